@@ -1,0 +1,1 @@
+"""bertsmith: from a folder of text to a BERT of your own."""

@@ -1,0 +1,57 @@
+"""Random numbers as a pure function of (seed, purpose, counters): the same on every platform, for any number
+of workers, in any order.
+
+The generator is counter-based: a draw is a hash of its name, so there is no state to save, to share or to
+forget. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), applied once for each counter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
+    """64 random bits for each combination of counters.
+
+    `counters` are non-negative integers or integer arrays that broadcast against each other; the result has
+    their common shape. Equal arguments give equal bits, always.
+    """
+    name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
+    state = np.full((1,), int.from_bytes(name, "little"), dtype=np.uint64)
+    for counter in counters:
+        state = _mixed(state + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return state if counters and np.ndim(state) and any(np.ndim(c) for c in counters) else state[0:1].reshape(())
+
+
+def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) with 53 random bits, shaped as in `bits`."""
+    return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
+    """Integers in [0, high); `high` broadcasts with the counters. The bias is below high / 2**53."""
+    return np.floor(uniform(seed, purpose, *counters) * np.asarray(high)).astype(np.int64)
+
+
+def permutation(seed: int, purpose: str, size: int, *counters: int) -> NDArray[np.int64]:
+    """A permutation of range(size): the order of its members' random bits."""
+    return np.argsort(bits(seed, purpose, *counters, np.arange(size)), kind="stable")
+
+
+def generator_seed(seed: int, purpose: str) -> int:
+    """A seed for a generator that must have state of its own (torch's dropout), in [0, 2**63)."""
+    return int(bits(seed, purpose, 0) >> np.uint64(1))

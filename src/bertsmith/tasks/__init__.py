@@ -1,0 +1,1 @@
+"""Labels of people: one file a task, from the user's file to the score."""

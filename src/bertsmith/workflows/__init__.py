@@ -1,0 +1,1 @@
+"""One file a verb that spans rooms: pretrain, finetune, predict, quickstart."""
