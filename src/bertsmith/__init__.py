@@ -1,1 +1,55 @@
-"""bertsmith: from a folder of text to a BERT of your own."""
+"""bertsmith: from a folder of text to a BERT of your own.
+
+What the command line does, Python does with the same names. Each name is imported when first used, so that
+`import bertsmith` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertsmith.data.prepare import prepare as prepare
+    from bertsmith.data.shards import Shards as Shards
+    from bertsmith.errors import BertsmithError as BertsmithError
+    from bertsmith.errors import InputError as InputError
+    from bertsmith.models.config import ModelConfig as ModelConfig
+    from bertsmith.models.encoder import Encoder as Encoder
+    from bertsmith.packed import Packed as Packed
+    from bertsmith.text.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.text.vocabulary import train_tokenizer as train_tokenizer
+    from bertsmith.workflows.finetune import finetune as finetune
+    from bertsmith.workflows.predict import Model as Model
+    from bertsmith.workflows.predict import load as load
+    from bertsmith.workflows.pretrain import pretrain as pretrain
+
+_HOMES = {
+    "BertsmithError": "errors",
+    "Encoder": "models.encoder",
+    "InputError": "errors",
+    "Model": "workflows.predict",
+    "ModelConfig": "models.config",
+    "Packed": "packed",
+    "Shards": "data.shards",
+    "Tokenizer": "text.tokenizer",
+    "finetune": "workflows.finetune",
+    "load": "workflows.predict",
+    "prepare": "data.prepare",
+    "pretrain": "workflows.pretrain",
+    "train_tokenizer": "text.vocabulary",
+}
+
+__version__ = version("bertsmith")
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertsmith' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"bertsmith.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

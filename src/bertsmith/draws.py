@@ -31,10 +31,12 @@ def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     their common shape. Equal arguments give equal bits, always.
     """
     name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
-    state = np.full((1,), int.from_bytes(name, "little"), dtype=np.uint64)
+    state = np.array([int.from_bytes(name, "little")], dtype=np.uint64)
     for counter in counters:
-        state = _mixed(state + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    return state if counters and np.ndim(state) and any(np.ndim(c) for c in counters) else state[0:1].reshape(())
+        state = _mixed(
+            state + (np.atleast_1d(np.asarray(counter)).astype(np.uint64) + np.uint64(1)) * _GOLDEN
+        )
+    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters)))
 
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
@@ -44,7 +46,8 @@ def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64
 
 def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
     """Integers in [0, high); `high` broadcasts with the counters. The bias is below high / 2**53."""
-    return np.floor(uniform(seed, purpose, *counters) * np.asarray(high)).astype(np.int64)
+    drawn: NDArray[np.int64] = np.floor(uniform(seed, purpose, *counters) * np.asarray(high)).astype(np.int64)
+    return drawn
 
 
 def permutation(seed: int, purpose: str, size: int, *counters: int) -> NDArray[np.int64]:

@@ -21,7 +21,13 @@ from bertsmith.errors import InputError
 class Settings(BaseModel):
     """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        validate_default=True,
+        frozen=True,
+        coerce_numbers_to_str=True,
+        protected_namespaces=(),
+    )
 
     @classmethod
     def names(cls, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -53,7 +59,9 @@ class Settings(BaseModel):
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals:
-                raise InputError(f"--set {assignment}: there is no '='", "write it as --set train.max_steps=500")
+                raise InputError(
+                    f"--set {assignment}: there is no '='", "write it as --set train.max_steps=500"
+                )
             group = values
             *path, last = key.strip().split(".")
             for part in path:
@@ -105,7 +113,9 @@ def _scalar(text: str, assignment: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise InputError(f"--set {assignment}: the value is not YAML", "quote it: --set 'key=\"value\"'") from None
+        raise InputError(
+            f"--set {assignment}: the value is not YAML", "quote it: --set 'key=\"value\"'"
+        ) from None
     if isinstance(value, str):  # YAML 1.1 reads 1e-4 as text, people mean a number
         try:
             return float(value)

@@ -1,0 +1,103 @@
+"""The `bertsmith` command: its verbs, each loaded when called, and how errors end.
+
+A user's mistake exits with 2, the machine's failure with 1, both in a sentence or two and without a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from bertsmith.errors import BertsmithError, MachineError
+
+# verb → (module of cli/, command in it, what it does)
+_VERBS = {
+    "quickstart": ("train", "quickstart", "The whole way in five minutes, on text that is already here."),
+    "tokenizer": ("text", "tokenizer", "Train a vocabulary."),
+    "data": ("text", "data", "Turn files into token shards."),
+    "pretrain": ("train", "pretrain", "Pre-train a BERT on token shards."),
+    "finetune": ("train", "finetune", "Fine-tune a model for a task."),
+    "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),
+    "predict": ("use", "predict", "Predict labels of texts."),
+    "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
+    "info": ("use", "info", "What a model is made of; without one, what this machine is."),
+}
+
+
+class _Verbs(click.Group):
+    """A group that lists its verbs without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module, name, _ = _VERBS[cmd_name]
+        command = getattr(importlib.import_module(f"bertsmith.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, _, text) in _VERBS.items()])
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="bertsmith")
+def bertsmith() -> None:
+    """From a folder of text to a BERT of your own.
+
+    \b
+    Example, from one text file to a pre-trained model:
+      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+      bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
+      bertsmith fill-mask bert "Paris is the [MASK] of France."
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    try:
+        bertsmith(standalone_mode=False)
+        sys.stdout.flush()
+    except BertsmithError as error:
+        _tell(error.sentence, error.remedy)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _tell("stopped", None)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left; nobody is there to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _tell(*_of_system(error))
+        sys.exit(2 if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError) else 1)
+    except MemoryError:
+        _tell("there is not enough memory", "lower train.batch_size, or choose a smaller preset")
+        sys.exit(MachineError.exit_code)
+    sys.exit(0)
+
+
+def _of_system(error: OSError) -> tuple[str, str | None]:
+    place = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{place}the disk is full", "free some space and start again"
+    return f"{place}{(error.strerror or str(error)).lower()}", None
+
+
+def _tell(sentence: str, remedy: str | None) -> None:
+    click.echo(f"error: {sentence}", err=True)
+    if remedy:
+        click.echo(f"       {remedy}", err=True)

@@ -1,0 +1,156 @@
+"""What this machine is, and what it does best: cores, memory, instruction sets, precision.
+
+Nothing here is decided by a flag alone: whether bf16 pays is measured, since units that a processor lists
+may be missing, emulated or slow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+Precision = Literal["fp32", "bf16"]
+
+_PROBE_SIZE = 512
+_PROBE_SECONDS = 0.025  # for each of the two precisions
+_BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a person would want to know before a run. memory in bytes; gpus as (name, bytes of memory)."""
+
+    system: str
+    processor: str
+    cores: int
+    memory: int
+    instruction_sets: tuple[str, ...]
+    gpus: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class PrecisionChoice:
+    """The precision that compute would run in, and the sentence that says why."""
+
+    precision: Precision
+    reason: str
+
+
+def allowed_cores() -> int:
+    """Cores this process may use: its affinity, cut by the container's CPU quota. At least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    try:  # cgroup v2: "max 100000" or "200000 100000"
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def memory_bytes() -> int:
+    """Memory this process may use: the machine's, cut by the container's limit; 0 where it cannot be told."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return total if limit == "max" else min(total, int(limit))
+    except (OSError, ValueError):
+        return total
+
+
+def describe() -> Machine:
+    """Look at the machine. Imports torch only to ask for GPUs."""
+    import torch
+
+    gpus = tuple(
+        (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
+        for i in range(torch.cuda.device_count())
+    )
+    processor, flags = _processor()
+    kept = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "avx512_vnni", "amx_int8", "asimd", "bf16", "sve")
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}",
+        processor=processor,
+        cores=allowed_cores(),
+        memory=memory_bytes(),
+        instruction_sets=tuple(name for name in kept if name in flags),
+        gpus=gpus,
+    )
+
+
+@cache
+def choose_precision(device: str = "cpu") -> PrecisionChoice:
+    """bf16 where its matrix product is really faster here, fp32 elsewhere; a probe of some 50 ms, once."""
+    import torch
+
+    def rate(dtype: torch.dtype) -> float:
+        a = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype, device=device)
+        torch.mm(a, a)
+        products, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < _PROBE_SECONDS:
+            torch.mm(a, a)
+            if device != "cpu":
+                torch.cuda.synchronize()
+            products += 1
+        return products * 2 * _PROBE_SIZE**3 / (time.perf_counter() - begin) / 1e9
+
+    if device != "cpu" and not torch.cuda.is_bf16_supported():
+        return PrecisionChoice("fp32", "this GPU has no bf16 units")
+    full, half = rate(torch.float32), rate(torch.bfloat16)
+    measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here, an fp32 one at {full:,.0f}"
+    return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
+
+
+def choose_device() -> str:
+    """'cuda' where torch sees a GPU, else 'cpu'."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def prepare_process(threads: int | None = None) -> int:
+    """Settings of the process that make long numeric work fast; to be called before the first tensor.
+
+    threads: for torch; None = the cores that are really allowed. Returns the number set. Denormal numbers
+    are flushed to zero (rows of AdamW's state that were seen once decay into them, and a product with a
+    denormal costs some 30 times a normal one), and glibc is told to keep freed memory instead of giving each
+    large block back to the kernel and faulting it in again at every step.
+    """
+    import torch
+
+    count = threads or allowed_cores()
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(count)
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+        libc = ctypes.CDLL(None)
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
+    return count
+
+
+def _processor() -> tuple[str, frozenset[str]]:
+    """The processor's name and flags, as Linux lists them; elsewhere the name alone."""
+    name, flags = platform.processor() or platform.machine(), frozenset[str]()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                flags = frozenset(value.split())
+                break
+    except OSError:
+        pass
+    return name, flags

@@ -1,0 +1,162 @@
+"""Attention over packed sequences: a plain way to read, and a fast way that is held equal to it.
+
+Both take qkv [N, 3H]: for each token its query, key and value side by side, each split into A heads of
+d = H / A columns (Vaswani et al. 2017, section 3.2.2; scores are divided by sqrt(d)). The fast way groups
+sequences of similar length into buckets and pads inside a bucket only; the grouping is computed once for a
+batch and shared by all its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.packed import Packed
+
+Drop = Callable[[Tensor], Tensor]
+"""Dropout on attention weights; identity in evaluation."""
+
+# Sequences whose lengths round up to the same multiple of this share a bucket: wider wastes more padding,
+# narrower makes more and smaller products.
+_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`sequences` sequences of similar length, each padded to `length` cells, the longest of them.
+
+    bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded.
+    """
+
+    sequences: int
+    length: int
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a batch's sequences are laid out for attention: made once, used by each layer.
+
+    cells: long [C], the packed row in each cell, bucket by bucket; padding cells hold row 0, and nothing ever
+    depends on them. order: long [N], the cell of each packed row. Both are None where they change nothing.
+    """
+
+    buckets: tuple[Bucket, ...]
+    cells: Tensor | None
+    order: Tensor | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Cells of each bucket."""
+        return [bucket.sequences * bucket.length for bucket in self.buckets]
+
+    @classmethod
+    def of(cls, packed: Packed) -> Layout:
+        """Group a batch's sequences; empty sequences take part in nothing.
+
+        On a CPU the lengths are read; elsewhere that would make the host wait for the device, so there all
+        sequences form one bucket of the longest length, which the host knows.
+        """
+        device, lengths = packed.tokens.device, packed.lengths
+        if device.type == "cpu":
+            filled = lengths.nonzero()[:, 0]
+            keys = (lengths[filled] + _WIDTH - 1) // _WIDTH
+            groups = [filled[keys == key] for key in torch.unique(keys)]
+            longest = [int(lengths[group].max()) for group in groups]
+        else:
+            groups, longest = [torch.arange(packed.sequences, device=device)], [packed.longest]
+        buckets, cells = [], []
+        order = torch.empty(len(packed.tokens) + 1, dtype=torch.long, device=device)
+        place = 0
+        for group, length in zip(groups, longest, strict=True):
+            columns = torch.arange(length, device=device)
+            real = columns < lengths[group, None]
+            rows = packed.first_rows[group, None] + columns
+            # Padding cells all write their place into the spare last row, so nobody asks how many there are.
+            to = torch.where(real, rows, len(packed.tokens)).flatten()
+            order[to] = torch.arange(place, place + len(to), device=device)
+            cells.append(torch.where(real, rows, 0).flatten())
+            buckets.append(Bucket(len(group), length, _bias(real)))
+            place += len(to)
+        if len(buckets) == 1 and buckets[0].bias is None:  # sequences of one length, which lie in order
+            return cls(tuple(buckets), None, None)
+        return cls(tuple(buckets), torch.cat([order[:0], *cells]), order[:-1])
+
+
+def _bias(real: Tensor) -> Tensor | None:
+    if real.device.type == "cpu" and bool(real.all()):
+        return None
+    bias = torch.zeros(real.shape, device=real.device).masked_fill_(~real, torch.finfo(torch.float32).min)
+    return bias[:, None, None, :]
+
+
+class _Lay(torch.autograd.Function):
+    """Packed rows → cells. No gradient comes from padding, so the way back is a gather too, not a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, cells: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return rows.index_select(0, cells)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (order,) = ctx.saved_tensors
+        return grad.index_select(0, order), None, None
+
+
+class _Return(torch.autograd.Function):
+    """Cells → packed rows; each row stands in one cell, so the way back is a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, cells: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        ctx.cells = len(cells)
+        return cells.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (order,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.cells, grad.shape[1]).index_copy_(0, order, grad), None
+
+
+def attention_by_sequence(qkv: Tensor, packed: Packed, heads: int, drop: Drop | None = None) -> Tensor:
+    """Attention read straight off its definition: one sequence after the other. [N, 3H] → [N, H]."""
+    found = [qkv[:0, : qkv.shape[1] // 3]]
+    for start, end in pairwise(packed.starts.tolist()):
+        if start == end:
+            continue
+        q, k, v = qkv[start:end].view(end - start, 3, heads, -1).permute(1, 2, 0, 3)  # each [A, t, d]
+        weights = softmax_in_float(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5)
+        if drop is not None:
+            weights = drop(weights)
+        found.append((weights @ v).transpose(0, 1).flatten(1))
+    return torch.cat(found)
+
+
+def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, drop: Drop | None = None) -> Tensor:
+    """The same by buckets of sequences of similar length. [N, 3H] → [N, H]."""
+    if not layout.buckets:
+        return qkv[:, : qkv.shape[1] // 3]  # no token, so nothing but the shape
+    cells: Tensor = qkv if layout.cells is None else _Lay.apply(qkv, layout.cells, layout.order)  # type: ignore
+    found = []
+    # split, not slices: a slice's gradient is a whole qkv of zeros, once for each bucket
+    for bucket, part in zip(layout.buckets, torch.split(cells, layout.sizes), strict=True):
+        b, t = bucket.sequences, bucket.length
+        q, k, v = part.view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)  # each [b, A, t, d]
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)
+        weights = softmax_in_float(scores if bucket.bias is None else scores + bucket.bias, qkv.dtype)
+        if drop is not None:
+            weights = drop(weights)
+        found.append((weights @ v).transpose(1, 2).reshape(b * t, -1))
+    rows = torch.cat(found)
+    return rows if layout.order is None else _Return.apply(rows, layout.order)  # type: ignore
+
+
+def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax over the last axis, in fp32 even where the products are bf16; the result in `dtype`."""
+    return scores.softmax(-1, dtype=torch.float32).to(dtype or scores.dtype)

@@ -1,0 +1,125 @@
+"""Heads that stand on the encoder: pooler, masked LM, sentence pair, classifier (spec 2.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import ACTIVATIONS, Dropout, Linear, draw_weights
+
+# Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
+_CACHED = 16
+
+
+class Pooler(nn.Module):
+    """tanh(Linear) of each sequence's first hidden state: [B, H] → [B, H]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = Linear(config.hidden_size, config.hidden_size)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, first_rows: Tensor) -> Tensor:
+        """`first_rows` is hidden[packed.first_rows], [B, H]."""
+        return torch.tanh(self.linear(first_rows))
+
+
+class MaskedHead(nn.Module):
+    """Masked LM: LN(act(Linear)), then the token table itself as the decoder, with a bias of its own.
+
+    The table is handed over at each call, so it stays one tensor with one owner.
+    """
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
+        """Logits [M, V] of hidden rows [M, H] over the token table [V, H]; hand over predicted rows only."""
+        return F.linear(self.transformed(hidden_rows), table, self.bias)
+
+    def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the cross-entropies of M rows with labels long [M], fp32, and how many are right at the top.
+
+        Equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer of [M, V].
+        """
+        return _TiedLoss.apply(self.transformed(hidden_rows), table, self.bias, labels)  # type: ignore
+
+    def transformed(self, hidden_rows: Tensor) -> Tensor:
+        """LN(act(Linear)): [M, H] → [M, H], what is compared with each token's vector."""
+        return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
+
+
+class _TiedLoss(torch.autograd.Function):
+    """Cross-entropy over the vocabulary with its gradient kept in the place of the logits.
+
+    They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, which is their
+    gradient, a few rows at a time while these are in the cache; torch's own way makes four such buffers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        x_low, table_low = x.to(dtype), table.to(dtype)
+        logits = (x_low @ table_low.T).to(torch.promote_types(dtype, torch.float32))
+        loss, right = logits.new_zeros(()), labels.new_zeros(())
+        for rows, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
+            rows += bias
+            gold = rows.gather(1, wanted[:, None])[:, 0]
+            top = rows.amax(1)
+            torch.softmax(rows, 1, out=rows)
+            # The most likely token has probability 1 / sum(exp(logit - top)): no logarithm of a 0 this way.
+            loss += (top - rows.amax(1).log() - gold).sum()
+            right += (gold == top).sum()
+            rows.scatter_add_(1, wanted[:, None], rows.new_full((len(wanted), 1), -1.0))
+        ctx.save_for_backward(logits.to(dtype), x_low, table_low)
+        ctx.kinds = x.dtype, table.dtype, bias.dtype
+        ctx.mark_non_differentiable(right)
+        return loss, right
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+        slope, x, table = ctx.saved_tensors
+        of_x, of_table, of_bias = ctx.kinds
+        return (
+            (slope @ table).to(of_x) * grad,
+            (slope.T @ (x * grad).to(x.dtype)).to(of_table),
+            slope.sum(0, dtype=of_bias) * grad,
+            None,
+        )
+
+
+class PairHead(nn.Module):
+    """Next sentence (0 = B follows A, as in the release): pooled [B, H] → logits [B, 2]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = Linear(config.hidden_size, 2)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[B, H] → [B, 2]."""
+        return self.linear(pooled)  # type: ignore[no-any-return]
+
+
+class ClassHead(nn.Module):
+    """Dropout and Linear: pooled [B, H] → logits [B, K]. One label makes it a regression."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, labels: int = 2) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.hidden_dropout_prob, generator)
+        self.linear = Linear(config.hidden_size, labels)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[B, H] → [B, K]."""
+        return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]

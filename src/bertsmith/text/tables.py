@@ -1,0 +1,208 @@
+"""Rows of csv, tsv and jsonl files for the tasks: named columns, and the line that each row began on.
+
+Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
+delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. The csv module
+is not used: its limit of 131,072 characters a field is global state, and it refuses lone carriage returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.text.files import bare_suffix, json_object, read_lines
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the line that it began on (from 1) and its values by column. In jsonl a value may be absent."""
+
+    line: int
+    values: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file's rows, in order, and the names of its columns."""
+
+    path: str
+    columns: list[str]
+    rows: list[Row]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str, option: str | None = None) -> list[str]:
+        """The values of one column, row by row. Raises `InputError` when the table, or a jsonl row, lacks it;
+        `option` is the command line's name for the choice (`--label-column`)."""
+        if name not in self.columns:
+            remedy = f"; name it with {option}" if option else ""
+            known = ", ".join(self.columns)
+            raise InputError(f"{self.path}:1: column '{name}' is missing", f"the columns are {known}{remedy}")
+        for row in self.rows:
+            if name not in row.values:
+                raise InputError(
+                    f"{self.path}:{row.line}: the field '{name}' is missing", "give it in every line"
+                )
+        return [row.values[name] for row in self.rows]
+
+
+def read_table(path: str | Path, *, delimiter: str | None = None, header: bool = True) -> Table:
+    """Read a table into memory.
+
+    The delimiter is `delimiter`, or what the suffix says: comma for .csv, tab for .tsv and .txt; .jsonl has
+    one object a line, whose keys are the columns and whose values other than strings become their JSON text
+    (`3`, `true`; null is absent). Each also .gz and .zst. Without `header` the columns are named "1", "2", …,
+    and so is a column whose header is blank. Empty lines are skipped.
+
+    Raises `InputError` with file:line for a ragged row, a header that stands twice, an open quote, an empty
+    file, and what `read_lines` raises.
+    """
+    suffix = bare_suffix(path)
+    if suffix == ".jsonl" and delimiter is None:
+        return _of_jsonl(path)
+    delimiter = delimiter or _DELIMITERS.get(suffix)
+    if delimiter is None:
+        raise InputError(
+            f"{path}: the suffix '{suffix}' does not tell how columns are parted",
+            "say it with --delimiter ','",
+        )
+    if len(delimiter) != 1 or delimiter in '"\n':
+        raise InputError(
+            f"--delimiter {delimiter!r}: a delimiter is one character", "for a tab: --delimiter $'\\t'"
+        )
+    records = _plain(path, delimiter) if delimiter == "\t" else _quoted(path, delimiter)
+    columns: list[str] | None = None
+    rows: list[Row] = []
+    for line, fields in records:
+        if columns is None:
+            columns = _header(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
+            if header:
+                continue
+        if len(fields) != len(columns):
+            raise InputError(
+                f"{path}:{line}: {_ragged(len(fields), columns, header)}", _ragged_remedy(delimiter)
+            )
+        rows.append(Row(line, dict(zip(columns, fields, strict=True))))
+    if columns is None:
+        raise InputError(f"{path}:1: this table is empty", "check how it was made")
+    if not rows:
+        raise InputError(f"{path}:1: there is a header but no row", "check how it was made")
+    return Table(str(path), columns, rows)
+
+
+def _of_jsonl(path: str | Path) -> Table:
+    columns: dict[str, None] = {}
+    rows: list[Row] = []
+    for number, line in read_lines(path):
+        if line and not line.isspace():
+            values = {k: _text(v) for k, v in json_object(path, number, line).items() if v is not None}
+            columns.update(dict.fromkeys(values))
+            rows.append(Row(number, values))
+    if not rows:
+        raise InputError(f"{path}:1: this table is empty", "check how it was made")
+    return Table(str(path), list(columns), rows)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _header(path: str | Path, line: int, fields: list[str]) -> list[str]:
+    columns: list[str] = []
+    for i, field in enumerate(fields):
+        name = field.strip() or str(i + 1)  # pandas leaves the header of its index blank
+        if name in columns:
+            raise InputError(
+                f"{path}:{line}: the column '{name}' stands twice in the header",
+                "rename one, or read the file without a header",
+            )
+        columns.append(name)
+    return columns
+
+
+def _ragged(found: int, columns: list[str], header: bool) -> str:
+    fields = "1 field" if found == 1 else f"{found} fields"
+    return f"{fields} where the {'header' if header else 'first row'} has {len(columns)}"
+
+
+def _ragged_remedy(delimiter: str) -> str:
+    if delimiter == "\t":
+        return "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
+    return f"a field that holds '{delimiter}' or a line end stands in quotes: \"…\""
+
+
+def _plain(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in read_lines(path):
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Records of RFC 4180; one whose quote is open at a line's end goes on in the next line."""
+    begun: list[str] = []
+    quotes = first = 0
+    for number, line in read_lines(path):
+        if not begun:
+            if not line:
+                continue
+            first = number
+        begun.append(line)
+        quotes += line.count('"')
+        # In a well-formed record quotes come in pairs, the doubled ones too: an odd number leaves one open.
+        if quotes % 2 == 0:
+            yield first, _fields(path, first, "\n".join(begun), delimiter)
+            begun, quotes = [], 0
+    if begun:
+        raise InputError(f"{path}:{first}: a quote opens in this row and never closes", _CLOSE)
+
+
+_CLOSE = 'a quote within a quoted field is doubled: ""'
+
+
+def _fields(path: str | Path, line: int, record: str, delimiter: str) -> list[str]:
+    if '"' not in record:
+        return record.split(delimiter)
+    fields: list[str] = []
+    at = 0
+    while True:
+        if record.startswith('"', at):
+            field, at = _quoted_field(path, line, record, at)
+            if at < len(record) and record[at] != delimiter:
+                raise InputError(
+                    f"{path}:{line}: text follows a closing quote in field {len(fields) + 1}", _CLOSE
+                )
+        else:
+            end = record.find(delimiter, at)
+            end = len(record) if end < 0 else end
+            field, at = record[at:end], end
+            if '"' in field:
+                raise InputError(
+                    f"{path}:{line}: a quote within field {len(fields) + 1}, which is not quoted",
+                    'put the whole field in quotes and double the inner ones: "a ""quoted"" word"',
+                )
+        fields.append(field)
+        if at >= len(record):
+            return fields
+        at += 1
+
+
+def _quoted_field(path: str | Path, line: int, record: str, start: int) -> tuple[str, int]:
+    """The field whose opening quote is at `start`, and where it ends (behind its closing quote)."""
+    at = start + 1
+    while True:
+        at = record.find('"', at)
+        if at < 0:
+            raise InputError(f"{path}:{line}: a quote opens in this row and never closes", _CLOSE)
+        if not record.startswith('""', at):
+            return record[start + 1 : at].replace('""', '"'), at + 1
+        at += 2

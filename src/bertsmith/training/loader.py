@@ -1,0 +1,91 @@
+"""Batches in order, from any (epoch, instance) on, built beside the step by as many workers as one likes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Batch(Protocol):
+    """What the loop needs to know of a batch; the rest is between the stream and the objective."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What each part of the loss is a mean over."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the batch."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch its instances are of."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Which instances these are, for messages."""
+        ...
+
+
+class Stream(Protocol):
+    """Instances by epoch and number; `batch` is a pure function, so any worker may build any batch."""
+
+    def size(self, epoch: int) -> int:
+        """Instances in the epoch."""
+        ...
+
+    def batch(self, epoch: int, start: int, stop: int) -> Batch:
+        """Instances [start, stop)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands in its stream: the next instance to be used."""
+
+    epoch: int = 0
+    instance: int = 0
+
+
+def batches(stream: Stream, size: int, position: Position, workers: int) -> Generator[tuple[Batch, Position]]:
+    """Endless batches of `size` instances from `position` on, each with the position behind it.
+
+    The last batch of an epoch may be smaller. workers: threads that build ahead; 0 builds when asked. The
+    batches are the same for any number. Close the iterator to stop the workers.
+    """
+    if workers == 0:
+        for epoch, start, stop, behind in _spans(stream, size, position):
+            yield stream.batch(epoch, start, stop), behind
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
+    ahead: deque[tuple[Future[Batch], Position]] = deque()
+    try:
+        with closing(_spans(stream, size, position)) as spans:
+            while True:
+                while len(ahead) < 2 * workers:
+                    epoch, start, stop, behind = next(spans)
+                    ahead.append((pool.submit(stream.batch, epoch, start, stop), behind))
+                future, behind = ahead.popleft()
+                yield future.result(), behind
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _spans(stream: Stream, size: int, position: Position) -> Generator[tuple[int, int, int, Position]]:
+    epoch, start = position.epoch, position.instance
+    while True:
+        instances = stream.size(epoch)
+        if start >= instances:
+            epoch, start = epoch + 1, 0
+            continue
+        stop = min(start + size, instances)
+        behind = Position(epoch, stop) if stop < instances else Position(epoch + 1, 0)
+        yield epoch, start, stop, behind
+        start = stop

@@ -1,0 +1,88 @@
+"""What a run tells while it works: a bar for people, log.jsonl for programs, TensorBoard for the eye.
+
+log.jsonl holds only what the run computes, so that a resumed run's log equals the uninterrupted one's byte
+for byte; what a clock says (tokens a second) goes to the bar, to TensorBoard and to speed.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bertsmith.console import Bar
+from bertsmith.errors import MachineError
+
+
+class Recorder:
+    """One run's log. `resumed_at` is the number of log bytes that the checkpoint saw; the rest is cut off."""
+
+    def __init__(
+        self, run: Path, *, title: str, steps: int, step: int, resumed_at: int = 0, tensorboard: bool = True
+    ) -> None:
+        run.mkdir(parents=True, exist_ok=True)
+        self._path = run / "log.jsonl"
+        self._log = self._path.open("r+b" if self._path.exists() else "w+b")
+        self._log.truncate(resumed_at)
+        self._log.seek(resumed_at)
+        self._speed = (run / "speed.jsonl").open("ab")
+        self._bar = Bar(title, steps)
+        self._steps = steps
+        self._since, self._tokens_since, self._rate = time.perf_counter(), 0, 0.0
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def __enter__(self) -> Recorder:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+        self._log.close()
+        self._speed.close()
+        if self._board:
+            self._board.close()
+
+    def stepped(self, step: int, tokens: int, loss: float) -> None:
+        """After each update: move the bar. tokens: of this update."""
+        self._tokens_since += tokens
+        now = time.perf_counter()
+        if now - self._since > 1.0:
+            self._rate = self._tokens_since / (now - self._since)
+            self._since, self._tokens_since = now, 0
+        self._bar.advance_to(step, f"loss {loss:.3f} · {self._rate:,.0f} tokens/s")
+
+    def record(self, step: int, kind: str, values: Mapping[str, float | int]) -> None:
+        """A line of log.jsonl and its TensorBoard curves."""
+        line = json.dumps({"step": step, "kind": kind, **values}) + "\n"
+        try:
+            self._log.write(line.encode())
+            self._log.flush()
+            self._speed.write(
+                (
+                    json.dumps({"step": step, "time": time.time(), "tokens_per_second": round(self._rate, 1)})
+                    + "\n"
+                ).encode()
+            )
+            self._speed.flush()
+        except OSError as error:
+            raise MachineError(f"{self._path}: the log could not be written ({error.strerror})") from None
+        if self._board:
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+            self._board.add_scalar("speed/tokens_per_second", self._rate, step)
+
+    def bytes_on_disk(self) -> int:
+        """Have the log on disk, and say how long it is, for a checkpoint."""
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        return self._log.tell()

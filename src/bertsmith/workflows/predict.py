@@ -1,0 +1,225 @@
+"""`load`, `predict`, `evaluate` and `fill-mask`: a finished model and text → answers. Nothing here trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.artifacts.folder import ModelFolder, locate, read_folder
+from bertsmith.errors import InputError
+from bertsmith.models.config import count_parameters
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import MaskedHead
+from bertsmith.packed import Packed
+from bertsmith.tasks import classify
+from bertsmith.tasks.classify import Example
+from bertsmith.tasks.task import EncodedRow
+from bertsmith.text.files import bare_suffix, read_lines
+from bertsmith.text.tokenizer import Tokenizer
+
+_CHUNK = 1024  # texts that are encoded and answered at a time, so that memory does not grow with the file
+
+
+@dataclass
+class Model:
+    """A model folder ready for use; its parts are read when first needed.
+
+    path: what it was loaded as. folder: the opened model folder.
+    """
+
+    path: Path
+    folder: ModelFolder
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder in the field's layout."""
+        return self.folder.path
+
+    @property
+    def labels(self) -> list[str] | None:
+        """A classifier's labels, by id."""
+        return self.folder.labels
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer."""
+        return Tokenizer.load(self.folder.path)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder, without dropout: call it with a Packed, or with (input_ids, attention_mask, token_type_ids)."""
+        encoder = self.folder.encoder()
+        encoder.eval()
+        return encoder
+
+    @cached_property
+    def _masked(self) -> MaskedHead:
+        if not self.folder.has("masked"):
+            raise InputError(
+                f"{self.path}: this model has no masked-LM head, it cannot fill a mask",
+                "use a pre-trained run (bertsmith pretrain)",
+            )
+        head = MaskedHead(self.folder.config, torch.Generator())
+        self.folder.fill("masked", head)
+        return head.eval()
+
+    @cached_property
+    def _task(self) -> classify.Classify:
+        labels = self.folder.labels
+        if labels is None:
+            raise InputError(
+                f"{self.path}: this model was not fine-tuned for a task, it has no labels to predict",
+                f"fine-tune it: bertsmith finetune classify --model {self.path} --train FILE --dev FILE --out RUN",
+            )
+        values = self.folder.record.get("settings", {})
+        settings = classify.ClassifySettings.of(values, str(self.folder.path / "bertsmith.json"))
+        task = classify.Classify(self.folder.config, torch.Generator(), labels, settings)
+        if task.pooler is not None:
+            self.folder.fill("pooler", task.pooler)
+        self.folder.fill("classifier", task.classifier)
+        return task.eval()
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
+        """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
+
+        Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place.
+        """
+        mask = self.tokenizer.mask_token
+        if mask not in text:
+            raise InputError(
+                f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
+            )
+        head = self._masked
+        encoding = self.tokenizer.encode(
+            text, max_length=self.folder.config.max_position_embeddings, truncation="none", specials="parse"
+        )
+        packed = Packed.of_lists([encoding.ids], [encoding.segments])
+        rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
+        with torch.inference_mode():
+            hidden = self.encoder(packed)[rows]
+            shares = head(hidden, self.encoder.embeddings.token.weight).float().softmax(-1)
+            best = shares.topk(min(top_k, shares.shape[1]))
+        answers = []
+        for row, scores, ids in zip(rows, best.values.tolist(), best.indices.tolist(), strict=True):
+            start, end = encoding.offsets[row]
+            answers.append(
+                [
+                    {
+                        "token": (token := self.tokenizer.tokens[i]),
+                        "score": score,
+                        "text": text[:start] + token.removeprefix("##") + text[end:],
+                    }
+                    for score, i in zip(scores, ids, strict=True)
+                ]
+            )
+        return answers
+
+    def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """One {"label", "score", "scores", "tokens", "tokens_read"} a text; `seconds` for tasks on pairs."""
+        if (seconds is not None) != (self._task.settings.second_column is not None):
+            wants = "pairs of texts" if self._task.settings.second_column else "single texts"
+            raise InputError(f"{self.path}: this model was trained on {wants}", f"give it {wants}")
+        others: Sequence[str | None] = seconds if seconds is not None else [None] * len(texts)
+        examples = [
+            Example(text, second, None, f"text {i + 1}")
+            for i, (text, second) in enumerate(zip(texts, others, strict=True))
+        ]
+        return [prediction for _, some in self._answered(examples) for prediction in some]
+
+    def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
+        """`predict` for each row of a csv, tsv or jsonl file, or for each line of a .txt file.
+
+        columns: settings of the task to change, such as text_column or delimiter.
+        """
+        settings = self._settings(columns)
+        if bare_suffix(file) == ".txt" and not columns.get("text_column") and not columns.get("delimiter"):
+            examples = [Example(line, None, None, f"{file}:{number}") for number, line in read_lines(file)]
+        else:
+            examples = classify.read(file, settings, labelled=False)
+        for _, some in self._answered(examples):
+            yield from some
+
+    def predict_lines(self, lines: Iterable[bytes], place: str) -> Iterator[dict[str, Any]]:
+        """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
+        numbered = enumerate(lines, 1)
+        while some := list(islice(numbered, _CHUNK)):
+            texts = [
+                Example(_decoded(line, place, number), None, None, f"{place}:{number}")
+                for number, line in some
+            ]
+            for _, answers in self._answered(texts):
+                yield from answers
+
+    def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
+        """The task's score on a labelled file, as `Classify.score` gives it."""
+        examples = classify.read(file, self._settings(columns))
+        rows: list[EncodedRow] = []
+        predictions: list[dict[str, Any]] = []
+        for some_rows, some in self._answered(examples):
+            rows += some_rows
+            predictions += some
+        return self._task.score(predictions, rows)
+
+    def _settings(self, columns: dict[str, Any]) -> classify.ClassifySettings:
+        given = {name: value for name, value in columns.items() if value is not None}
+        return classify.ClassifySettings.of(self._task.settings.model_dump() | given, "columns")
+
+    def _answered(
+        self, examples: Sequence[Example]
+    ) -> Iterator[tuple[list[EncodedRow], list[dict[str, Any]]]]:
+        longest = self.folder.config.max_position_embeddings
+        encoded = (
+            self._task.encode(examples[i : i + _CHUNK], self.tokenizer, longest)
+            for i in range(0, len(examples), _CHUNK)
+        )
+        for rows in encoded:
+            yield rows, self._task.decode(self.encoder, rows)
+
+    def info(self) -> dict[str, Any]:
+        """What the model is: sizes, parameters term by term, labels, training record."""
+        config = self.folder.config
+        heads = [name for name in ("pooler", "masked", "pair", "classifier") if self.folder.has(name)]
+        terms = count_parameters(config, heads, labels=len(self.folder.labels or []))
+        return {
+            "path": str(self.folder.path),
+            "architecture": self.folder.architecture,
+            "config": config.model_dump(mode="json"),
+            "parameters": sum(term.size for term in terms),
+            "terms": [{"term": t.term, "formula": t.formula, "parameters": t.size} for t in terms],
+            "labels": self.folder.labels,
+            "record": self.folder.record,
+        }
+
+
+def load(name: str | Path) -> Model:
+    """A run, a model folder, or a published name → a model ready for use.
+
+    InputError where there is none, or where the run has not finished.
+    """
+    path = Path(name)
+    if (path / "settings.yaml").exists() and not (path / "model").exists():
+        raise InputError(
+            f"{path}: this run has not finished, there is no model in it yet",
+            "let it finish: the command it was started with, and --resume",
+        )
+    folder = read_folder(locate(name))
+    report_file = path / "report.json"
+    report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+    return Model(path, folder, report)
+
+
+def _decoded(line: bytes, place: str, number: int) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}:{number}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"
+        ) from None

@@ -1,0 +1,367 @@
+"""`bertsmith pretrain`: token shards → a pre-trained BERT in a run folder, resumable to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from bertsmith.artifacts.folder import refuse_foreign, write_folder
+from bertsmith.data.batches import (
+    DataSettings,
+    PairStream,
+    SpecialIds,
+    special_ids,
+    split_documents,
+    token_counts,
+)
+from bertsmith.data.plan import Ints
+from bertsmith.data.shards import Shards
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.settings import Settings, read_yaml
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import digest
+from bertsmith.training.loop import (
+    Evaluation,
+    Phase,
+    Progress,
+    TrainSettings,
+    fingerprint,
+    seconds_per_update,
+    train,
+)
+from bertsmith.workflows.predict import Model, load
+from bertsmith.workflows.run import (
+    MODEL,
+    SETTINGS,
+    numbers,
+    prepare_machine,
+    refuse_existing,
+    settings_of_run,
+    write_report,
+    write_whole,
+)
+
+_EVALUATION_BATCH = 64
+_CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
+
+
+class StartSettings(Settings):
+    """What the weights are before the first update, where it departs from the paper."""
+
+    positions: Literal["normal", "sinusoidal"] = Field(
+        "normal", description="the position table starts at random or from sinusoids of the same deviation"
+    )
+    output_bias: Literal["zero", "unigram"] = Field(
+        "zero", description="the masked-LM bias starts at 0 or at the log frequency of each token"
+    )
+
+
+class PretrainSettings(Settings):
+    """Everything a pre-training run depends on, besides its data."""
+
+    model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")
+    start: StartSettings = Field(default_factory=StartSettings, description="first weights")
+    data: DataSettings = Field(default_factory=DataSettings, description="instances")
+    train: TrainSettings = Field(default_factory=TrainSettings, description="the training itself")
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The two sides of the corpus, and what batches need of the tokenizer."""
+
+    shards: Shards
+    tokenizer: Tokenizer
+    ids: SpecialIds
+    training: Ints
+    held_out: Ints
+
+
+def pretrain(
+    data: Shards | str | Path,
+    out: str | Path,
+    *,
+    preset: str = "bert-mini-uncased",
+    recipe: str | Path | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    minutes: float | None = None,
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Model:
+    """Pre-train a BERT on prepared shards with masked LM and next sentence.
+
+    data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
+    model/ (the field's layout), report.json. preset: sizes of the model; the vocabulary's size comes from the
+    data. recipe: YAML of settings; `settings`: assignments like "train.max_steps=500", which win. minutes: a
+    budget, turned into a number of updates by measuring a few. tokenizer: only checked against the data's.
+    resume: go on from the newest whole checkpoint of `out`, with its settings.
+
+    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
+    """
+    out = Path(out)
+    shards = data if isinstance(data, Shards) else Shards.open(data)
+    own = Tokenizer.load(shards.folder / "tokenizer")
+    if tokenizer is not None:
+        _same_tokenizer(tokenizer, own, shards)
+    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    resuming = resume and (out / SETTINGS).exists()
+    if resuming:
+        chosen = settings_of_run(PretrainSettings, out, assignments)
+    else:
+        refuse_existing(out)
+        chosen = _resolved(preset, recipe, assignments, own)
+    refuse_foreign(out / MODEL)
+    _check_length(chosen)
+    precision, threads = prepare_machine(chosen.train, tell)
+    source = _data(shards, own, chosen)
+    tell(
+        f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(source.held_out):,} documents held out"
+    )
+    counts = token_counts(shards, source.training, own.vocab_size)
+    if not resuming:
+        chosen = _budgeted(chosen, source, counts, precision, threads, tell)
+        write_whole(out / SETTINGS, chosen.to_yaml())
+    encoder, objective = _build(chosen, counts)
+    phases = _phases(chosen, source)
+    measure, unigram_loss = _evaluation(chosen, source, encoder, objective, counts)
+    progress = train(
+        encoder,
+        objective,
+        phases,
+        chosen.train,
+        out,
+        title="pretrain",
+        generator=encoder.generator,
+        fingerprint=fingerprint(numbers(chosen), digest(shards.folder / "manifest.json")),
+        precision=precision,
+        evaluation=measure,
+        resume=resume,
+        tell=tell,
+    )
+    return _finished(out, chosen, source, encoder, objective, progress, unigram_loss)
+
+
+def _resolved(
+    name: str, recipe: str | Path | None, assignments: Sequence[str], tokenizer: Tokenizer
+) -> PretrainSettings:
+    """Preset, then recipe, then assignments; the vocabulary is the tokenizer's."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    named = values.pop("preset", name)
+    sizes = preset(named, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id).model_dump()
+    if not isinstance(values.get("model", {}), dict):
+        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
+    values["model"] = sizes | values.get("model", {})
+    chosen = PretrainSettings.of(values, str(recipe or "settings")).changed(assignments)
+    if chosen.model.vocab_size != tokenizer.vocab_size:
+        raise InputError(
+            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
+            "leave model.vocab_size out: it is taken from the tokenizer",
+        )
+    if sum(chosen.data.mask_split) > 1 + 1e-9 or abs(sum(chosen.data.mask_split) - 1) > 1e-6:
+        raise InputError(f"data.mask_split {list(chosen.data.mask_split)} does not sum to 1")
+    return chosen
+
+
+def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
+    given = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+    if given.digest != own.digest:
+        raise InputError(
+            f"{shards.folder}: this data was prepared with another tokenizer than the one given",
+            "prepare the data again with this tokenizer, or leave --tokenizer out",
+        )
+
+
+def _check_length(chosen: PretrainSettings) -> None:
+    longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
+    if longest > chosen.model.max_position_embeddings:
+        raise InputError(
+            f"sequences of {longest} tokens do not fit a model of {chosen.model.max_position_embeddings} positions",
+            "lower data.sequence_length, or raise model.max_position_embeddings",
+        )
+
+
+def _data(shards: Shards, tokenizer: Tokenizer, chosen: PretrainSettings) -> _Data:
+    training, held_out = split_documents(shards.hashes, chosen.data.held_out)
+    ids = special_ids(
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+        sorted(tokenizer.special_ids),
+        tokenizer.vocab_size,
+    )
+    return _Data(shards, tokenizer, ids, training, held_out)
+
+
+def _build(chosen: PretrainSettings, counts: Ints) -> tuple[Encoder, MlmNsp]:
+    """Encoder and heads with their first weights, a function of the seed alone."""
+    encoder = Encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
+    objective = MlmNsp(chosen.model, encoder.generator)
+    with torch.no_grad():
+        if chosen.start.positions == "sinusoidal":
+            table = encoder.embeddings.position.weight
+            table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
+        if chosen.start.output_bias == "unigram":
+            objective.masked.bias.copy_(torch.from_numpy(_unigram(counts)).log())
+    return encoder, objective
+
+
+def _sinusoids(positions: int, size: int) -> torch.Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
+    column = torch.arange(size)
+    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+
+
+def _unigram(counts: Ints) -> NDArray[np.float64]:
+    """Add-one shares of the tokens."""
+    shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
+    return shares
+
+
+def _stream(source: _Data, chosen: PretrainSettings, length: int) -> PairStream:
+    return PairStream(
+        source.shards, source.training, source.ids, chosen.data, length=length, seed=chosen.train.seed
+    )
+
+
+def _phases(chosen: PretrainSettings, source: _Data) -> list[Phase]:
+    """One phase of short sequences, and a second of long ones where asked (Devlin et al. 2019, A.2)."""
+    updates = chosen.train.max_steps or 1
+    size = chosen.train.batch_size
+    short = _stream(source, chosen, chosen.data.sequence_length)
+    if chosen.data.long_sequence_length is None:
+        return [Phase(short, updates, size)]
+    long_updates = max(1, round(updates * chosen.data.long_share))
+    long = _stream(source, chosen, chosen.data.long_sequence_length)
+    return [Phase(short, max(0, updates - long_updates), size), Phase(long, long_updates, size)]
+
+
+def _budgeted(
+    chosen: PretrainSettings,
+    source: _Data,
+    counts: Ints,
+    precision: str,
+    threads: int,
+    tell: Callable[[str], None],
+) -> PretrainSettings:
+    """The settings with the budget as a number of updates, and the precision and threads it will have."""
+    settings = chosen.train
+    short = _stream(source, chosen, chosen.data.sequence_length)
+    per_update = settings.batch_size * settings.accumulate
+    if settings.max_steps:
+        updates = settings.max_steps
+    elif settings.max_tokens:
+        updates = math.ceil(settings.max_tokens / _tokens_per_update(chosen, source))
+    elif settings.max_minutes:
+        seconds = _seconds_per_update(chosen, source, counts, precision)
+        updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
+        tell(
+            f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
+        )
+    else:
+        updates = max(1, math.ceil(settings.epochs * short.size(0) / per_update))
+    fixed = {
+        "max_steps": updates,
+        "max_tokens": None,
+        "max_minutes": None,
+        "precision": precision,
+        "threads": threads,
+    }
+    return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
+
+
+def _per_phase(chosen: PretrainSettings, source: _Data) -> list[tuple[Phase, float]]:
+    """Each phase with its share of the updates."""
+    long = chosen.data.long_share if chosen.data.long_sequence_length else 0.0
+    shares = [1 - long, long] if long else [1.0]
+    return list(zip(_phases(chosen, source), shares, strict=True))
+
+
+def _tokens_per_update(chosen: PretrainSettings, source: _Data) -> float:
+    per_update = chosen.train.batch_size * chosen.train.accumulate
+    lengths = [chosen.data.sequence_length, chosen.data.long_sequence_length or 0]
+    shares = [share for _, share in _per_phase(chosen, source)]
+    return sum(
+        share * per_update * _stream(source, chosen, length).mean_tokens()
+        for length, share in zip(lengths, shares, strict=False)
+    )
+
+
+def _seconds_per_update(chosen: PretrainSettings, source: _Data, counts: Ints, precision: str) -> float:
+    budget = (chosen.train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
+    total = 0.0
+    for phase, share in _per_phase(chosen, source):
+        encoder, objective = _build(chosen, counts)
+        total += share * seconds_per_update(
+            encoder, objective, phase, chosen.train, precision, seconds=min(10.0, budget)
+        )
+    return total
+
+
+def _evaluation(
+    chosen: PretrainSettings, source: _Data, encoder: Encoder, objective: MlmNsp, counts: Ints
+) -> tuple[Evaluation | None, float | None]:
+    """How the run is judged on its held-out documents, and what a unigram model would lose there."""
+    if not len(source.held_out):
+        return None, None
+    stream = PairStream(
+        source.shards,
+        source.held_out,
+        source.ids,
+        chosen.data,
+        length=chosen.data.sequence_length,
+        seed=chosen.train.seed,
+    )
+    last = min(stream.size(0), chosen.data.held_out_instances)
+    batches = [
+        stream.batch(0, start, min(start + _EVALUATION_BATCH, last))
+        for start in range(0, last, _EVALUATION_BATCH)
+    ]
+    surprise = -np.log(_unigram(counts))
+    labels = np.concatenate([batch.labels.numpy() for batch in batches])
+    return Evaluation(lambda: objective.measure(encoder, batches)), float(surprise[labels].mean())
+
+
+def _finished(
+    out: Path,
+    chosen: PretrainSettings,
+    source: _Data,
+    encoder: Encoder,
+    objective: MlmNsp,
+    progress: Progress,
+    unigram_loss: float | None,
+) -> Model:
+    plan = _stream(source, chosen, chosen.data.sequence_length).plan(0)
+    report = {
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+        "precision": chosen.train.precision,
+        "threads": chosen.train.threads,
+        "held_out": progress.evaluation
+        | ({"unigram_mlm_loss": unigram_loss} if unigram_loss is not None else {}),
+        "corpus": source.shards.counts,
+        "first_epoch": plan.counts,
+    }
+    write_folder(
+        out / MODEL,
+        chosen.model,
+        {"encoder": encoder, "masked": objective.masked, "pooler": objective.pooler, "pair": objective.pair},
+        architecture="BertForPreTraining",
+        tokenizer=source.tokenizer,
+        record={"task": "pretrain", **{k: report[k] for k in ("steps", "tokens", "held_out")}},
+    )
+    write_report(out, report)
+    return load(out)

@@ -1,0 +1,91 @@
+"""A run folder: its settings written once, never mixed with another run's, whole files only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertsmith import machine
+from bertsmith.errors import InputError, MachineError
+from bertsmith.settings import Settings
+from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.loop import TrainSettings
+
+SETTINGS, REPORT, MODEL = "settings.yaml", "report.json", "model"
+# What may differ between the parts of one run, since no number of the run depends on it.
+FREE_ON_RESUME = frozenset(
+    {"train.workers", "train.checkpoint_every", "train.keep_checkpoints", "train.tensorboard"}
+)
+_BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes", "train.epochs")
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def refuse_existing(out: Path) -> None:
+    """InputError where `out` holds a run already, or is a file."""
+    if (out / SETTINGS).exists() or newest_name(out / "checkpoints"):
+        raise InputError(
+            f"{out}: there is a run in this folder", "go on with --resume, or choose another --out"
+        )
+    if out.is_file():
+        raise InputError(f"{out}: this is a file", "name a folder with --out")
+
+
+def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
+    """A run's own settings; assignments may repeat them, or change what leaves its numbers alone.
+
+    Budgets are not compared: the run's was turned into a number of updates when it began.
+    """
+    kept = kind.from_file(out / SETTINGS)
+    changed = kept.changed([a for a in assignments if a.partition("=")[0].strip() not in _BUDGETS])
+    before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
+    for name, value in after.items():
+        if value != before[name] and name not in FREE_ON_RESUME:
+            raise InputError(
+                f"{out}: this run has {name}={before[name]}, it cannot go on with {value}",
+                f"leave --set {name} out, or start a new run in another --out",
+            )
+    return changed
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def numbers(settings: Settings) -> str:
+    """The settings that a run's numbers depend on, as text to take a fingerprint of."""
+    values = flat(settings.model_dump(mode="json"))
+    return json.dumps({k: v for k, v in values.items() if k not in FREE_ON_RESUME}, sort_keys=True)
+
+
+def prepare_machine(train: TrainSettings, tell: Callable[[str], None]) -> tuple[str, int]:
+    """Set the process up; returns the precision to compute in, and the threads."""
+    threads = machine.prepare_process(train.threads)
+    if train.precision != "auto":
+        return train.precision, threads
+    choice = machine.choose_precision()
+    tell(f"computing in {choice.precision} on {threads} threads: {choice.reason}")
+    return choice.precision, threads
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it; a full disk leaves what was there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.writing")
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise MachineError(f"{path}: could not be written ({error.strerror})") from None
+
+
+def write_report(out: Path, report: dict[str, Any]) -> None:
+    """report.json."""
+    write_whole(out / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

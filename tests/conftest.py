@@ -1,0 +1,16 @@
+"""What several rooms' tests share: the way to the data sets beside the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of corpora, vocabularies and task sets; without it the tests that need it are skipped."""
+    path = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("../shared/data is not here (corpora and vocabularies for tests)")
+    return path.resolve()

@@ -1,0 +1,112 @@
+"""The fast attention against the plain one, and both against worked examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.models.attention import Layout, attention_by_bucket, attention_by_sequence
+from bertsmith.packed import Packed
+
+
+def packed_of(lengths: list[int]) -> Packed:
+    ids = torch.zeros(sum(lengths), dtype=torch.long)
+    return Packed.of_flat(ids, ids, torch.tensor(lengths, dtype=torch.int32))
+
+
+def both(lengths: list[int], heads: int, size: int, drop: bool = False, seed: int = 0):
+    """Outputs and gradients of the plain and the fast way."""
+    g = torch.Generator().manual_seed(seed)
+    packed = packed_of(lengths)
+    x = torch.randn(sum(lengths), 3 * heads * size, generator=g)
+    upstream = torch.randn(sum(lengths), heads * size, generator=g)
+    results = []
+    for way in (attention_by_sequence, attention_by_bucket):
+        qkv = x.clone().requires_grad_()
+        where = packed if way is attention_by_sequence else Layout.of(packed)
+        out = way(qkv, where, heads, (lambda w: w * 0.5) if drop else None)
+        out.backward(upstream)
+        results.append((out.detach(), qkv.grad))
+    return results
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=9),
+    heads=st.integers(1, 4),
+    size=st.sampled_from([1, 3, 8]),
+    drop=st.booleans(),
+)
+def test_buckets_equal_one_sequence_at_a_time(lengths: list[int], heads: int, size: int, drop: bool) -> None:
+    (plain, plain_grad), (fast, fast_grad) = both(lengths, heads, size, drop)
+    torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
+    assert fast.isfinite().all()
+
+
+def test_no_sequence_and_only_empty_sequences() -> None:
+    for lengths in ([], [0], [0, 0, 0]):
+        packed = packed_of(lengths)
+        out = attention_by_bucket(torch.zeros(0, 12), Layout.of(packed), 2)
+        assert out.shape == attention_by_sequence(torch.zeros(0, 12), packed, 2).shape == (0, 4)
+
+
+def test_worked_example_of_the_seeds() -> None:
+    """Scores 112 and 96 at d = 64: 14 and 12, so .8808 and .1192 (S14)."""
+    d = 64
+    q, k1, k2 = torch.zeros(d), torch.zeros(d), torch.zeros(d)
+    q[0], k1[0], k2[0] = 16.0, 7.0, 6.0
+    value = torch.eye(2, d)
+    qkv = torch.stack([torch.cat([q, k1, value[0]]), torch.cat([q, k2, value[1]])])
+    for out in (
+        attention_by_sequence(qkv, packed_of([2]), 1),
+        attention_by_bucket(qkv, Layout.of(packed_of([2])), 1),
+    ):
+        weights = out[0, :2]
+        assert weights.tolist() == pytest.approx([0.8808, 0.1192], abs=5e-5)
+
+
+def test_scores_have_unit_variance_once_scaled() -> None:
+    g = torch.Generator().manual_seed(3)
+    q, k = torch.randn(2, 40_000, 64, generator=g)
+    raw = (q * k).sum(-1)
+    assert raw.var().item() == pytest.approx(64, rel=0.03)
+    assert (raw / math.sqrt(64)).var().item() == pytest.approx(1, rel=0.03)
+
+
+def test_a_double_loop_gives_the_same() -> None:
+    """S13: the definition, written out for one head."""
+    g = torch.Generator().manual_seed(5)
+    t, d = 5, 4
+    qkv = torch.randn(t, 3 * d, generator=g)
+    q, k, v = qkv[:, :d], qkv[:, d : 2 * d], qkv[:, 2 * d :]
+    out = attention_by_bucket(qkv, Layout.of(packed_of([t])), 1)
+    for i in range(t):
+        scores = [math.exp(float(q[i] @ k[j]) / math.sqrt(d)) for j in range(t)]
+        row = sum(s / sum(scores) * v[j] for j, s in enumerate(scores))
+        torch.testing.assert_close(out[i], row, atol=1e-5, rtol=0)
+
+
+def test_dropout_on_weights_reaches_each_weight_once() -> None:
+    """What is dropped is a weight of the softmax, of shape [b, heads, T, T]."""
+    shapes = []
+
+    def drop(weights: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(weights.shape))
+        return weights
+
+    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, drop)
+    assert shapes == [(2, 2, 5, 5)]
+
+
+def test_bf16_inputs_stay_near_fp32() -> None:
+    g = torch.Generator().manual_seed(1)
+    qkv = torch.randn(30, 48, generator=g)
+    exact = attention_by_bucket(qkv, Layout.of(packed_of([13, 17])), 4)
+    half = attention_by_bucket(qkv.bfloat16(), Layout.of(packed_of([13, 17])), 4)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), exact, atol=0.05, rtol=0.05)
