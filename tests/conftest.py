@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no defect of the code under test.
+settings.register_profile("bertsmith", deadline=None)
+settings.load_profile("bertsmith")
 
 
 @pytest.fixture(scope="session")

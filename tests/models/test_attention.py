@@ -46,6 +46,31 @@ def test_buckets_equal_one_sequence_at_a_time(lengths: list[int], heads: int, si
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
     assert fast.isfinite().all()
+    forward_only(lengths, heads, size)
+
+
+def forward_only(lengths: list[int], heads: int, size: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    packed = packed_of(lengths)
+    qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
+    plain = attention_by_sequence(qkv, packed, heads)
+    torch.testing.assert_close(
+        attention_by_bucket(qkv, Layout.of(packed), heads), plain, atol=2e-6, rtol=1e-6
+    )
+
+
+def test_long_sequences_are_shared_out_over_several_buckets() -> None:
+    lengths = [200, 195, 193, 130, 196]
+    layout = Layout.of(packed_of(lengths))
+    assert len(layout.buckets) == 5
+    assert sum(b.sequences for b in layout.buckets) == 5
+    (plain, plain_grad), (fast, fast_grad) = both(lengths, 2, 8, drop=True)
+    torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
+    forward_only(lengths, 2, 8)
+    equal = Layout.of(packed_of([100] * 13))
+    assert [b.sequences for b in equal.buckets] == [5, 5, 3]
+    assert equal.cells is not None
 
 
 def test_no_sequence_and_only_empty_sequences() -> None:

@@ -62,6 +62,7 @@ def test_dropout_is_identity_when_it_should_be() -> None:
     x = torch.randn(3, 3)
     generator = torch.Generator().manual_seed(0)
     before = generator.get_state()
+    assert Dropout(0.999999, torch.Generator())(x).isfinite().all()
     assert Dropout(0.0, generator)(x) is x
     assert Dropout(0.5, generator).eval()(x) is x
     assert torch.equal(generator.get_state(), before)

@@ -94,6 +94,13 @@ def test_case_and_accents(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path / "u").lowercase
 
 
+def test_jsonl_trains_on_the_texts_alone(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": "zebra", "text": STORY}) + "\n")
+    plain = train_wordpiece([story(tmp_path)], vocab_size=300)
+    assert train_wordpiece([file], vocab_size=300).tokens == plain.tokens
+
+
 def test_special_strings_in_the_corpus_are_text(tmp_path: Path) -> None:
     tokenizer = train_wordpiece([story(tmp_path)], vocab_size=300)
     assert {"[", "]", "mask"} <= set(tokenizer.tokens)

@@ -102,7 +102,7 @@ def data_prepare(
             out,
             language=language,
             workers=workers,
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} M characters"),
+            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
         )
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:

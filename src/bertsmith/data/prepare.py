@@ -1,5 +1,4 @@
-"""Files become token shards: documents, sentences, ids, in parallel, with the same bytes for any number of
-workers.
+"""Files become token shards: documents, sentences, ids; the same bytes for any number of workers.
 
 Documents are cut into pieces of fixed size in the order of the files; each piece is a pure function of its
 documents, and the pieces are written in order. Nobody sees the folder before it is whole.

@@ -27,7 +27,8 @@ class Dropout(nn.Module):
     """Dropout that draws from a generator of its own, so that a checkpoint can hold its state.
 
     16 random bits decide one element, so p is met to 2**-17; the scale uses the probability really met. One
-    pass multiplies by a mask that is drawn with its scale in it, five times faster than `F.dropout` on a CPU.
+    pass multiplies by a mask that is drawn with its scale in it: over four times as fast as `F.dropout` on a
+    CPU whose allocator keeps its memory, and as fast where every tensor is mapped anew.
     """
 
     def __init__(self, p: float, generator: torch.Generator) -> None:
@@ -53,7 +54,7 @@ class Dropout(nn.Module):
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
         # The full range by name: plain random_() leaves the sign bit 0 and so every fourth number biased.
         bits.random_(-(2**63), None, generator=self.generator)
-        dropped = round(self.p * 2**16)
+        dropped = min(round(self.p * 2**16), 2**16 - 1)
         mask = torch.empty_like(x, memory_format=torch.contiguous_format)
         torch.ge(bits.view(torch.int16)[: x.numel()].view(x.shape), dropped - 2**15, out=mask)
         return mask.mul_(2**16 / (2**16 - dropped))

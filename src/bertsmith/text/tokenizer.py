@@ -50,8 +50,7 @@ class Tokenizer:
     """
 
     def __init__(self, definition: str, max_length: int, specials: dict[str, str]) -> None:
-        """`definition` is the text of a tokenizer.json, `specials` maps pad, unk, cls, sep, mask to
-        tokens."""
+        """`definition`: text of a tokenizer.json; `specials`: from pad, unk, cls, sep, mask to tokens."""
         self._definition = definition
         self.max_length = max_length
         self._names = specials
@@ -63,8 +62,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-        """Read a folder (tokenizer.json, or vocab.txt; tokenizer_config.json if there), or one of the two
-        files.
+        """Read a folder (tokenizer.json, else vocab.txt; tokenizer_config.json if there) or one of the two.
 
         A bare vocab.txt does not say whether it is lower-cased: `lowercase`, else the configuration's
         `do_lower_case`, else True. Raises `InputError` for what is no tokenizer, naming the file.

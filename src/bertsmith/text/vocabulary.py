@@ -20,7 +20,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import InputError
-from bertsmith.text.files import read_lines
+from bertsmith.text.files import bare_suffix, read_documents, read_lines
 from bertsmith.text.normal import bert_normalizer
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.tokenizer_files import SPECIALS, wordpiece
@@ -93,11 +93,11 @@ def train_wordpiece(
     Characters and pairs seen fewer than `min_frequency` times are left out. Of the others the most frequent
     make the alphabet: at most 1,000, and no more than fill half of the vocabulary; with `chinese`, where a
     character is a word, as many as fit. `progress` hears the bytes read so far, `report` the counts at the
-    end. Memory grows with the number of distinct words, not with the text. Each place of a file's bytes
-    counts, not its documents; special strings in the text are text.
+    end. Memory grows with the number of distinct words, not with the text. Special strings in the text are
+    text.
 
     Raises `InputError` for a vocabulary too small to hold an alphabet, files without words, and what
-    `read_lines` raises.
+    `read_documents` raises.
     """
     tokenizer, record = _trained(
         files, vocab_size, lowercase, chinese, min_frequency, 512, progress or (lambda _: None)
@@ -156,7 +156,7 @@ def count_words(
     waiting: Counter[str] = Counter()
     read = 0
     for path in files:
-        for number, line in read_lines(path):
+        for number, line in enumerate(_lines(path), start=1):
             waiting.update(line.split(" "))
             read += len(line.encode("utf-8")) + 1
             if number % 1024 == 0:
@@ -166,6 +166,16 @@ def count_words(
         progress(read)
     _add_normalised(waiting, words, lowercase)
     return words, read
+
+
+def _lines(path: str | Path) -> Iterator[str]:
+    # Plain text by lines and not by documents: a large file without a blank line is one document.
+    if bare_suffix(path) == ".jsonl":
+        for document in read_documents([path]):
+            yield from document.text.split("\n")
+    else:
+        for _, line in read_lines(path):
+            yield line
 
 
 def _add_normalised(waiting: Counter[str], words: Counter[str], lowercase: bool) -> None:

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.loss import Loss
+from bertsmith.settings import Settings
 from bertsmith.training import checkpoint
 from bertsmith.training.loader import Batch, Position, Stream, batches
 from bertsmith.training.optimizer import clip, make_optimizer
 from bertsmith.training.progress import Recorder
 from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
-from bertsmith.settings import Settings
 
 
 class TrainSettings(Settings):

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from bertsmith import draws
-from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings, read_yaml

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -111,7 +111,8 @@ def pretrain(
     """
     out = Path(out)
     shards = data if isinstance(data, Shards) else Shards.open(data)
-    own = Tokenizer.load(shards.folder / "tokenizer")
+    shards.verify()
+    own = shards.tokenizer
     if tokenizer is not None:
         _same_tokenizer(tokenizer, own, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]

@@ -1,0 +1,203 @@
+"""Is pre-training right, and how fast? bert-mini-uncased at 128 tokens, beside the reference library.
+
+    python benchmarks/pretraining_parity.py [same|long|speed …] [--threads 2] [--steps 1500]
+
+same: both from our first weights, dropout 0, the same batches: the two losses at each of 300 steps.
+long: dropout 0.1 on both sides, the same instances, the same number of tokens: held-out losses.
+speed: real tokens a second, windows of both in turn. Killed and started again, `long` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bertsmith as bs
+from bertsmith import machine
+from bertsmith.data.batches import DataSettings
+from bertsmith.data.shards import Shards
+from bertsmith.models.config import ModelConfig, preset
+from bertsmith.training.loop import Trained, TrainSettings, _update
+from bertsmith.training.optimizer import make_optimizer
+from corpus import prepared
+from record import WORK, once, section, table, where
+from reference import Trainer, batches_from, first_weights, reference_of, streams, timed
+
+SEED = 0
+SAME_STEPS, SAME_BATCH = 300, 16
+LONG_BATCH = 32
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+WINDOWS, WINDOW_STEPS = 7, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["same", "long", "speed"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1500)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    torch.manual_seed(SEED)  # the reference's dropout draws from torch's global generator
+    shards = Shards.open(prepared())
+    found: dict[str, Any] = {}
+    if "same" in options.parts:
+        found["same"] = once("parity", "same", lambda: same_losses(shards, options.threads))
+    if "long" in options.parts:
+        key = f"long {options.steps}"
+        found["long"] = once("parity", key, lambda: long_run(shards, options.steps, options.threads))
+    if "speed" in options.parts:
+        found["speed"] = once("parity", f"speed {options.threads}", lambda: speed(shards, options.threads))
+    report(found, options.threads)
+
+
+def config_of(shards: Shards, **changes: Any) -> ModelConfig:
+    return preset("bert-mini-uncased", vocab_size=shards.tokenizer.vocab_size, **changes)
+
+
+def same_losses(shards: Shards, threads: int) -> dict[str, float]:
+    """The largest differences of the two losses over 300 steps."""
+    train = [f"train.max_steps={SAME_STEPS}", f"train.batch_size={SAME_BATCH}", "train.learning_rate=1e-3"]
+    settings = [
+        *train,
+        "train.log_every=1",
+        "train.precision=fp32",
+        f"train.threads={threads}",
+        f"train.seed={SEED}",
+        *(f"model.{name}={value}" for name, value in NO_DROPOUT.items()),
+    ]
+    run = WORK / "parity-same"
+    if not (run / "report.json").exists():
+        bs.pretrain(shards, run, settings=settings, resume=True, tell=print)
+    ours = [line for line in read_log(run) if line["kind"] == "train"]
+    chosen = TrainSettings(max_steps=SAME_STEPS, batch_size=SAME_BATCH, learning_rate=1e-3, seed=SEED)
+    reference = Trainer(reference_of(config_of(shards, **NO_DROPOUT), SEED), chosen)
+    training, _ = streams(shards, DataSettings(), SEED)
+    largest = {"mlm": 0.0, "nsp": 0.0}
+    batches = batches_from(training, SAME_BATCH, 0)
+    for line in ours:
+        losses = reference.update(next(batches))
+        largest = {name: max(largest[name], abs(losses[name] - line[name])) for name in largest}
+        if line["step"] % 50 == 0:
+            print(line["step"], line["mlm"], losses, largest, flush=True)
+    return {"steps": len(ours), **largest, "last_mlm": ours[-1]["mlm"]}
+
+
+def long_run(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
+    """Held-out figures of both after the same instances."""
+    chosen = TrainSettings(max_steps=steps, batch_size=LONG_BATCH, learning_rate=1e-3, warmup=0.1, seed=SEED)
+    settings = [
+        f"train.max_steps={steps}",
+        f"train.batch_size={LONG_BATCH}",
+        "train.learning_rate=1e-3",
+        "train.warmup=0.1",
+        f"train.seed={SEED}",
+        f"train.threads={threads}",
+        "train.checkpoint_every=200",
+        "train.evaluate_every=250",
+    ]
+    run = WORK / f"parity-long-{steps}"
+    if not (run / "report.json").exists():
+        bs.pretrain(shards, run, settings=settings, resume=True, tell=print)
+    ours = bs.load(run).report
+    training, held_out = streams(shards, DataSettings(), SEED)
+    trainer = Trainer(reference_of(config_of(shards), SEED), chosen)
+    state = WORK / f"parity-long-{steps}-reference.pt"
+    trainer.restore(state)
+    batches = batches_from(training, LONG_BATCH, trainer.step)
+    while trainer.step < steps:
+        losses = trainer.update(next(batches))
+        if trainer.step % 50 == 0:
+            trainer.save(state)
+            print(trainer.step, losses, flush=True)
+    last = min(held_out.size(0), DataSettings().held_out_instances)
+    theirs = trainer.measure([held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)])
+    return {
+        "ours": ours["held_out"],
+        "reference": theirs,
+        "tokens": ours["tokens"],
+        "precision": ours["precision"],
+    }
+
+
+def speed(shards: Shards, threads: int) -> dict[str, Any]:
+    """Tokens a second of both, windows in turn; dropout 0.1 on both sides."""
+    config = config_of(shards)
+    chosen = TrainSettings(max_steps=10_000, batch_size=LONG_BATCH, learning_rate=1e-4, seed=SEED)
+    training, _ = streams(shards, DataSettings(), SEED)
+    precision = machine.choose_precision().precision
+    encoder, heads = first_weights(config, SEED)
+    ours = Trained(encoder, heads).train()
+    optimizer = make_optimizer(
+        ours.named_parameters(), betas=chosen.betas, epsilon=chosen.epsilon, weight_decay=chosen.weight_decay
+    )
+    theirs = Trainer(reference_of(config, SEED), chosen)
+    batches = batches_from(training, LONG_BATCH, 0)
+
+    def window_of_ours(some: list[Any]) -> None:
+        for batch in some:
+            _update(ours, optimizer, [batch], 1e-4, chosen, precision, 1)
+
+    def window_of_theirs(some: list[Any]) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            for batch in some:
+                theirs.update(batch)
+
+    rates: dict[str, list[float]] = {"ours": [], "reference": []}
+    for window in range(WINDOWS + 1):
+        some = [next(batches) for _ in range(WINDOW_STEPS)]
+        tokens = sum(batch.tokens for batch in some)
+        for name, run in (("ours", window_of_ours), ("reference", window_of_theirs)):
+            seconds, _ = timed(lambda run=run, some=some: run(some))
+            if window:  # the first warms up
+                rates[name].append(tokens / seconds)
+        print(window, {name: values[-1:] for name, values in rates.items()}, flush=True)
+    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
+    return {
+        "ours": statistics.median(rates["ours"]),
+        "reference": statistics.median(rates["reference"]),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "precision": precision,
+    }
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def report(found: dict[str, Any], threads: int) -> None:
+    parts = [f"`python benchmarks/pretraining_parity.py`, seed {SEED}; {where(threads)}."]
+    if same := found.get("same"):
+        parts.append(
+            f"Same first weights, same batches, dropout 0, fp32, {same['steps']} steps of {SAME_BATCH} pairs: "
+            f"largest difference of the MLM loss {same['mlm']:.1e}, of the NSP loss {same['nsp']:.1e} "
+            f"(the last MLM loss was {same['last_mlm']:.3f})."
+        )
+    if run := found.get("long"):
+        rows = [
+            [name, *(f"{run[name][k]:.4f}" for k in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"))]
+            for name in ("ours", "reference")
+        ]
+        change = run["ours"]["mlm_loss"] / run["reference"]["mlm_loss"] - 1
+        parts.append(
+            f"Dropout 0.1 on both sides, {run['precision']}, {run['tokens']:,} tokens, the same instances; held-out "
+            f"figures (unigram MLM loss {run['ours']['unigram_mlm_loss']:.3f}); MLM loss of ours {change:+.2%}:\n\n"
+            + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
+        )
+    if rate := found.get("speed"):
+        parts.append(
+            f"Real tokens a second in {rate['precision']}, batch {LONG_BATCH}, dropout 0.1, median of {WINDOWS} "
+            f"windows of {WINDOW_STEPS} steps in turn: ours {rate['ours']:,.0f}, reference "
+            f"{rate['reference']:,.0f}; ratio {rate['ratio']:.2f} "
+            f"({min(rate['ratios']):.2f} to {max(rate['ratios']):.2f})."
+        )
+    section("Pre-training is right and fast", "\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

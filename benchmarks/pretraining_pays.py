@@ -1,0 +1,164 @@
+"""Does pre-training pay? One hour on the encyclopedia against random weights, on sst2 with few and many rows.
+
+    python benchmarks/pretraining_pays.py [--minutes 60] [--threads 2]
+
+Both arms are the same architecture, tokenizer, rows, epochs and seeds. The learning rate is chosen for each
+arm apart, on 5,000 rows with a seed that is not among the reported ones. Killed and started again it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bertsmith as bs
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.models.heads import Pooler
+from corpus import prepared
+from record import DATA, WORK, once, section, table, where
+
+RATES = (1e-4, 3e-4, 1e-3)
+SIZES = (1_000, 5_000, 20_000)
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
+PRETRAINING = [
+    "model.initializer_range=0.05",
+    "model.hidden_dropout_prob=0",
+    "model.attention_probs_dropout_prob=0",
+    "start.positions=sinusoidal",
+    "start.output_bias=unigram",
+    "data.mask_share=0.25",
+    "train.learning_rate=1e-3",
+    "train.betas=[0.9, 0.98]",
+    "train.warmup=0.06",
+    "train.evaluate_every=250",
+    "train.checkpoint_every=250",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    pretrained = (
+        bs.pretrain(
+            prepared(),
+            WORK / "pays-bert",
+            preset="bert-mini-uncased",
+            minutes=options.minutes,
+            settings=[*PRETRAINING, f"train.threads={options.threads}"],
+            resume=True,
+            tell=print,
+        )
+        if not (WORK / "pays-bert" / "report.json").exists()
+        else bs.load(WORK / "pays-bert")
+    )
+    arms = {"pre-trained": pretrained.model_folder, "random": random_weights(pretrained)}
+    chosen = {
+        arm: max(
+            RATES,
+            key=lambda rate, folder=folder, arm=arm: once(
+                "pays",
+                f"tune {arm} {rate}",
+                lambda: finetuned(folder, 5_000, TUNING_SEED, rate, options.threads),
+            ),
+        )
+        for arm, folder in arms.items()
+    }
+    rows = []
+    for size in SIZES:
+        scores = {
+            arm: [
+                once(
+                    "pays",
+                    f"{arm} {size} {seed} {chosen[arm]}",
+                    lambda folder=folder, seed=seed, arm=arm: finetuned(
+                        folder, size, seed, chosen[arm], options.threads
+                    ),
+                )
+                for seed in SEEDS
+            ]
+            for arm, folder in arms.items()
+        }
+        gains = [a - b for a, b in zip(scores["pre-trained"], scores["random"], strict=True)]
+        rows.append([f"{size:,}", *(spread(scores[arm]) for arm in ("pre-trained", "random")), spread(gains)])
+    report(pretrained.report, chosen, rows, options.threads)
+
+
+def random_weights(model: bs.Model) -> Path:
+    """The same architecture and tokenizer with weights drawn from the paper's distribution."""
+    folder = WORK / "pays-random"
+    config = model.folder.config.model_copy(update={"initializer_range": 0.02})
+    encoder = bs.Encoder(config, torch.Generator().manual_seed(0))
+    return write_folder(
+        folder,
+        config,
+        {"encoder": encoder, "pooler": Pooler(config, encoder.generator)},
+        architecture="BertModel",
+        tokenizer=model.tokenizer,
+    )
+
+
+def finetuned(folder: Path, size: int, seed: int, rate: float, threads: int) -> float:
+    """Dev accuracy of the best of three epochs on `size` rows of sst2."""
+    out = WORK / "pays-finetune"
+    shutil.rmtree(out, ignore_errors=True)
+    task = DATA / "tasks" / "sst2"
+    model = bs.finetune(
+        "classify",
+        folder,
+        out,
+        train=task / "train.tsv.gz",
+        dev=task / "dev.tsv",
+        sample=size,
+        settings=[
+            "task.text_column=sentence",
+            "train.epochs=3",
+            f"train.learning_rate={rate}",
+            f"train.seed={seed}",
+            f"train.threads={threads}",
+            "train.tensorboard=false",
+        ],
+    )
+    accuracy = float(model.report["dev"]["accuracy"])
+    print(
+        json.dumps({"folder": folder.name, "size": size, "seed": seed, "rate": rate, "accuracy": accuracy}),
+        flush=True,
+    )
+    return accuracy
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± standard deviation, in points."""
+    return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f}"
+
+
+def report(
+    pretraining: dict[str, Any], chosen: dict[str, float], rows: list[list[str]], threads: int
+) -> None:
+    held = pretraining["held_out"]
+    section(
+        "Pre-training pays",
+        f"""`python benchmarks/pretraining_pays.py`; {where(threads)}.
+
+bert-mini-uncased, fresh vocabulary of 30,522, {pretraining["steps"]:,} updates, {pretraining["tokens"]:,} tokens,
+{pretraining["seconds"] / 60:.0f} minutes; settings {", ".join(PRETRAINING)}. Held out: MLM loss
+{held["mlm_loss"]:.3f} (unigram {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.3f}, NSP accuracy
+{held["nsp_accuracy"]:.3f}. Learning rates chosen on 5,000 rows with seed {TUNING_SEED}:
+{", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items())}. Accuracy on the 872 dev rows of sst2, best of three
+epochs, seeds {", ".join(map(str, SEEDS))}, mean ± standard deviation:
+
+{table(["training rows", "pre-trained", "random weights", "gain, paired by seed"], rows)}
+""",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Where measurements go: results that a killed script finds again, and one section a measurement in RESULTS.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+WORK = Path(os.environ.get("BERTSMITH_BENCHMARK_WORK", HERE / "work"))
+DATA = HERE.parent.parent / "shared" / "data"
+RESULTS = HERE / "RESULTS.md"
+
+
+def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
+    """What `measure` gave for this key, now or in an earlier run of the script: work/NAME.jsonl keeps it."""
+    file = WORK / f"{name}.jsonl"
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            known = json.loads(line)
+            if known["key"] == key:
+                return known["value"]
+    value = measure()
+    WORK.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps({"key": key, "value": value}) + "\n")
+    return value
+
+
+def where(threads: int) -> str:
+    """The machine and the versions, for the line above a table."""
+    from bertsmith import machine
+
+    found = machine.describe()
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy")
+    )
+    return (
+        f"{found.processor}, {threads} threads of {found.cores} cores, {', '.join(found.instruction_sets)}, "
+        f"{machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def section(title: str, text: str) -> None:
+    """Write a section of RESULTS.md, in place of an earlier one of the same title."""
+    whole = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
+    head, *parts = whole.split("\n## ")
+    kept = [part for part in parts if part.partition("\n")[0] != title]
+    kept.append(f"{title}\n\n{text.strip()}\n")
+    beside = RESULTS.with_name(".RESULTS.md.writing")
+    beside.write_text(
+        "\n## ".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in kept)]), encoding="utf-8"
+    )
+    os.replace(beside, RESULTS)

@@ -1,0 +1,173 @@
+"""The reference library's BERT trained as its users train it, on the batches of ours."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.data.batches import DataSettings, PairBatch, PairStream, special_ids, split_documents
+from bertsmith.data.shards import Shards
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.training.loop import TrainSettings
+from bertsmith.training.schedule import learning_rate, warmup_updates
+from record import WORK
+
+
+def first_weights(config: ModelConfig, seed: int) -> tuple[Encoder, MlmNsp]:
+    """What a run of ours with this seed starts from."""
+    encoder = Encoder(config, torch.Generator().manual_seed(seed))
+    return encoder, MlmNsp(config, encoder.generator)
+
+
+def reference_of(config: ModelConfig, seed: int) -> nn.Module:
+    """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
+    from transformers import BertForPreTraining
+
+    encoder, heads = first_weights(config, seed)
+    modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
+    folder = write_folder(WORK / "first-weights", config, modules, architecture="BertForPreTraining")
+    model, report = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
+    if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        raise RuntimeError(f"the folder does not load cleanly: {report}")
+    return model
+
+
+def streams(shards: Shards, settings: DataSettings, seed: int) -> tuple[PairStream, PairStream]:
+    """Training and held-out instances, as the pre-training workflow makes them."""
+    tokenizer = shards.tokenizer
+    ids = special_ids(
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+        sorted(tokenizer.special_ids),
+        tokenizer.vocab_size,
+    )
+    return tuple(  # type: ignore[return-value]
+        PairStream(shards, documents, ids, settings, length=settings.sequence_length, seed=seed)
+        for documents in split_documents(shards.hashes, settings.held_out)
+    )
+
+
+def padded(batch: PairBatch) -> dict[str, Tensor]:
+    """One of our batches in the form that the reference's collators give: padded, labels -100 elsewhere."""
+    packed = batch.packed
+    labels = torch.full_like(packed.tokens, -100)
+    labels[batch.rows] = batch.labels
+    return {
+        "input_ids": packed.pad(packed.tokens),
+        "token_type_ids": packed.pad(packed.segments),
+        "attention_mask": packed.pad(torch.ones_like(packed.tokens)),
+        "labels": packed.pad(labels, -100),
+        "next_sentence_label": batch.pair_labels,
+    }
+
+
+class Trainer:
+    """The reference's usual loop: AdamW without decay on biases and LayerNorm, clipping, our learning rates."""
+
+    def __init__(self, model: nn.Module, settings: TrainSettings) -> None:
+        self.model, self.settings, self.step = model.train(), settings, 0
+        plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
+        kept = {id(p) for p in plain}
+        decayed = [p for p in model.parameters() if id(p) not in kept]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": settings.weight_decay},
+                {"params": plain, "weight_decay": 0.0},
+            ],
+            lr=0.0,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            fused=True,  # the default of the reference's Trainer with this version of torch
+        )
+
+    def update(self, batch: PairBatch) -> dict[str, float]:
+        """One step; the two losses before it."""
+        self.step += 1
+        inputs = padded(batch)
+        labels, pairs = inputs.pop("labels"), inputs.pop("next_sentence_label")
+        out = self.model(**inputs, labels=labels, next_sentence_label=pairs)
+        out.loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        updates = self.settings.max_steps or 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(
+                self.step,
+                peak=self.settings.learning_rate,
+                warmup=warmup_updates(self.settings.warmup, updates),
+                updates=updates,
+                shape=self.settings.schedule,
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            nsp = nn.functional.cross_entropy(out.seq_relationship_logits, pairs).item()
+        return {"mlm": out.loss.item() - nsp, "nsp": nsp}
+
+    def measure(self, batches: Sequence[PairBatch]) -> dict[str, float]:
+        """Held-out losses and accuracies, as our objective measures them."""
+        self.model.eval()
+        sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
+        rows = pairs = 0
+        with torch.inference_mode():
+            for batch in batches:
+                inputs = padded(batch)
+                labels, order = inputs.pop("labels"), inputs.pop("next_sentence_label")
+                out = self.model(**inputs)
+                mlm, truth = out.prediction_logits[labels >= 0], labels[labels >= 0]
+                sums["mlm_loss"] += nn.functional.cross_entropy(mlm, truth, reduction="sum").item()
+                sums["mlm_accuracy"] += (mlm.argmax(-1) == truth).sum().item()
+                nsp = out.seq_relationship_logits
+                sums["nsp_loss"] += nn.functional.cross_entropy(nsp, order, reduction="sum").item()
+                sums["nsp_accuracy"] += (nsp.argmax(-1) == order).sum().item()
+                rows, pairs = rows + len(truth), pairs + len(order)
+        self.model.train()
+        return {name: value / (rows if name[0] == "m" else pairs) for name, value in sums.items()}
+
+    def save(self, file: Path) -> None:
+        """For this script alone, so that it can be killed: the product never writes pickles."""
+        beside = file.with_suffix(".writing")
+        state = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(state, beside)
+        beside.replace(file)
+
+    def restore(self, file: Path) -> None:
+        """Go on from `save`."""
+        if file.exists():
+            state = torch.load(file, weights_only=True)
+            self.step = state["step"]
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+def batches_from(stream: PairStream, size: int, step: int) -> Iterator[PairBatch]:
+    """The batches that follow `step` updates of `size` instances, as the loader gives them."""
+    epoch, start = 0, step * size
+    while start >= stream.size(epoch):
+        start -= math.ceil(stream.size(epoch) / size) * size
+        epoch += 1
+    while True:
+        if start >= stream.size(epoch):
+            epoch, start = epoch + 1, 0
+        yield stream.batch(epoch, start, start + size)
+        start += size
+
+
+def timed(action: Any) -> tuple[float, Any]:
+    """Seconds and result."""
+    begin = time.perf_counter()
+    result = action()
+    return time.perf_counter() - begin, result
