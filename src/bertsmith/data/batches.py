@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
 Ints = NDArray[np.int64]
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class DataSettings(Settings):
@@ -36,7 +37,7 @@ class DataSettings(Settings):
     )
     masking: Literal["token"] = Field("token", description="what is masked together: token")
     mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens to predict")
-    mask_split: tuple[float, float, float] = Field(
+    mask_split: tuple[_Share, _Share, _Share] = Field(
         (0.8, 0.1, 0.1), description="of those: share that becomes [MASK], a random token, or stays"
     )
     sentence_task: Literal["nsp"] = Field("nsp", description="what is asked of a pair: nsp (does B follow A)")
@@ -199,20 +200,20 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float) -> tuple[Ints, 
     """Documents to train on and documents held out: those whose hash falls into the lowest share.
 
     Equal documents fall on the same side, and a document keeps its side when others come or go. With a share
-    above 0 at least the two of lowest hash are held out, since pairs need two documents.
+    above 0 at least the two of lowest hash are held out and the two of highest hash kept, since pairs need two
+    documents.
     """
     if held_out == 0:
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     if len(hashes) < 4:
         raise InputError(
-            f"{len(hashes)} documents cannot be split: two to train on and two to hold out are needed",
+            f"a corpus of {len(hashes)} cannot be split: two documents to train on and two to hold out are needed",
             "give more documents (a blank line stands between two), or set data.held_out=0",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
-    if out.sum() < 2 or (~out).sum() < 2:
-        order = np.argsort(hashes, kind="stable")
-        out[:] = False
-        out[order[:2]] = True
+    order = np.argsort(hashes, kind="stable")
+    out[order[:2]] = True
+    out[order[-2:]] = False
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 

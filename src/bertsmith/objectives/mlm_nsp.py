@@ -43,7 +43,7 @@ class MlmNsp(nn.Module):
         return mlm, self.pair(self.pooler(hidden[batch.packed.first_rows]))
 
     def measure(self, encoder: Encoder, batches: Iterable[PairBatch]) -> dict[str, float]:
-        """Held-out figures: mean MLM loss, accuracy and perplexity over masked positions, NSP loss and accuracy."""
+        """Held-out figures: mean MLM loss, accuracy and perplexity over predicted rows; NSP loss, accuracy."""
         sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
         predicted = pairs = 0
         for batch in batches:

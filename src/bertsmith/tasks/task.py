@@ -87,10 +87,8 @@ class RowStream:
 def run_over(rows: Sequence[EncodedRow], forward: Callable[[RowBatch], Tensor]) -> Tensor:
     """`forward` of all rows, [len(rows), …], in their order; rows of like length share a pass."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-    found: list[Tensor] = []
     with torch.inference_mode():
-        for some in _within_budget(order, rows):
-            found.append(forward(pack([rows[i] for i in some])).float())
+        found = [forward(pack([rows[i] for i in some])).float() for some in _within_budget(order, rows)]
     joined = torch.cat(found)
     back = torch.empty(len(order), dtype=torch.long)
     back[torch.tensor(order)] = torch.arange(len(order))

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch import Tensor
 from bertsmith.errors import InputError, MachineError
 
 _MANIFEST = "manifest.json"
+_NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", "state.json"}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -39,10 +41,10 @@ class Checkpoint:
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write folder/step-N, then remove all but the newest `keep`. A full disk leaves everything as it was."""
-    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{checkpoint.step}"
     beside = folder / f".writing-{checkpoint.step}"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name, tensors in checkpoint.tensors.items():
@@ -57,8 +59,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": manifest}, indent=1))
         synchronise(beside / _MANIFEST)
         synchronise(beside)
-        if final.exists():  # the same step of the same run, written again after a resume: equal content
-            shutil.rmtree(final)
+        if final.exists():  # the same step, written again: what a resume found torn there
+            _remove(final)
         os.rename(beside, final)
         synchronise(folder)
     except (OSError, SafetensorError) as error:
@@ -72,7 +74,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             if kept
             else "free some space and start again",
         ) from None
-    prune(folder, keep)
+    try:
+        prune(folder, keep)
+    except OSError as error:
+        raise MachineError(
+            f"{folder}: old checkpoints could not be removed ({error.strerror}); {final.name} is whole",
+            "mend the disk and go on with --resume",
+        ) from None
     return final
 
 
@@ -87,20 +95,25 @@ def prune(folder: Path, keep: int) -> None:
     if not any(_fault(folder / f"step-{step}") is None for step in kept[::-1]):
         return
     for step in found[:-keep]:
-        away = folder / f".removing-{step}"
-        shutil.rmtree(away, ignore_errors=True)
-        os.rename(folder / f"step-{step}", away)
-        shutil.rmtree(away)
+        _remove(folder / f"step-{step}")
     for leftover in [*folder.glob(".writing-*"), *folder.glob(".removing-*")]:
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, out of sight first, so that a kill in between leaves nothing torn under its name."""
+    away = path.with_name(f".removing-{path.name}")
+    shutil.rmtree(away, ignore_errors=True)
+    os.rename(path, away)
+    shutil.rmtree(away)
 
 
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint in `folder`, ascending."""
     if not folder.is_dir():
         return []
-    numbers = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
-    return sorted(int(number) for number in numbers if number.isdigit())
+    named = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in named if match)
 
 
 def newest_name(folder: Path) -> str | None:
@@ -133,7 +146,8 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+    listed = (path / name for name in json.loads((path / _MANIFEST).read_text())["files"])
+    tensors = {file.stem: load_file(file) for file in listed if file.suffix == ".safetensors"}
     state = json.loads((path / "state.json").read_text())
     return Checkpoint(int(path.name.removeprefix("step-")), tensors, state)
 
@@ -150,7 +164,7 @@ def _fault(path: Path) -> str | None:
         return f"{path / _MANIFEST}: the manifest is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{path / _MANIFEST}: the manifest is damaged"
-    if {"weights.safetensors", "optimizer.safetensors", "state.json"} - files.keys():
+    if f"step-{manifest.get('step')}" != path.name or _NEEDED - files.keys():
         return f"{path / _MANIFEST}: the manifest is damaged"
     for name, (size, sha256) in files.items():
         file = path / name

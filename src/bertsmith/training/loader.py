@@ -82,6 +82,8 @@ def _spans(stream: Stream, size: int, position: Position) -> Generator[tuple[int
     epoch, start = position.epoch, position.instance
     while True:
         instances = stream.size(epoch)
+        if not instances:
+            raise ValueError(f"epoch {epoch} has no instances")
         if start >= instances:
             epoch, start = epoch + 1, 0
             continue

@@ -1,6 +1,6 @@
 """The one training loop, for pre-training and fine-tuning alike.
 
-What changes numbers stands in `_update`, whole: forward, backward, check, clip, update. Everything else here
+What changes numbers stands in `update`, whole: forward, backward, check, clip, update. Everything else here
 only says when: to record, to evaluate, to save, to stop.
 """
 
@@ -16,10 +16,11 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -29,8 +30,10 @@ from bertsmith.settings import Settings
 from bertsmith.training import checkpoint
 from bertsmith.training.loader import Batch, Position, Stream, batches
 from bertsmith.training.optimizer import clip, make_optimizer
-from bertsmith.training.progress import Recorder
+from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainSettings(Settings):
@@ -56,7 +59,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(
         0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's two betas")
+    betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
     epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
     clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
     log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
@@ -109,6 +112,7 @@ class Progress:
     seconds: float = 0.0
     best: float | None = None
     best_step: int | None = None
+    best_sha256: str | None = None
     evaluation: dict[str, float] = field(default_factory=dict)
 
 
@@ -158,6 +162,7 @@ def train(
     progress, log_bytes = Progress(), 0
     if resume and (found := checkpoint.load_newest(folder, tell)) is not None:
         progress, log_bytes = _restore(found, trained, optimizer, names, generator, fingerprint)
+        log_bytes = _log_end(run / LOG, log_bytes, tell)
         tell(f"resumed at step {progress.step}")
     updates = sum(phase.updates for phase in phases)
     warmup = warmup_updates(settings.warmup, updates)
@@ -198,7 +203,7 @@ def train(
                         updates=updates,
                         shape=settings.schedule,
                     )
-                    values = _update(
+                    values = update(
                         trained, optimizer, [batch for batch, _ in micro], rate, settings, precision, step
                     )
                     tokens = sum(batch.tokens for batch, _ in micro)
@@ -211,12 +216,13 @@ def train(
                     if evaluation and (
                         ends or (settings.evaluate_every and step % settings.evaluate_every == 0)
                     ):
-                        progress.evaluation = _evaluated(trained, evaluation)
+                        progress.evaluation = _evaluated(trained, evaluation, step)
                         recorder.record(step, "evaluation", progress.evaluation)
                         _keep_best(trained, evaluation, progress, best_file)
-                    if ends or step % settings.checkpoint_every == 0 or stopped:
+                    stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
+                    if ends or stopping or step % settings.checkpoint_every == 0:
                         save()
-                    if stopped and not ends:
+                    if stopping:
                         raise Stopped(
                             stopped[0],
                             f"{run}: stopped by {signal.Signals(stopped[0]).name} after step {step} of {updates}, "
@@ -224,13 +230,13 @@ def train(
                             "go on with the same command and --resume",
                         )
     progress.seconds = time.perf_counter() - begin
-    if evaluation and evaluation.best_by and best_file.exists():
-        trained.load_state_dict(load_file(best_file))
+    if evaluation and evaluation.best_by:
+        _restore_best(trained, progress, best_file)
     trained.eval()
     return progress
 
 
-def _update(
+def update(
     trained: Trained,
     optimizer: torch.optim.Optimizer,
     micro: Sequence[Batch],
@@ -294,7 +300,7 @@ def seconds_per_update(
         while len(took) < 3 or sum(took) < seconds:
             begin = time.perf_counter()
             micro = [next(stream)[0] for _ in range(settings.accumulate)]
-            _update(trained, optimizer, micro, 0.0, settings, precision, 0)
+            update(trained, optimizer, micro, 0.0, settings, precision, 0)
             took.append(time.perf_counter() - begin)
     steady = took[1:]  # the first one also allocates
     return sum(steady) / len(steady)
@@ -339,11 +345,26 @@ def _restore(
     return Progress(position=position, **state), log_bytes
 
 
-def _evaluated(trained: nn.Module, evaluation: Evaluation) -> dict[str, float]:
+def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:
+    """Where the log goes on: where the checkpoint says, or behind the last whole line of one that lost some."""
+    found = log.read_bytes()[:expected] if log.is_file() else b""
+    whole = found.rfind(b"\n") + 1
+    if whole != expected:
+        tell(f"{log}: lines are missing at its end; it goes on with what comes now")
+    return whole
+
+
+def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[str, float]:
     trained.eval()
     with torch.inference_mode():
         values = evaluation.measure()
     trained.train()
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise MachineError(
+                f"step {step}: the evaluation's {name} is {value}",
+                "lower train.learning_rate; --resume goes on from the last checkpoint",
+            )
     return values
 
 
@@ -352,12 +373,30 @@ def _keep_best(trained: nn.Module, evaluation: Evaluation, progress: Progress, f
         return
     value = progress.evaluation[evaluation.best_by]
     if progress.best is None or value > progress.best:
-        progress.best, progress.best_step = value, progress.step
-        file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(".writing-best.safetensors")
-        save_file(dict(trained.state_dict()), beside)
-        checkpoint.synchronise(beside)
-        os.replace(beside, file)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_file(dict(trained.state_dict()), beside)
+            checkpoint.synchronise(beside)
+            sha256 = checkpoint.digest(beside)
+            os.replace(beside, file)
+        except (OSError, SafetensorError) as error:
+            beside.unlink(missing_ok=True)
+            raise MachineError(
+                f"{file}: the best weights could not be written ({error})",
+                "free some space and go on with --resume",
+            ) from None
+        progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
+
+
+def _restore_best(trained: nn.Module, progress: Progress, file: Path) -> None:
+    """Put the best evaluation's weights back; replayed steps after a resume have written the same file again."""
+    if not file.is_file() or checkpoint.digest(file) != progress.best_sha256:
+        raise InputError(
+            f"{file}: the weights of step {progress.best_step}, the best on dev, are missing or not what was written",
+            "copy the file back from a backup, or start again in a new --out",
+        )
+    trained.load_state_dict(load_file(file))
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from typing import Any
 from bertsmith.console import Bar
 from bertsmith.errors import MachineError
 
+LOG = "log.jsonl"
+
 
 class Recorder:
     """One run's log. `resumed_at` is the number of log bytes that the checkpoint saw; the rest is cut off."""
@@ -25,7 +27,7 @@ class Recorder:
         self, run: Path, *, title: str, steps: int, step: int, resumed_at: int = 0, tensorboard: bool = True
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
-        self._path = run / "log.jsonl"
+        self._path = run / LOG
         self._log = self._path.open("r+b" if self._path.exists() else "w+b")
         self._log.truncate(resumed_at)
         self._log.seek(resumed_at)

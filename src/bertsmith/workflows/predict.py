@@ -55,7 +55,7 @@ class Model:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, without dropout: call it with a Packed, or with (input_ids, attention_mask, token_type_ids)."""
+        """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
         encoder = self.folder.encoder()
         encoder.eval()
         return encoder
@@ -212,7 +212,10 @@ def load(name: str | Path) -> Model:
         )
     folder = read_folder(locate(name))
     report_file = path / "report.json"
-    report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+    try:
+        report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+    except ValueError:
+        raise InputError(f"{report_file}: this is not JSON", "remove it, or run the command again with --resume") from None
     return Model(path, folder, report)
 
 

@@ -107,7 +107,8 @@ def pretrain(
     budget, turned into a number of updates by measuring a few. tokenizer: only checked against the data's.
     resume: go on from the newest whole checkpoint of `out`, with its settings.
 
-    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
+    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
+    after a signal.
     """
     out = Path(out)
     shards = data if isinstance(data, Shards) else Shards.open(data)
@@ -187,7 +188,7 @@ def _check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
     if longest > chosen.model.max_position_embeddings:
         raise InputError(
-            f"sequences of {longest} tokens do not fit a model of {chosen.model.max_position_embeddings} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
 

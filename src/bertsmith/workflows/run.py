@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 from bertsmith import machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.settings import Settings
-from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.checkpoint import newest_name, synchronise
 from bertsmith.training.loop import TrainSettings
 
 SETTINGS, REPORT, MODEL = "settings.yaml", "report.json", "model"
-# What may differ between the parts of one run, since no number of the run depends on it.
+# What may differ between the parts of one run, since no number of the run depends on it (on what files hold,
+# yes: their content is in the fingerprint, wherever they lie now).
 FREE_ON_RESUME = frozenset(
     {"train.workers", "train.checkpoint_every", "train.keep_checkpoints", "train.tensorboard"}
+    | {"base", "files.train", "files.dev"}
 )
-_BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes", "train.epochs")
+# Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
+_BUDGETS = frozenset({"train.max_tokens", "train.max_minutes"})
+_LEFT_OPEN = {"train.precision": "auto", "train.threads": None, "train.evaluate_every": None}
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -37,10 +41,12 @@ def refuse_existing(out: Path) -> None:
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
     """A run's own settings; assignments may repeat them, or change what leaves its numbers alone.
 
-    Budgets are not compared: the run's was turned into a number of updates when it began.
+    What was settled when the run began is not compared, so that the same command with --resume goes on.
     """
     kept = kind.from_file(out / SETTINGS)
-    changed = kept.changed([a for a in assignments if a.partition("=")[0].strip() not in _BUDGETS])
+    asked = flat(kept.changed(assignments).model_dump(mode="json"))
+    settled = _BUDGETS | {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
+    changed = kept.changed([a for a in assignments if a.partition("=")[0].strip() not in settled])
     before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
     for name, value in after.items():
         if value != before[name] and name not in FREE_ON_RESUME:
@@ -80,8 +86,12 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.writing")
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            synchronise(beside)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise MachineError(f"{path}: could not be written ({error.strerror})") from None
 
