@@ -27,30 +27,27 @@ class MlmNsp(nn.Module):
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` over the pairs."""
-        mlm, nsp = self.logits(encoder, batch)
-        return Loss(
-            {
-                "mlm": F.cross_entropy(mlm.float(), batch.labels, reduction="sum"),
-                "nsp": F.cross_entropy(nsp.float(), batch.pair_labels, reduction="sum"),
-            },
-            batch.counts,
-        )
-
-    def logits(self, encoder: Encoder, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Masked-LM logits [M, V] of the predicted rows, and next-sentence logits [B, 2]."""
         hidden = encoder(batch.packed)
-        mlm = self.masked(hidden[batch.rows], encoder.embeddings.token.weight)
-        return mlm, self.pair(self.pooler(hidden[batch.packed.first_rows]))
+        mlm, _ = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
+        nsp = F.cross_entropy(self._pair_logits(hidden, batch).float(), batch.pair_labels, reduction="sum")
+        return Loss({"mlm": mlm, "nsp": nsp}, batch.counts)
+
+    def _pair_logits(self, hidden: Tensor, batch: PairBatch) -> Tensor:
+        """Next-sentence logits [B, 2]."""
+        logits: Tensor = self.pair(self.pooler(hidden[batch.packed.first_rows]))
+        return logits
 
     def measure(self, encoder: Encoder, batches: Iterable[PairBatch]) -> dict[str, float]:
         """Held-out figures: mean MLM loss, accuracy and perplexity over predicted rows; NSP loss, accuracy."""
         sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
         predicted = pairs = 0
         for batch in batches:
-            mlm, nsp = self.logits(encoder, batch)
-            sums["mlm_loss"] += F.cross_entropy(mlm.float(), batch.labels, reduction="sum").item()
-            sums["mlm_accuracy"] += (mlm.argmax(-1) == batch.labels).sum().item()
-            sums["nsp_loss"] += F.cross_entropy(nsp.float(), batch.pair_labels, reduction="sum").item()
+            hidden = encoder(batch.packed)
+            loss, right = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
+            nsp = self._pair_logits(hidden, batch).float()
+            sums["mlm_loss"] += float(loss)
+            sums["mlm_accuracy"] += float(right)
+            sums["nsp_loss"] += F.cross_entropy(nsp, batch.pair_labels, reduction="sum").item()
             sums["nsp_accuracy"] += (nsp.argmax(-1) == batch.pair_labels).sum().item()
             predicted, pairs = predicted + len(batch.labels), pairs + len(batch.pair_labels)
         values = {

@@ -28,6 +28,7 @@ from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
     SETTINGS,
+    as_assignments,
     numbers,
     prepare_machine,
     refuse_existing,
@@ -108,16 +109,18 @@ def finetune(
     out = Path(out)
     base = model if isinstance(model, Model) else load(model)
     resuming = resume and (out / SETTINGS).exists()
+    values = read_yaml(recipe) if recipe is not None else {}
+    given: dict[str, Any] = {"train": str(train), "dev": None if dev is None else str(dev)}
+    given |= {"dev_share": dev_share, "sample": sample}
+    given |= {"label_names": None if label_names is None else list(label_names)}
+    given = {k: v for k, v in given.items() if v is not None}
     if resuming:
-        chosen = settings_of_run(FinetuneSettings, out, settings)
+        named = [*as_assignments(values), *as_assignments({"files": given}), *settings]
+        chosen = settings_of_run(FinetuneSettings, out, named)
     else:
         refuse_existing(out)
-        values = read_yaml(recipe) if recipe is not None else {}
         chosen = FinetuneSettings.of(values, str(recipe or "settings")).changed(settings)
-        given: dict[str, Any] = {"train": str(train), "dev": None if dev is None else str(dev)}
-        given |= {"dev_share": dev_share, "sample": sample}
-        given |= {"label_names": None if label_names is None else list(label_names)}
-        files = FileSettings.of({k: v for k, v in given.items() if v is not None}, "files")
+        files = FileSettings.of(given, "files")
         chosen = chosen.model_copy(update={"base": str(base.path), "files": files})
     refuse_foreign(out / MODEL)
     precision, threads = prepare_machine(chosen.train, tell)
@@ -149,7 +152,10 @@ def finetune(
         title=f"finetune {task}",
         generator=encoder.generator,
         fingerprint=fingerprint(
-            numbers(chosen), _content(train_rows), digest(base.model_folder / "model.safetensors")
+            numbers(chosen),
+            _content(train_rows),
+            _content(dev_rows),
+            digest(base.model_folder / "model.safetensors"),
         ),
         precision=precision,
         evaluation=Evaluation(measure, best_by="accuracy"),

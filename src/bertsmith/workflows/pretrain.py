@@ -44,6 +44,7 @@ from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
     SETTINGS,
+    as_assignments,
     numbers,
     prepare_machine,
     refuse_existing,
@@ -105,7 +106,8 @@ def pretrain(
     model/ (the field's layout), report.json. preset: sizes of the model; the vocabulary's size comes from the
     data. recipe: YAML of settings; `settings`: assignments like "train.max_steps=500", which win. minutes: a
     budget, turned into a number of updates by measuring a few. tokenizer: only checked against the data's.
-    resume: go on from the newest whole checkpoint of `out`, with its settings.
+    resume: go on from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
+    otherwise are refused.
 
     Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
     after a signal.
@@ -119,7 +121,9 @@ def pretrain(
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     resuming = resume and (out / SETTINGS).exists()
     if resuming:
-        chosen = settings_of_run(PretrainSettings, out, assignments)
+        named = read_yaml(recipe) if recipe is not None else {}
+        named.pop("preset", None)
+        chosen = settings_of_run(PretrainSettings, out, [*as_assignments(named), *assignments])
     else:
         refuse_existing(out)
         chosen = _resolved(preset, recipe, assignments, own)

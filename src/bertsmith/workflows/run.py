@@ -65,6 +65,11 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def as_assignments(values: dict[str, Any]) -> list[str]:
+    """Nested values as `--set` would give them."""
+    return [f"{name}={json.dumps(value)}" for name, value in flat(values).items()]
+
+
 def numbers(settings: Settings) -> str:
     """The settings that a run's numbers depend on, as text to take a fingerprint of."""
     values = flat(settings.model_dump(mode="json"))

@@ -1,0 +1,90 @@
+"""A corpus, shards and runs so small that a test can make dozens of them; for all rooms' tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertsmith.data.prepare import prepare
+from bertsmith.data.shards import Shards
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.workflows.predict import Model
+from bertsmith.workflows.pretrain import pretrain
+
+WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "pe", "ri", "so", "tu") for b in ("ba", "de", "gi", "fo", "zu")]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
+
+# Two layers of 32 with dropout, two batches an update, masks anew each epoch; one thread, so exact anywhere.
+SETTINGS = [
+    "model.hidden_size=32",
+    "model.num_hidden_layers=2",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=64",
+    "model.max_position_embeddings=64",
+    "data.sequence_length=32",
+    "data.held_out=0.1",
+    "train.batch_size=4",
+    "train.accumulate=2",
+    "train.learning_rate=1e-3",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.log_every=1",
+    "train.tensorboard=false",
+]
+
+
+def tokenizer() -> Tokenizer:
+    """Forty words, a full stop and the five specials."""
+    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
+
+
+def corpus(documents: int = 24, seed: int = 0) -> str:
+    """Documents of one to eight sentences of one to nine words, a blank line between two."""
+    draw = random.Random(seed)
+    texts = []
+    for _ in range(documents):
+        sentences = [
+            " ".join(draw.choices(WORDS, k=draw.randint(1, 9))).capitalize() + "."
+            for _ in range(draw.randint(1, 8))
+        ]
+        texts.append(" ".join(sentences))
+    return "\n\n".join(texts) + "\n"
+
+
+def make_shards(folder: Path, documents: int = 24, seed: int = 0) -> Shards:
+    """`corpus` prepared into folder/shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "corpus.txt"
+    file.write_text(corpus(documents, seed), encoding="utf-8")
+    return prepare([file], tokenizer(), folder / "shards", workers=1)
+
+
+def run(shards: Shards | Path, out: Path, *settings: str, resume: bool = False, **more: object) -> Model:
+    """Pre-train with SETTINGS and those given."""
+    return pretrain(
+        shards,
+        out,
+        preset="bert-tiny-uncased",
+        settings=[*SETTINGS, *settings],
+        resume=resume,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def table(path: Path, rows: Sequence[tuple[str, str]], header: str = "text,label") -> Path:
+    """A csv file."""
+    path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n", encoding="utf-8")
+    return path
+
+
+def examples(number: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Texts of one of three labels; the label's word is in the text."""
+    draw = random.Random(seed)
+    rows = []
+    for i in range(number):
+        label = ("joy", "fear", "anger")[i % 3]
+        words = draw.choices(WORDS[3:], k=draw.randint(1, 8))
+        words.insert(draw.randrange(len(words) + 1), WORDS[i % 3])
+        rows.append((" ".join(words), label))
+    return rows
