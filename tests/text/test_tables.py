@@ -71,8 +71,8 @@ def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
         ("a.csv", "text,label\na,b\na,b,c\n", ":3: 3 fields where the header has 2"),
         ("a.tsv", "text\tlabel\n\nalone\n", ":3: 1 field where the header has 2"),
         ("a.csv", 'text,label\n"a\nb",x\n"open,y\nz,z\n', ":4: a quote opens in this row and never closes"),
-        ("a.csv", 'text,label\n"a"b,x\n', ":2: text follows a closing quote in field 1"),
-        ("a.csv", 'text,label\nx,a "b" c\n', ":2: a quote within field 2, which is not quoted"),
+        ("a.csv", 'text,label\n"a"b,x\n', ":2: text follows a closing quote"),
+        ("a.csv", "text,label\nx\ry,z\n", ":2: a carriage return stands in a field without quotes"),
         ("a.csv", "text,text\na,b\n", ":1: the column 'text' stands twice in the header"),
         ("a.csv", "", ":1: this table is empty"),
         ("a.jsonl", "\n\n", ":1: this table is empty"),
@@ -114,3 +114,16 @@ def test_published_task_files_read(shared_data: Path) -> None:
     assert len(sst2) > 60_000
     assert set(sst2.column(sst2.columns[-1])) == {"0", "1"}
     assert len(read_table(shared_data / "tasks/imdb/dev.jsonl.gz").column("text")) == 1_000
+
+
+def test_quote_within_plain_field_is_a_character(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.csv", 'text,label\nx,a "b" c\n5" disk,y\n')
+    assert [row.values for row in read_table(file)] == [
+        {"text": "x", "label": 'a "b" c'},
+        {"text": '5" disk', "label": "y"},
+    ]
+
+
+def test_field_may_be_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
+    long = "word " * 100_000
+    assert read_table(table(tmp_path, "a.csv", f'text,label\n"{long}",y\n')).column("text") == [long]

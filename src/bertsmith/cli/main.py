@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from bertsmith.errors import BertsmithError, MachineError
+from bertsmith.errors import BertsmithError, MachineError, Stopped
 
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
@@ -68,7 +68,7 @@ def main() -> NoReturn:
         bertsmith(standalone_mode=False)
         sys.stdout.flush()
     except BertsmithError as error:
-        _tell(error.sentence, error.remedy)
+        _tell(error.sentence, error.remedy, label="" if isinstance(error, Stopped) else "error: ")
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
@@ -76,7 +76,7 @@ def main() -> NoReturn:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _tell("stopped", None)
+        _tell("stopped", None, label="")
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output left; nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -97,7 +97,7 @@ def _of_system(error: OSError) -> tuple[str, str | None]:
     return f"{place}{(error.strerror or str(error)).lower()}", None
 
 
-def _tell(sentence: str, remedy: str | None) -> None:
-    click.echo(f"error: {sentence}", err=True)
+def _tell(sentence: str, remedy: str | None, label: str = "error: ") -> None:
+    click.echo(f"{label}{sentence}", err=True)
     if remedy:
-        click.echo(f"       {remedy}", err=True)
+        click.echo(f"{' ' * len(label)}{remedy}", err=True)

@@ -11,7 +11,7 @@ import inspect
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -54,14 +54,19 @@ def installed(root: str = "bertsmith") -> list[Library]:
     return [_standard_library(), *(_library(name, found[name]) for name in sorted(found))]
 
 
-def documents(libraries: Sequence[Library]) -> Iterator[Document]:
+def documents(
+    libraries: Sequence[Library], progress: Callable[[int], None] = lambda done: None
+) -> Iterator[Document]:
     """A document a module that holds prose; its place is `library:path`. Same sources, same documents.
 
     A paragraph that stood before, in whatever library, is left out (compared by its letters alone).
+    `progress` hears the number of source files read so far.
     """
     seen: set[str] = set()
+    done = 0
     for library in libraries:
         for path, file in library.files:
+            progress(done := done + 1)
             for place, texts in _texts(f"{library.name}:{path}", file):
                 kept = [p for text in texts for p in paragraphs(text) if _is_new(p, seen)]
                 if kept:
@@ -145,7 +150,9 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def _bodies(node: ast.AST) -> list[ast.AST]:
-    return [inner for name in ("body", "orelse", "handlers", "finalbody") for inner in getattr(node, name, [])]
+    return [
+        inner for name in ("body", "orelse", "handlers", "finalbody") for inner in getattr(node, name, [])
+    ]
 
 
 def _handed_over(call: ast.Call) -> Iterator[str]:
@@ -161,7 +168,7 @@ def _handed_over(call: ast.Call) -> Iterator[str]:
 
 
 # What reStructuredText puts around words.
-_ROLE = re.compile(r":[\w:+-]+:`~?!?([^`<]+?)(?:\s*<[^`>]*>)?`")
+_ROLE = re.compile(r":[\w:+-]+:`(?:~[^`<]*\.)?[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`")
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`_*")
 _ADDRESS = re.compile(r"<?\b(?:https?|ftp)://\S+|\bwww\.\S+")
 _QUOTED = re.compile(r"`+([^`]*)`+_*")
@@ -174,7 +181,9 @@ _PROSE_DIRECTIVE = re.compile(r"\.\. (?:note|warning|tip|important|caution|seeal
 _RULE = re.compile(r"[=\-~^*#+\"'`_.:|]{3,}[=\-~^*#+\"'`_.:| ]*$")
 _PARAMETER = re.compile(r"[*\w., `\\]{1,60}\s:(\s|$)")  # numpydoc: `name : type`, its meaning indented below
 _FIELD = re.compile(r":(type|rtype|vartype|raises?|meta|cvar|ivar)\b[^:]*:.*$")
-_NAMED = re.compile(r"(?::(?:param|arg|keyword|returns?|return)\b[^:]*:|\*{0,2}\w+ \([^)]*\):|[*+•-]|\d+[.)])\s+")
+_NAMED = re.compile(
+    r"^(?::(?:param|arg|keyword|returns?|return)\b[^:]*:|\*{0,2}\w+ \([^)]*\):|[*+•-]|\d+[.)])\s+"
+)
 
 
 def paragraphs(docstring: str) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """Rows of csv, tsv and jsonl files for the tasks: named columns, and the line that each row began on.
 
 Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
-delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. The csv module
-is not used: its limit of 131,072 characters a field is global state, and it refuses lone carriage returns.
+delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files import bare_suffix, json_object, read_lines
+
+# The module's customary limit of 131,072 characters would refuse a long document as a field.
+csv.field_size_limit(sys.maxsize)
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
@@ -148,61 +152,31 @@ def _plain(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Records of RFC 4180; one whose quote is open at a line's end goes on in the next line."""
-    begun: list[str] = []
-    quotes = first = 0
-    for number, line in read_lines(path):
-        if not begun:
-            if not line:
-                continue
-            first = number
-        begun.append(line)
-        quotes += line.count('"')
-        # In a well-formed record quotes come in pairs, the doubled ones too: an odd number leaves one open.
-        if quotes % 2 == 0:
-            yield first, _fields(path, first, "\n".join(begun), delimiter)
-            begun, quotes = [], 0
-    if begun:
-        raise InputError(f"{path}:{first}: a quote opens in this row and never closes", _CLOSE)
-
-
-_CLOSE = 'a quote within a quoted field is doubled: ""'
-
-
-def _fields(path: str | Path, line: int, record: str, delimiter: str) -> list[str]:
-    if '"' not in record:
-        return record.split(delimiter)
-    fields: list[str] = []
-    at = 0
+    """Records as the csv module reads them; a quote open at a line's end goes on in the next line."""
+    lines = (f"{line}\n" for _, line in read_lines(path))
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
-        if record.startswith('"', at):
-            field, at = _quoted_field(path, line, record, at)
-            if at < len(record) and record[at] != delimiter:
-                raise InputError(
-                    f"{path}:{line}: text follows a closing quote in field {len(fields) + 1}", _CLOSE
-                )
-        else:
-            end = record.find(delimiter, at)
-            end = len(record) if end < 0 else end
-            field, at = record[at:end], end
-            if '"' in field:
-                raise InputError(
-                    f"{path}:{line}: a quote within field {len(fields) + 1}, which is not quoted",
-                    'put the whole field in quotes and double the inner ones: "a ""quoted"" word"',
-                )
-        fields.append(field)
-        if at >= len(record):
-            return fields
-        at += 1
+        first = records.line_num + 1
+        try:
+            fields = next(records)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(f"{path}:{first}: {_fault(error)}", _CLOSE) from None
+        if fields:
+            yield first, fields
 
 
-def _quoted_field(path: str | Path, line: int, record: str, start: int) -> tuple[str, int]:
-    """The field whose opening quote is at `start`, and where it ends (behind its closing quote)."""
-    at = start + 1
-    while True:
-        at = record.find('"', at)
-        if at < 0:
-            raise InputError(f"{path}:{line}: a quote opens in this row and never closes", _CLOSE)
-        if not record.startswith('""', at):
-            return record[start + 1 : at].replace('""', '"'), at + 1
-        at += 2
+_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
+
+
+def _fault(error: csv.Error) -> str:
+    """The csv module's complaints in words that say what stands in the file."""
+    said = str(error)
+    if "unexpected end" in said:
+        return "a quote opens in this row and never closes"
+    if "expected after" in said:
+        return "text follows a closing quote"
+    if "new-line" in said:
+        return "a carriage return stands in a field without quotes"
+    return said

@@ -82,7 +82,7 @@ def prepare_machine(train: TrainSettings, tell: Callable[[str], None]) -> tuple[
     if train.precision != "auto":
         return train.precision, threads
     choice = machine.choose_precision()
-    tell(f"computing in {choice.precision} on {threads} threads: {choice.reason}")
+    tell(f"computing in {choice.precision} on {threads} thread{'s' if threads > 1 else ''}: {choice.reason}")
     return choice.precision, threads
 
 
