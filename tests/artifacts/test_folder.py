@@ -93,7 +93,7 @@ def test_replacing_leaves_the_new_whole_one(tmp_path: Path, monkeypatch: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("step", ["save_file", "_sync", "_exchange", "_sha256"])
+@pytest.mark.parametrize("step", ["save_file", "_exchange", "disk.synchronise", "disk.digest"])
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     path = written(tmp_path / "m", seed=1)
     before = (path / "model.safetensors").read_bytes()
@@ -101,7 +101,8 @@ def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folders, step, full)
+    owner, _, name = step.rpartition(".")
+    monkeypatch.setattr(getattr(folders, owner) if owner else folders, name, full)
     with pytest.raises(MachineError, match="No space left"):
         written(path, seed=2)
     monkeypatch.undo()

@@ -7,7 +7,6 @@ bertsmith.json beside them holds the training record and the weights' hash.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bertsmith import disk
 from bertsmith.artifacts.names import check_names, field_tensors, from_field, to_field
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
@@ -101,7 +101,7 @@ class ModelFolder:
         if self._weights is None:
             path = self.path / WEIGHTS
             expected = self.record.get("weights_sha256")
-            if expected is not None and _sha256(path) != expected:
+            if expected is not None and disk.digest(path) != expected:
                 raise InputError(
                     f"{path}: the weights are not those that were written (their hash differs)",
                     "the file is damaged or was replaced: copy or train it again",
@@ -184,7 +184,11 @@ def write_folder(
         _write_json(part / CONFIG, values)
         if tokenizer is not None:
             tokenizer.save(part)
-        kept = {**(record or {}), "version": version("bertsmith"), "weights_sha256": _sha256(part / WEIGHTS)}
+        kept = {
+            **(record or {}),
+            "version": version("bertsmith"),
+            "weights_sha256": disk.digest(part / WEIGHTS),
+        }
         _write_json(part / RECORD, kept)
     return folder
 
@@ -291,11 +295,6 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
     """A fresh sibling to write into; it takes the folder's place when all in it is on the disk."""
@@ -306,24 +305,16 @@ def _replacing(folder: Path) -> Iterator[Path]:
         part.mkdir()
         yield part
         for path in [*part.rglob("*"), part]:
-            _sync(path)
+            disk.synchronise(path)
         if folder.exists():
             _exchange(part, folder)
         else:
             part.rename(folder)
-        _sync(folder.parent)
+        disk.synchronise(folder.parent)
     except (OSError, SafetensorError) as error:
         raise MachineError(f"{folder}: the model could not be written: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _exchange(new: Path, old: Path) -> None:

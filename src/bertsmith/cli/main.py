@@ -5,7 +5,6 @@ A user's mistake exits with 2, the machine's failure with 1, both in a sentence 
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from bertsmith import disk
 from bertsmith.errors import BertsmithError, MachineError, Stopped
 
 # verb → (module of cli/, command in it, what it does)
@@ -92,7 +92,7 @@ def main() -> NoReturn:
 
 def _of_system(error: OSError) -> tuple[str, str | None]:
     place = f"{error.filename}: " if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if disk.is_full(error):
         return f"{place}the disk is full", "free some space and start again"
     return f"{place}{(error.strerror or str(error)).lower()}", None
 

@@ -6,9 +6,6 @@ documents, and the pieces are written in order. Nobody sees the folder before it
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith import disk
 from bertsmith.data.shards import Rows, Shards, file_entry, hash_of, id_type, write_manifest, write_shard
 from bertsmith.errors import InputError, MachineError
 from bertsmith.text.files import Document, read_documents
@@ -54,18 +52,14 @@ def prepare(
         raise InputError("there is no file to prepare", "name some text files")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    unfinished = out.parent / f".{out.name}.unfinished-{os.getpid()}"
     try:
-        unfinished.mkdir(parents=True)
-        pieces = _pieces(read_documents(files))
-        _write(unfinished, pieces, tokenizer, language, workers or 2, progress or (lambda _: None))
-        os.replace(unfinished, out)
+        with disk.new_folder(out) as folder:
+            pieces = _pieces(read_documents(files))
+            _write(folder, pieces, tokenizer, language, workers or 2, progress or (lambda _: None))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if disk.is_full(error):
             raise MachineError(f"{out.parent}: the disk is full", "make room and start again") from None
         raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return Shards.open(out)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -69,30 +69,21 @@ def write_shard(path: Path, rows: Sequence[Rows]) -> dict[str, Any]:
     }
     # One batch a file: each column is then one array over the mapped bytes.
     batch = pa.record_batch(table)
-    with open(path, "wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        file.flush()
-        os.fsync(file.fileno())
+    with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    disk.synchronise(path)
     return {**file_entry(path), "documents": len(lengths), "sentences": len(ends), "tokens": len(ids)}
 
 
 def file_entry(path: Path, name: str | None = None) -> dict[str, Any]:
     """A file's entry for the manifest: name, size in bytes, sha256."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": name or path.name, "size": path.stat().st_size, "sha256": digest}
+    return {"name": name or path.name, "size": path.stat().st_size, "sha256": disk.digest(path)}
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write `manifest.json`, whole or not at all. The last file of a data folder."""
-    beside = folder / f".manifest.json.{os.getpid()}"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, **manifest}, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, folder / "manifest.json")
+    text = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False) + "\n"
+    disk.write_text(folder / "manifest.json", text)
 
 
 class Shards:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.text.files import read_lines
 from bertsmith.text.normal import bert_normalizer
@@ -57,7 +57,6 @@ def write_folder(
     folder: Path, *, definition: str, tokens: Sequence[str], specials: Mapping[str, str], max_length: int
 ) -> None:
     """Write the three files, each beside its place and then renamed."""
-    folder.mkdir(parents=True, exist_ok=True)
     normalizer = json.loads(definition).get("normalizer") or {}
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -72,9 +71,7 @@ def write_folder(
         ("tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n"),
         ("tokenizer.json", definition),
     ):
-        beside = folder / f".{name}.{os.getpid()}"
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(beside, folder / name)
+        disk.write_text(folder / name, text)
 
 
 def wordpiece(

@@ -9,8 +9,6 @@ does.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.text.files import bare_suffix, read_documents, read_lines
 from bertsmith.text.normal import bert_normalizer
@@ -65,15 +64,9 @@ def train_tokenizer(
     tokenizer, record = _trained(
         files, vocab_size, not cased, chinese, min_frequency, max_length, progress or (lambda _: None)
     )
-    unfinished = out.parent / f".{out.name}.unfinished-{os.getpid()}"
-    try:
-        tokenizer.save(unfinished)
-        (unfinished / "training.json").write_text(
-            json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8"
-        )
-        os.replace(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with disk.new_folder(out) as folder:
+        tokenizer.save(folder)
+        disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertsmith import machine
+from bertsmith import disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.settings import Settings
-from bertsmith.training.checkpoint import newest_name, synchronise
+from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import TrainSettings
 
 SETTINGS, REPORT, MODEL = "settings.yaml", "report.json", "model"
@@ -89,14 +88,7 @@ def prepare_machine(train: TrainSettings, tell: Callable[[str], None]) -> tuple[
 def write_whole(path: Path, text: str) -> None:
     """Write a file beside its place and rename it; a full disk leaves what was there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.writing")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            synchronise(beside)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        disk.write_text(path, text)
     except OSError as error:
         raise MachineError(f"{path}: could not be written ({error.strerror})") from None
 
