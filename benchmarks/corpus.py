@@ -10,11 +10,11 @@ from record import DATA, WORK
 FILES = [str(DATA / "corpora" / "enwiki.txt.zst")]
 
 
-def prepared() -> Path:
-    """The folder of shards; its tokenizer (30,522 entries, uncased) lies in it."""
-    tokenizer, shards = WORK / "enwiki-tokenizer", WORK / "enwiki-shards"
+def prepared(vocab_size: int = 30_522) -> Path:
+    """The folder of shards for a vocabulary (uncased) of this size; the tokenizer lies in it."""
+    tokenizer, shards = WORK / f"enwiki-{vocab_size}-tokenizer", WORK / f"enwiki-{vocab_size}-shards"
     if not (tokenizer / "training.json").exists():
-        bs.train_tokenizer(FILES, tokenizer, vocab_size=30_522)
+        bs.train_tokenizer(FILES, tokenizer, vocab_size=vocab_size)
     if not (shards / "manifest.json").exists():
         bs.prepare(FILES, tokenizer, shards)
     return shards

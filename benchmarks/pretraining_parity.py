@@ -62,7 +62,7 @@ def config_of(shards: Shards, **changes: Any) -> ModelConfig:
 
 def same_losses(shards: Shards, threads: int) -> dict[str, float]:
     """The largest differences of the two losses over 300 steps."""
-    train = [f"train.max_steps={SAME_STEPS}", f"train.batch_size={SAME_BATCH}", "train.learning_rate=1e-3"]
+    train = [f"train.max_steps={SAME_STEPS}", f"train.batch_size={SAME_BATCH}", "train.learning_rate=1e-4"]
     settings = [
         *train,
         "train.log_every=1",
@@ -75,7 +75,7 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
     if not (run / "report.json").exists():
         bs.pretrain(shards, run, settings=settings, resume=True, tell=print)
     ours = [line for line in read_log(run) if line["kind"] == "train"]
-    chosen = TrainSettings(max_steps=SAME_STEPS, batch_size=SAME_BATCH, learning_rate=1e-3, seed=SEED)
+    chosen = TrainSettings(max_steps=SAME_STEPS, batch_size=SAME_BATCH, learning_rate=1e-4, seed=SEED)
     reference = Trainer(reference_of(config_of(shards, **NO_DROPOUT), SEED), chosen)
     training, _ = streams(shards, DataSettings(), SEED)
     largest = {"mlm": 0.0, "nsp": 0.0}

@@ -27,16 +27,19 @@ RATES = (1e-4, 3e-4, 1e-3)
 SIZES = (1_000, 5_000, 20_000)
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
+VOCABULARY = 8_000
 PRETRAINING = [
-    "model.initializer_range=0.05",
+    "model.initializer_range=0.06",
     "model.hidden_dropout_prob=0",
     "model.attention_probs_dropout_prob=0",
     "start.positions=sinusoidal",
     "start.output_bias=unigram",
-    "data.mask_share=0.25",
-    "train.learning_rate=1e-3",
+    "data.sequence_length=64",
+    "data.mask_share=0.3",
+    "train.learning_rate=6e-4",
+    "train.batch_size=64",
     "train.betas=[0.9, 0.98]",
-    "train.warmup=0.06",
+    "train.warmup=0.05",
     "train.evaluate_every=250",
     "train.checkpoint_every=250",
 ]
@@ -49,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     pretrained = (
         bs.pretrain(
-            prepared(),
+            prepared(VOCABULARY),
             WORK / "pays-bert",
             preset="bert-mini-uncased",
             minutes=options.minutes,
@@ -140,7 +143,7 @@ def report(
         "Pre-training pays",
         f"""`python benchmarks/pretraining_pays.py`; {where(threads)}.
 
-bert-mini-uncased, fresh vocabulary of 30,522, {pretraining["steps"]:,} updates, {pretraining["tokens"]:,} tokens,
+bert-mini-uncased, fresh vocabulary of {VOCABULARY:,}, {pretraining["steps"]:,} updates, {pretraining["tokens"]:,} tokens,
 {pretraining["seconds"] / 60:.0f} minutes; settings {", ".join(PRETRAINING)}. Held out: MLM loss
 {held["mlm_loss"]:.3f} (unigram {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.3f}, NSP accuracy
 {held["nsp_accuracy"]:.3f}. Learning rates chosen on 5,000 rows with seed {TUNING_SEED}:

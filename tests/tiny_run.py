@@ -12,7 +12,9 @@ from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import pretrain
 
-WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "pe", "ri", "so", "tu") for b in ("ba", "de", "gi", "fo", "zu")]
+WORDS = [
+    a + b for a in ("ka", "lo", "mi", "nu", "pe", "ri", "so", "tu") for b in ("ba", "de", "gi", "fo", "zu")
+]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
 
 # Two layers of 32 with dropout, two batches an update, masks anew each epoch; one thread, so exact anywhere.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BertsmithError(Exception):
     """An error that is told in one sentence and never with a traceback.
@@ -15,6 +17,9 @@ class BertsmithError(Exception):
         super().__init__(sentence if remedy is None else f"{sentence}\n{remedy}")
         self.sentence = sentence
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:  # another process must get the same error
+        return type(self), (self.sentence, self.remedy)
 
 
 class InputError(BertsmithError):
@@ -33,3 +38,6 @@ class Stopped(BertsmithError):
     def __init__(self, signal_number: int, sentence: str, remedy: str | None = None) -> None:
         super().__init__(sentence, remedy)
         self.exit_code = 128 + signal_number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.exit_code - 128, self.sentence, self.remedy)

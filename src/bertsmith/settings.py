@@ -120,6 +120,8 @@ def _scalar(text: str, assignment: str) -> Any:
         raise InputError(
             f"--set {assignment}: the value is not YAML", "quote it: --set 'key=\"value\"'"
         ) from None
+    if text.strip() == "none":  # as --help shows it; a column of this name is quoted
+        return None
     if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()):  # YAML 1.1 reads 1e-4 as text
         return float(value)
     return value

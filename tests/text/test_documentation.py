@@ -37,7 +37,9 @@ def test_what_is_installed_holds_our_requirements_and_not_ourselves() -> None:
     names = [library.name for library in libraries]
     assert names[0] == STANDARD
     assert names[1:] == sorted(set(names[1:]))
-    assert {"torch", "numpy", "click", "pydantic-core"} <= set(names)  # pydantic-core: required by a requirement
+    assert {"torch", "numpy", "click", "pydantic-core"} <= set(
+        names
+    )  # pydantic-core: required by a requirement
     assert "bertsmith" not in names
     assert all(file.is_absolute() for library in libraries for _, file in library.files)
 
@@ -135,7 +137,9 @@ A      B and some more words here
 - a list's first item has words
 - and so has the second item
 :param size: The number of items to keep.
+
 Too short, this.
+
 x = [1, 2, 3]; y = {4: 5}; z = x[0] + y[4]
 """
     assert list(paragraphs(docstring)) == [
@@ -145,5 +149,5 @@ x = [1, 2, 3]; y = {4: 5}; z = x[0] + y[4]
         "After it the text goes on as before.",
         "a list's first item has words",
         "and so has the second item",
-        "The number of items to keep. Too short, this.",
+        "The number of items to keep.",
     ]

@@ -65,7 +65,7 @@ def bertsmith() -> None:
 def main() -> NoReturn:
     """Run the command line and exit."""
     try:
-        bertsmith(standalone_mode=False)
+        bertsmith(prog_name="bertsmith", standalone_mode=False)
         sys.stdout.flush()
     except BertsmithError as error:
         _tell(error.sentence, error.remedy, label="" if isinstance(error, Stopped) else "error: ")

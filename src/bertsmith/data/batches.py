@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from bertsmith.data.masks import Masker
-from bertsmith.data.plan import Corpus, Plan, plan_pairs, ranges
+from bertsmith.data.plan import Corpus, Plan, check_documents, plan_pairs, ranges
 from bertsmith.errors import InputError
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
@@ -204,6 +204,7 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float) -> tuple[Ints, 
     documents.
     """
     if held_out == 0:
+        check_documents(len(hashes))
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     if len(hashes) < 4:
         raise InputError(

@@ -97,11 +97,7 @@ def plan_pairs(
     documents: the indices to use; length: tokens an instance may have, its three special tokens included.
     A pure function of its arguments. InputError where fewer than two documents are given.
     """
-    if len(documents) < 2:
-        raise InputError(
-            "next-sentence pairs need at least two documents: a NotNext sentence comes from another one",
-            "put a blank line between the documents, or give one file a document",
-        )
+    check_documents(len(documents))
     room = length - 3
     piece_ends, document_pieces, parted = _pieces(corpus, documents, longest=max(1, room // 2))
     chunks = _chunks(piece_ends, document_pieces, documents, room, seed, epoch, short_share)
@@ -126,6 +122,8 @@ def plan_pairs(
         "sentences_parted": parted,
         "documents_of_one_piece": len(single),
         "tokens_cut": int((b_whole - b_length).sum()),
+        "tokens_left_out": _tokens_of(corpus, documents)
+        - _covered(np.concatenate([chunks.start[used], b_start]), np.concatenate([a_length, b_length])),
     }
     order = draws.permutation(seed, "order", len(used), epoch)
     used, source = used[order], source[order]
@@ -139,6 +137,15 @@ def plan_pairs(
         partner=chunks.document[source],
         counts=counts,
     )
+
+
+def check_documents(number: int) -> None:
+    """InputError where pairs cannot be made of so few documents."""
+    if number < 2:
+        raise InputError(
+            "next-sentence pairs need at least two documents: a NotNext sentence comes from another one",
+            "put a blank line between the documents, or give one file a document",
+        )
 
 
 def _pieces(corpus: Corpus, documents: Ints, longest: int) -> tuple[Ints, Ints, int]:
@@ -312,6 +319,19 @@ def _moved_on(block: Ints, document: Ints) -> Ints:
     largest = np.zeros(len(size), dtype=np.int64)
     np.maximum.at(largest, block[change], run)
     return begin[block] + (np.arange(len(block)) - begin[block] + largest[block]) % size[block]
+
+
+def _tokens_of(corpus: Corpus, documents: Ints) -> int:
+    before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    return int((before[documents + 1] - before[documents]).sum())
+
+
+def _covered(starts: Ints, lengths: Ints) -> int:
+    """How many tokens lie in one or more of these runs."""
+    order = np.argsort(starts, kind="stable")
+    begin, end = starts[order], (starts + lengths)[order]
+    seen = np.concatenate([[0], np.maximum.accumulate(end)[:-1]])
+    return int(np.maximum(end - np.maximum(begin, seen), 0).sum())
 
 
 def _nearest_elsewhere(rows: Ints, candidates: Ints, length: Ints, document: Ints) -> Ints:

@@ -232,7 +232,9 @@ def _is_formal(text: str) -> bool:
 def _plain(text: str) -> str:
     text = _FOOTNOTE.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
     text = _EMPHASIS.sub(r"\2", _QUOTED.sub(r"\1", _ADDRESS.sub("", text)))
-    text = "".join(c if c.isprintable() else " " for c in text.replace("::", ":"))
+    text = text.replace("::", ":")
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split())
 
 

@@ -393,7 +393,7 @@ def _restore_best(trained: nn.Module, progress: Progress, file: Path) -> None:
     """Put the best evaluation's weights back; replayed steps after a resume have written the same file again."""
     if not file.is_file() or checkpoint.digest(file) != progress.best_sha256:
         raise InputError(
-            f"{file}: the weights of step {progress.best_step}, the best on dev, are missing or not what was written",
+            f"{file}: the best weights, of step {progress.best_step}, are missing or not what was written",
             "copy the file back from a backup, or start again in a new --out",
         )
     trained.load_state_dict(load_file(file))

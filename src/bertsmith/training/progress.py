@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,8 +50,9 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.__exit__(kind, error, trace)
-        self._log.close()
-        self._speed.close()
+        for file in (self._log, self._speed):
+            with suppress(OSError):  # on a full disk; each line was flushed, and what failed then was told
+                file.close()
         if self._board:
             self._board.close()
 

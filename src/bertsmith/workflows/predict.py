@@ -215,7 +215,9 @@ def load(name: str | Path) -> Model:
     try:
         report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
     except ValueError:
-        raise InputError(f"{report_file}: this is not JSON", "remove it, or run the command again with --resume") from None
+        raise InputError(
+            f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
+        ) from None
     return Model(path, folder, report)
 
 

@@ -164,6 +164,8 @@ def _resolved(
     """Preset, then recipe, then assignments; the vocabulary is the tokenizer's."""
     values = read_yaml(recipe) if recipe is not None else {}
     named = values.pop("preset", name)
+    if not isinstance(named, str):
+        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
     sizes = preset(named, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id).model_dump()
     if not isinstance(values.get("model", {}), dict):
         raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")

@@ -21,7 +21,8 @@ from bertsmith.workflows.run import write_whole
 CLASSES = 5
 TRAIN, DEV, TEST = 16, 20, 200  # sentences a class: few labels are what pre-training is for
 _FEWEST_TEST = 30
-_HELD_OUT = 0.15  # of the documents of each class
+_HELD_OUT, _HELD_OUT_OF_FAMILIES = 0.15, 0.4  # of the documents of each class
+_FEWEST_DOCUMENTS = 6  # held out of a class
 _PARTS = (0.3, 0.5)  # of those, where the train documents end, and where the dev documents end
 _WORDS = range(8, 41)
 
@@ -49,7 +50,10 @@ def make_task(documents: Sequence[Document], seed: int) -> Task:
     different documents; a sentence that names a class, or stands in the pre-training text, is left out.
     InputError where there is too little text even for that.
     """
-    for kind, name_of in (("libraries", library_of), ("families of standard modules", _family)):
+    for kind, name_of, share in (
+        ("libraries", library_of, _HELD_OUT),
+        ("families of standard modules", _family, _HELD_OUT_OF_FAMILIES),
+    ):
         sizes: Counter[str] = Counter()
         for document in documents:
             if name := name_of(document):
@@ -57,10 +61,11 @@ def make_task(documents: Sequence[Document], seed: int) -> Task:
         largest = sorted(sizes, key=lambda name: (-sizes[name], name))[: 3 * CLASSES]
         labels: list[str] = []
         for name in largest:  # in order of size, as long as classes are wanted
-            if len(labels) < CLASSES and _enough([d for d in documents if name_of(d) == name]):
+            if len(labels) < CLASSES and _enough([d for d in documents if name_of(d) == name], share):
                 labels.append(name)
         if len(labels) >= 3:
-            return _drawn(kind, sorted(labels), {d.place: name_of(d) for d in documents}, documents, seed)
+            names = {d.place: name_of(d) for d in documents}
+            return _drawn(kind, sorted(labels), names, documents, share, seed)
     raise InputError(
         "this Python installation carries too little documentation for the quickstart's task",
         "go on with text of your own: bertsmith tokenizer train, data prepare, pretrain",
@@ -75,41 +80,44 @@ def _family(document: Document) -> str:
     return "reference" if path.startswith("pydoc_data/") else path.split("/")[0].removesuffix(".py")
 
 
-def _enough(documents: Sequence[Document]) -> bool:
+def _enough(documents: Sequence[Document], share: float) -> bool:
     """Whether a class can be made of these: a rough look, before anything is drawn."""
     sentences = sum(len(_candidates(d.text)) for d in documents)
-    return len(documents) * _HELD_OUT >= 6 and sentences * _HELD_OUT >= 3 * (TRAIN + DEV + _FEWEST_TEST)
+    wanted = TRAIN + DEV + _FEWEST_TEST
+    return len(documents) * share >= _FEWEST_DOCUMENTS and sentences * share >= 2 * wanted
 
 
 def _candidates(text: str) -> list[str]:
     """The sentences of a document that can be asked about: whole ones of 8 to 40 words."""
-    return [
-        s for s in split(text) if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _WORDS
-    ]
+    return [s for s in split(text) if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _WORDS]
 
 
 def _drawn(
-    kind: str, labels: list[str], name_of: dict[str, str], documents: Sequence[Document], seed: int
+    kind: str,
+    labels: list[str],
+    name_of: dict[str, str],
+    documents: Sequence[Document],
+    share: float,
+    seed: int,
 ) -> Task:
     held: dict[str, list[Document]] = {}
     for label in labels:
         own = [d for d in documents if name_of[d.place] == label]
         order = draws.permutation(seed, f"quickstart {label}", len(own))
-        held[label] = [own[i] for i in order[: round(_HELD_OUT * len(own))]]
+        held[label] = [own[i] for i in order[: round(share * len(own))]]
     places = {d.place for some in held.values() for d in some}
     rest = [d for d in documents if d.place not in places]
     used = {_letters(sentence) for d in rest for sentence in split(d.text)}
     naming = _names(labels)
     pools: dict[str, list[list[str]]] = {}
     for label in labels:
-        own, (first, second) = held[label], (round(share * len(held[label])) for share in _PARTS)
-        found = [
-            _spread(some, used, naming, seed) for some in (own[:first], own[first:second], own[second:])
-        ]
+        own, (first, second) = held[label], (round(part * len(held[label])) for part in _PARTS)
+        found = [_spread(some, used, naming, seed) for some in (own[:first], own[first:second], own[second:])]
         pools[label] = found
     # As many of each class, so that no part of the score is about how frequent a class is.
     sizes = [
-        min([wanted, *(len(pools[label][i]) for label in labels)]) for i, wanted in enumerate((TRAIN, DEV, TEST))
+        min([wanted, *(len(pools[label][i]) for label in labels)])
+        for i, wanted in enumerate((TRAIN, DEV, TEST))
     ]
     parts = {}
     for i, part in enumerate(("train", "dev", "test")):
@@ -120,7 +128,7 @@ def _drawn(
 
 def _names(labels: Iterable[str]) -> re.Pattern[str]:
     """What gives a class away: its name, and the names that people call it by."""
-    called = {"scikit-learn": ["sklearn", "scikit"], "torch": ["pytorch"], "python": ["cpython", "py"]}
+    called = {"scikit-learn": ["sklearn", "scikit"], "torch": ["pytorch"], "python": ["cpython"]}
     words = [re.escape(word) for label in labels for word in [label, *called.get(label, [])]]
     return re.compile("|".join(words), re.IGNORECASE)
 

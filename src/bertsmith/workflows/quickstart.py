@@ -1,0 +1,314 @@
+"""`bertsmith quickstart`: the whole way on the documentation that is installed, from text to a table of scores."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import console
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.data.prepare import prepare
+from bertsmith.errors import InputError, Stopped
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import Pooler
+from bertsmith.text import documentation
+from bertsmith.text.documentation import Library
+from bertsmith.text.files import Document
+from bertsmith.text.vocabulary import train_tokenizer
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.predict import Model
+from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.quickstart_task import Task, linear, majority, make_task, write_task
+from bertsmith.workflows.run import write_report, write_whole
+
+_VOCABULARY = 6_000
+_STEPS = 2_600  # three to four minutes on two idle cores
+_LEAST_MINUTES = 2.0
+# What makes a BERT learn within minutes; benchmarks/RESULTS.md has what was tried. Short sequences, more to
+# predict in each, and first weights that need no thousand steps to find out what is frequent and what is near.
+PRETRAINING = (
+    "model.num_hidden_layers=2",
+    "model.hidden_size=128",
+    "model.num_attention_heads=4",
+    "model.intermediate_size=512",
+    "model.max_position_embeddings=64",
+    "model.initializer_range=0.06",
+    "model.hidden_dropout_prob=0",
+    "model.attention_probs_dropout_prob=0",
+    "start.positions=sinusoidal",
+    "start.output_bias=unigram",
+    "data.sequence_length=64",
+    "data.mask_share=0.35",
+    "data.held_out=0.02",
+    "train.batch_size=32",
+    "train.learning_rate=0.003",
+    "train.betas=[0.9, 0.98]",
+    "train.warmup=0.06",
+    "train.checkpoint_every=1000",
+    "train.tensorboard=false",
+)
+# The same for both arms. The encoder has had a high rate already: a classifier on it takes one, too.
+FINETUNING = (
+    "train.max_steps=60",
+    "train.batch_size=16",
+    "train.learning_rate=0.0005",
+    "train.checkpoint_every=1000",
+    "train.tensorboard=false",
+)
+MASKED = (
+    "Returns a new [MASK] with the same shape as the input.",
+    "If [MASK] is given, it is used as the default value.",
+    "Raises an [MASK] if the file does not exist.",
+    "The number of [MASK] to wait before the connection is closed.",
+)
+_ARMS = {"fresh": "BERT without pre-training", "bert": "pre-trained BERT"}
+
+
+def quickstart(
+    out: str | Path,
+    *,
+    seed: int = 0,
+    minutes: float | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    libraries: Sequence[Library] | None = None,
+    steps: int | None = None,
+) -> dict[str, Any]:
+    """Text → vocabulary → shards → BERT → masks filled → a task, and what each way to solve it scores.
+
+    out: a new or empty folder; corpus.txt, task/*.csv and each run are written there, for the user to look at
+    and to run again. minutes: about how long pre-training takes (none: 2,600 updates). libraries: whose
+    documentation to read (none: all that bertsmith requires and is installed). steps: updates of
+    pre-training, for tests. Returns the report, which also stands in out/report.json.
+
+    Raises InputError for an `out` that holds something, Stopped after Ctrl-C.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    if minutes is not None and minutes < _LEAST_MINUTES:
+        tell(
+            f"below {_LEAST_MINUTES:g} minutes of pre-training a BERT learns little but which words are frequent"
+        )
+    if steps is None and minutes is None:
+        steps = _STEPS
+    budget = "" if steps is None else f"train.max_steps={steps}"
+    with _stopping(out):
+        return _whole_way(out, seed, minutes if steps is None else None, budget, libraries, tell)
+
+
+def _whole_way(
+    out: Path,
+    seed: int,
+    minutes: float | None,
+    budget: str,
+    libraries: Sequence[Library] | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    clock = _Clock()
+    libraries = documentation.installed() if libraries is None else libraries
+    documents = _read(libraries)
+    task = make_task(documents, seed)
+    corpus = out / "corpus.txt"
+    write_whole(corpus, "\n\n".join(document.text for document in task.rest) + "\n")
+    files = write_task(task, out / "task")
+    words = documentation.count_words(task.rest)
+    tell(f"1/5 {corpus}: {words:,} words of documentation in {len(task.rest):,} documents")
+    clock.passed("read")
+    tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCABULARY)
+    shards = prepare([corpus], tokenizer, out / "shards")
+    tell(f"2/5 {out / 'tokenizer'}: a vocabulary of {tokenizer.vocab_size:,}; {shards.tokens:,} tokens")
+    clock.passed("prepare")
+    tell(f"3/5 {out / 'bert'}: pre-training a BERT of 2 layers, 128 wide")
+    bert = pretrain(
+        shards,
+        out / "bert",
+        preset="bert-tiny-uncased",
+        minutes=minutes,
+        settings=[*PRETRAINING, f"train.seed={seed}", *([budget] if budget else [])],
+        tell=tell,
+    )
+    clock.passed("pretrain")
+    masks = [{"text": text, "answers": bert.fill_mask(text, top_k=3)[0]} for text in MASKED]
+    tell("4/5 fine-tuning it, and the same BERT with random weights")
+    scores = _scores(out, bert, task, files, seed)
+    clock.passed("finetune")
+    report = {
+        "out": str(out),
+        "seed": seed,
+        "seconds": round(sum(clock.seconds.values()), 1),
+        "seconds_of": clock.seconds,
+        "machine": {"threads": bert.report["threads"], "precision": bert.report["precision"]},
+        "corpus": _corpus(libraries, task, words),
+        "pretrain": {k: bert.report[k] for k in ("steps", "tokens", "seconds", "held_out")},
+        "masks": masks,
+        "task": _task(task, files),
+        "scores": scores,
+    }
+    write_report(out, report)
+    tell(f"5/5 {out / 'report.json'}")
+    return report
+
+
+class _Clock:
+    """Seconds of each part of the work."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def passed(self, part: str) -> None:
+        now = time.perf_counter()
+        self.seconds[part] = round(now - self._since, 1)
+        self._since = now
+
+
+@contextmanager
+def _stopping(out: Path) -> Iterator[None]:
+    """After Ctrl-C or SIGTERM say what stands there; the runs inside would promise a --resume of theirs."""
+    remedy = f"start again: rm -r {shlex.quote(str(out))} first, or name another --out"
+    try:
+        yield
+    except Stopped as stopped:
+        number = stopped.exit_code - 128
+    except KeyboardInterrupt:
+        number = signal.SIGINT
+    else:
+        return
+    raise Stopped(number, f"{out}: the quickstart was stopped; what it had written stays there", remedy)
+
+
+def _read(libraries: Sequence[Library]) -> list[Document]:
+    total = sum(len(library.files) for library in libraries)
+    with console.Bar("reading", total) as bar:
+        return list(documentation.documents(libraries, lambda done: bar.advance_to(done, "source files")))
+
+
+def _scores(out: Path, bert: Model, task: Task, files: dict[str, Path], seed: int) -> list[dict[str, Any]]:
+    """Each way to solve the task, on the same test sentences, in order of effort."""
+    scores: list[dict[str, Any]] = [
+        {"model": "majority", **majority(task)},
+        {"model": "TF-IDF + linear", **linear(task)},
+    ]
+    bases = {"fresh": _with_random_weights(out / "fresh", bert, seed), "bert": bert.path}
+    for arm, base in bases.items():
+        run = out / f"classifier-{arm}"
+        tuned = finetune(
+            "classify",
+            base,
+            run,
+            train=files["train"],
+            dev=files["dev"],
+            settings=[*FINETUNING, f"train.seed={seed}", f"train.precision={bert.report['precision']}"],
+        )
+        score = tuned.evaluate(files["test"])
+        scores.append(
+            {"model": _ARMS[arm], "run": str(run), **{k: score[k] for k in ("accuracy", "macro_f1")}}
+        )
+    return scores
+
+
+def _with_random_weights(folder: Path, bert: Model, seed: int) -> Path:
+    """A model folder of the same architecture, with the first weights that the seed gives."""
+    config, generator = bert.folder.config, torch.Generator().manual_seed(seed)
+    encoder = Encoder(config, generator)
+    modules: dict[str, torch.nn.Module] = {"encoder": encoder, "pooler": Pooler(config, generator)}
+    return write_folder(folder, config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
+
+
+def _corpus(libraries: Sequence[Library], task: Task, words: int) -> dict[str, Any]:
+    of_each: Counter[str] = Counter()
+    for document in task.rest:
+        of_each[documentation.library_of(document)] += len(document.text.split())
+    version = {library.name: library.version for library in libraries}
+    return {
+        "documents": len(task.rest),
+        "words": words,
+        "held_out_documents": len(task.held_out),
+        "libraries": [
+            {"name": name, "version": version[name], "words": count} for name, count in of_each.most_common()
+        ],
+    }
+
+
+def _task(task: Task, files: dict[str, Path]) -> dict[str, Any]:
+    return {
+        "kind": task.kind,
+        "labels": task.labels,
+        "sentences": {part: len(rows) for part, rows in task.parts.items()},
+        "files": {part: str(file) for part, file in files.items()},
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print the report: filled masks, one table, what it was measured on, and how to go on."""
+    _show_masks(report["masks"])
+    task, corpus, trained = report["task"], report["corpus"], report["pretrain"]
+    sizes, held, scores = task["sentences"], trained["held_out"], report["scores"]
+    console.result("")
+    console.result_table(
+        f"Which of {len(task['labels'])} {task['kind']} does a sentence come from?",
+        ["", "accuracy", "macro F1"],
+        [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
+    )
+    gain = 100 * (scores[-1]["accuracy"] - scores[-2]["accuracy"])
+    console.result(
+        f"Pre-training: {gain:+.1f} points. Held-out masked LM loss {held['mlm_loss']:.2f} "
+        f"(a unigram model: {held['unigram_mlm_loss']:.2f}), next sentence {held['nsp_accuracy']:.0%} right."
+    )
+    console.result(
+        f"{trained['tokens']:,} tokens in {console.duration(trained['seconds'])}; "
+        f"all together {console.duration(report['seconds'])} on {report['machine']['threads']} threads."
+    )
+    console.result("")
+    console.result(
+        f"Labels: {', '.join(task['labels'])}. {sizes['train']} labelled sentences to learn from, "
+        f"{sizes['dev']} to choose by, {sizes['test']:,} to test on; those that name a label are left out."
+    )
+    console.result(f"Text: {_libraries(corpus)}.")
+    console.result(
+        "The task's sentences come from modules that were held out; the pre-training text comes from other "
+        "modules of the same libraries."
+    )
+    _show_next(report)
+
+
+def _show_masks(masks: Sequence[dict[str, Any]]) -> None:
+    console.result("Masks filled by the BERT that was just pre-trained:")
+    for mask in masks:
+        answers = ", ".join(f"{a['token']} {a['score']:.0%}" for a in mask["answers"])
+        console.result(f"  {mask['text']}\n      {answers}")
+
+
+def _libraries(corpus: dict[str, Any], shown: int = 8) -> str:
+    rows = corpus["libraries"]
+    named = ", ".join(f"{row['name']} {row['version']}" for row in rows[:shown])
+    more = f" and {len(rows) - shown} smaller ones" if len(rows) > shown else ""
+    return f"{corpus['words'] / 1e6:.1f} million words of documentation of {named}{more}"
+
+
+def _show_next(report: dict[str, Any]) -> None:
+    """Commands, each on a line of its own, to be copied."""
+    out = Path(report["out"])
+    bert, tuned = shlex.quote(str(out / "bert")), shlex.quote(report["scores"][-1]["run"])
+    console.result("\nTry what was made:")
+    console.result(f'  bertsmith fill-mask {bert} "Returns the [MASK] of the array."')
+    console.result(f'  bertsmith predict {tuned} "Returns the rank of a matrix."')
+    console.result("\nThe same with files of your own:")
+    for line in (
+        "bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000",
+        "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
+        "bertsmith pretrain --preset bert-mini-uncased --data shards --out bert \\",
+        "    --minutes 60",
+        "bertsmith finetune classify --model bert --train train.csv \\",
+        "    --dev dev.csv --out mine",
+        "bertsmith evaluate mine --data test.csv",
+    ):
+        console.result(f"  {line}")

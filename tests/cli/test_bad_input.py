@@ -1,0 +1,475 @@
+"""Bad input through the real command line: one sentence with its place, the exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tiny_run
+from bertsmith.cli.main import main
+from bertsmith.training import checkpoint
+
+TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
+FEW = ["--set", "train.max_steps=4", "--set", "train.checkpoint_every=1", "--set", "train.keep_checkpoints=2"]
+TUNE = ["--set", "train.max_steps=3", "--set", "train.threads=1", "--set", "train.precision=fp32"]
+TUNE += ["--set", "train.tensorboard=false"]
+
+Result = SimpleNamespace
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run `bertsmith …` in this process, through `main`."""
+
+    def run(*arguments: object, stdin: bytes | None = None) -> Result:
+        monkeypatch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, told = capsys.readouterr()
+        assert "Traceback" not in told
+        return Result(code=ended.value.code, out=out, told=told)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """corpus, tokenizer, shards, a finished pre-training run `bert` and a classifier `moods`, made by the CLI."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
+    tiny_run.table(folder / "train.csv", tiny_run.examples(30))
+    tiny_run.table(folder / "dev.csv", tiny_run.examples(9, seed=3))
+    for arguments in (
+        ["tokenizer", "train", folder / "corpus.txt", "--out", folder / "tokenizer", "--vocab-size", 60],
+        ["data", "prepare", folder / "corpus.txt", "--tokenizer", folder / "tokenizer", "--out",
+         folder / "shards"],
+        ["pretrain", "--preset", "bert-tiny-uncased", "--tokenizer", folder / "tokenizer", "--data",
+         folder / "shards", "--out", folder / "bert", *TINY, *FEW],
+        ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--dev",
+         folder / "dev.csv", "--out", folder / "moods", *TUNE],
+    ):  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert ended.value.code == 0, arguments
+    return folder
+
+
+def refused(result: Result, code: int, *parts: str) -> None:
+    """One sentence, at most one remedy, nothing on stdout, and the parts in it."""
+    assert result.code == code, result.told
+    assert result.out == ""
+    lines = [line for line in result.told.splitlines() if line.startswith(("error:", "Error:"))]
+    assert len(lines) == 1, result.told
+    for part in parts:
+        assert part in result.told
+
+
+def pretrain(world: Path, out: Path, *more: object) -> list[object]:
+    return [
+        "pretrain",
+        "--preset",
+        "bert-tiny-uncased",
+        "--data",
+        world / "shards",
+        "--out",
+        out,
+        *TINY,
+        *FEW,
+        *more,
+    ]
+
+
+def finetune(world: Path, out: Path, train: Path, dev: Path | None, *more: object) -> list[object]:
+    side = ["--dev", dev] if dev else []
+    return [
+        "finetune",
+        "classify",
+        "--model",
+        world / "bert",
+        "--train",
+        train,
+        *side,
+        "--out",
+        out,
+        *TUNE,
+        *more,
+    ]
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"fine\n\nbad \xff\xfe here\n", ("corpus.txt:3", "UTF-8")),
+        (b"", ("corpus.txt",)),
+        (b" \n\n \n", ("corpus.txt",)),
+    ],
+    ids=["invalid UTF-8", "empty", "blanks only"],
+)
+def test_a_corpus_that_cannot_be_read(
+    call: Call, world: Path, tmp_path: Path, content: bytes, parts: tuple[str, ...]
+) -> None:
+    file = tmp_path / "corpus.txt"
+    file.write_bytes(content)
+    refused(call("tokenizer", "train", file, "--out", tmp_path / "t", "--vocab-size", 60), 2, *parts)
+    refused(
+        call("data", "prepare", file, "--tokenizer", world / "tokenizer", "--out", tmp_path / "s"), 2, *parts
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("a.csv", b"text,mood\nkaba,joy\nlode,fear\n", ("a.csv", "'label'", "--label-column")),
+        ("a.csv", b"text,label\nkaba,joy\nlode,fear,more\n", ("a.csv:3",)),
+        ("a.csv", b"text,label\nkaba,joy\nlode\n", ("a.csv:3",)),
+        ("a.csv", b"text,label\nkaba,joy\nlo\xffde,fear\n", ("a.csv:3", "UTF-8")),
+        ("a.csv", b"text,label\nkaba,joy\nlode,\n", ("a.csv:3", "empty")),
+        ("a.csv", b"text,label\nkaba,joy\nlode,joy\n", ("a.csv:2", "'joy'")),
+        ("a.csv", b"text,label\n", ("a.csv", "no row")),
+        ("a.csv", b"", ("a.csv",)),
+        ("a.jsonl", b'{"text": "kaba", "label": "joy"}\n{"text": "lode"}\n', ("a.jsonl:2", "label")),
+        ("a.jsonl", b'{"text": "kaba", "label": "joy"}\n{"text": \n', ("a.jsonl:2",)),
+        ("a.jsonl", b'{"text": "kaba", "label": "joy"}\n[1]\n', ("a.jsonl:2",)),
+    ],
+)
+def test_a_table_that_cannot_be_learnt_from(
+    call: Call, world: Path, tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(call(*finetune(world, tmp_path / "run", tmp_path / name, world / "dev.csv")), 2, *parts)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_label_on_dev_and_at_evaluation(call: Call, world: Path, tmp_path: Path) -> None:
+    dev = tiny_run.table(tmp_path / "dev.csv", [("kaba", "joy"), ("lode", "rage")])
+    told = ("dev.csv:3", "'rage'", "anger, fear, joy")
+    refused(call(*finetune(world, tmp_path / "run", world / "train.csv", dev)), 2, *told)
+    refused(call("evaluate", world / "moods", "--data", dev, "--json"), 2, *told)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_dev_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
+    refused(call(*finetune(world, tmp_path / "r", world / "train.csv", None)), 2, "train.csv", "--dev-share")
+    both = finetune(world, tmp_path / "r", world / "train.csv", world / "dev.csv", "--dev-share", "20%")
+    refused(call(*both), 2, "--dev")
+    for share in ("0", "1", "150%", "-0.1", "many"):
+        arguments = finetune(world, tmp_path / "r", world / "train.csv", None, "--dev-share", share)
+        refused(call(*arguments), 2)
+    assert not (tmp_path / "r").exists()
+
+
+def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    for arguments in (
+        ["tokenizer", "train", gone, "--out", tmp_path / "t"],
+        ["data", "prepare", world / "corpus.txt", "--tokenizer", gone, "--out", tmp_path / "s"],
+        ["pretrain", "--data", gone, "--out", tmp_path / "r"],
+        ["pretrain", gone, "--data", world / "shards", "--out", tmp_path / "r"],
+        finetune(world, tmp_path / "r", gone, world / "dev.csv"),
+        ["evaluate", gone, "--data", world / "dev.csv"],
+        ["evaluate", world / "moods", "--data", gone],
+        ["predict", gone, "text"],
+        ["predict", world / "moods", "--file", gone],
+        ["fill-mask", gone, "[MASK]"],
+        ["info", gone],
+    ):
+        refused(call(*arguments), 2, "gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+def test_the_wrong_verb_for_a_model(call: Call, world: Path) -> None:
+    refused(call("fill-mask", world / "bert", "nothing to fill"), 2, "[MASK]", "nothing to fill")
+    refused(call("fill-mask", world / "moods", "a [MASK]"), 2, "masked-LM head")
+    refused(call("predict", world / "bert", "text"), 2, "not fine-tuned")
+    refused(call("evaluate", world / "bert", "--data", world / "dev.csv"), 2, "not fine-tuned")
+    refused(call("fill-mask", world / "bert", "[MASK] " + "kaba " * 100), 2, "limit")
+
+
+def test_the_tokenizer_of_other_data(call: Call, world: Path, tmp_path: Path) -> None:
+    tiny_run.tokenizer().save(tmp_path / "other")
+    refused(call(*pretrain(world, tmp_path / "r", "--tokenizer", tmp_path / "other")), 2, "another tokenizer")
+    assert not (tmp_path / "r").exists()
+
+
+def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("Kaba lode mi. Lode mi kaba. Mi.\n")
+    made = call(
+        "data", "prepare", tmp_path / "one.txt", "--tokenizer", world / "tokenizer", "--out", tmp_path / "s"
+    )
+    assert made.code == 0
+    base = [
+        "pretrain",
+        "--preset",
+        "bert-tiny-uncased",
+        "--data",
+        tmp_path / "s",
+        "--out",
+        tmp_path / "r",
+        *TINY,
+        *FEW,
+    ]
+    refused(call(*base), 2, "two documents")
+    refused(call(*base, "--held-out", "0"), 2, "two documents")
+    assert not (tmp_path / "r").exists()
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("train.max_step=5", ("train.max_step'", "did you mean 'train.max_steps'")),
+        ("max_steps=5", ("did you mean 'train.max_steps'",)),
+        ("train.max_steps", ("no '='",)),
+        ("train.max_steps=many", ("train.max_steps", "many")),
+        ("train.learning_rate=.inf", ("train.learning_rate",)),
+        ("train.betas=[2, 0.9]", ("train.betas",)),
+        ("data.mask_split=[1.2, -0.2, 0]", ("data.mask_split",)),
+        ("train.batch_size={", ("not YAML",)),
+        ("model=5", ("model",)),
+    ],
+)
+def test_a_setting_that_does_not_exist_or_fit(
+    call: Call, world: Path, tmp_path: Path, setting: str, parts: tuple[str, ...]
+) -> None:
+    refused(call(*pretrain(world, tmp_path / "r", "--set", setting)), 2, *parts)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("train:\n  max_stepz: 5\n")
+    refused(
+        call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"),
+        2,
+        "recipe.yaml",
+        "max_steps",
+    )
+    recipe.write_bytes(b"train: {\n")
+    refused(
+        call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"),
+        2,
+        "recipe.yaml:",
+        "YAML",
+    )
+    recipe.write_bytes(b"preset: [1]\n")
+    refused(call("pretrain", recipe, "--data", world / "shards", "--out", tmp_path / "r"), 2)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("share", ["2%", "0.1", "10 %", "0", ".5"])
+def test_held_out_is_a_share_or_a_percentage(call: Call, world: Path, tmp_path: Path, share: str) -> None:
+    done = call(*pretrain(world, tmp_path / "r", "--held-out", share, "--json"))
+    assert done.code == 0, done.told
+    wanted = float(share.removesuffix("%")) / (100 if "%" in share else 1)
+    assert f"held_out: {wanted}" in (tmp_path / "r" / "settings.yaml").read_text()
+    assert json.loads(done.out)["held_out"] or not wanted
+
+
+@pytest.mark.parametrize("share", ["1", "100%", "-1%", "some", "", "nan", "1%%"])
+def test_held_out_that_is_no_share(call: Call, world: Path, tmp_path: Path, share: str) -> None:
+    refused(call(*pretrain(world, tmp_path / "r", "--held-out", share)), 2, "held-out")
+
+
+def test_an_unknown_preset_verb_option_and_choice(call: Call, world: Path, tmp_path: Path) -> None:
+    refused(
+        call("pretrain", "--preset", "bert-mini", "--data", world / "shards", "--out", tmp_path / "r"),
+        2,
+        "bert-mini-uncased",
+    )
+    for arguments in (
+        ["pretend"],
+        ["info", "--nothing"],
+        ["finetune", "sing", "--model", "m", "--train", "t", "--out", "o"],
+    ):
+        refused(call(*arguments), 2)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_run_is_never_mixed_with_another(call: Call, world: Path, tmp_path: Path) -> None:
+    before = {p: p.read_bytes() for p in (world / "bert").rglob("*") if p.is_file()}
+    refused(call(*pretrain(world, world / "bert")), 2, "--resume")
+    refused(call(*pretrain(world, world / "bert", "--resume", "--set", "train.seed=4")), 2, "train.seed")
+    refused(
+        call(*pretrain(world, world / "bert", "--resume", "--set", "train.max_steps=9")), 2, "train.max_steps"
+    )
+    refused(call(*finetune(world, world / "moods", world / "train.csv", world / "dev.csv")), 2, "--resume")
+    again = finetune(
+        world, world / "moods", world / "train.csv", world / "dev.csv", "--resume", "--sample", "5"
+    )
+    refused(call(*again), 2, "files.sample")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    refused(call(*pretrain(world, file)), 2, "file")
+    assert file.read_text() == "mine"
+    assert before == {p: p.read_bytes() for p in (world / "bert").rglob("*") if p.is_file()}
+
+
+def test_an_unfinished_run_is_no_model(call: Call, world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world / "bert", run)
+    shutil.rmtree(run / "model")
+    for arguments in (["fill-mask", run, "[MASK]"], ["info", run], ["predict", run, "x"]):
+        refused(call(*arguments), 2, "not finished", "--resume")
+
+
+@pytest.mark.parametrize("fault", ["torn", "flipped", "pickle"])
+def test_a_bad_newest_checkpoint_and_nothing_but_bad_ones(
+    call: Call, world: Path, tmp_path: Path, fault: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world / "bert", run)
+
+    def harm(step: int) -> str:
+        folder = run / "checkpoints" / f"step-{step}"
+        file = folder / "weights.safetensors"
+        raw = bytearray(file.read_bytes())
+        if fault == "torn":
+            file.write_bytes(raw[: len(raw) // 2])
+        elif fault == "flipped":
+            raw[-5] ^= 4
+            file.write_bytes(raw)
+        else:
+            file = folder / "pytorch_model.bin"
+            file.write_bytes(b"\x80\x04N.")
+        return f"step-{step}/{file.name}"
+
+    named = harm(4)
+    done = call(*pretrain(world, run, "--resume", "--json"))
+    assert done.code == 0
+    assert named in done.told
+    assert "step-3" in done.told
+    assert json.loads(done.out)["steps"] == 4
+    if fault == "pickle":
+        assert (run / "checkpoints" / "step-4" / "manifest.json").exists()
+    names = [harm(int(path.name[5:])) for path in (run / "checkpoints").glob("step-*")]
+    refused(call(*pretrain(world, run, "--resume")), 2, max(names))
+
+
+def test_a_full_disk_while_saving(
+    call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", no_room)
+        refused(call(*pretrain(world, tmp_path / "run")), 1, "disk is full", "step-1")
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+    assert not (tmp_path / "run" / "model").exists()
+    done = call(*pretrain(world, tmp_path / "run", "--resume"))
+    assert done.code == 0
+
+
+@pytest.mark.parametrize("what", ["best", "settings", "model", "shards", "tokenizer"])
+def test_a_full_disk_anywhere_else(
+    call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Every write finds no room: exit 1, the sentence says so, and no file under its final name."""
+    from bertsmith import disk
+    from bertsmith.artifacts import folder as model_folders
+    from bertsmith.training import loop
+
+    def no_room(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run = tmp_path / "run"
+    arguments: list[object] = pretrain(world, run)
+    with monkeypatch.context() as patch:
+        if what == "best":
+            patch.setattr(loop, "save_file", no_room)
+            arguments = finetune(world, run, world / "train.csv", world / "dev.csv")
+        elif what == "settings":
+            patch.setattr(disk.os, "replace", no_room)
+        elif what == "model":
+            patch.setattr(model_folders, "save_file", no_room)
+        elif what == "shards":
+            patch.setattr(disk.os, "fsync", no_room)
+            arguments = [
+                "data",
+                "prepare",
+                world / "corpus.txt",
+                "--tokenizer",
+                world / "tokenizer",
+                "--out",
+                run,
+            ]
+        else:
+            patch.setattr(disk.os, "fsync", no_room)
+            arguments = ["tokenizer", "train", world / "corpus.txt", "--out", run, "--vocab-size", 60]
+        refused(call(*arguments), 1)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name.startswith(".")]
+    assert left == []
+    assert not (run / "model").exists()
+    if what in ("shards", "tokenizer"):
+        assert not run.exists()
+
+
+# --- odd input that is fine ---------------------------------------------------------------------------------
+
+
+def test_texts_from_arguments_a_file_and_standard_input(call: Call, world: Path, tmp_path: Path) -> None:
+    texts = ["kaba lode", "", "[SEP] [MASK] \t <b>", "ka" * 5000, "zażółć 日本"]
+    lines = ("\n".join(texts) + "\n").encode()
+    (tmp_path / "texts.txt").write_bytes(lines)
+    by = {
+        "arguments": call("predict", world / "moods", *texts),
+        "file": call("predict", world / "moods", "--file", tmp_path / "texts.txt"),
+        "stdin": call("predict", world / "moods", stdin=lines),
+        "crlf": call("predict", world / "moods", stdin=lines.replace(b"\n", b"\r\n")),
+    }
+    answers = {name: [json.loads(line) for line in result.out.splitlines()] for name, result in by.items()}
+    assert [len(found) for found in answers.values()] == [5, 5, 5, 5]
+    for found in answers.values():
+        assert found == answers["arguments"]
+        for answer in found:
+            assert answer["label"] in ("anger", "fear", "joy")
+            assert abs(sum(answer["scores"].values()) - 1) < 1e-5
+            assert answer["tokens_read"] <= answer["tokens"]
+    refused(call("predict", world / "moods", stdin=b"fine\nba\xffd\n"), 2, "standard input:2", "UTF-8")
+    refused(call("predict", world / "moods", "text", "--file", tmp_path / "texts.txt"), 2, "both")
+
+
+def test_arguments_that_are_no_unicode(world: Path) -> None:
+    """A byte that is not UTF-8 in a text of the command line: refused, not a traceback."""
+    line = [sys.executable, "-m", "bertsmith", "predict", str(world / "moods"), b"caf\xe9"]
+    done = subprocess.run(line, capture_output=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.stdout == b""
+
+
+def test_columns_by_number_and_odd_names(call: Call, world: Path, tmp_path: Path) -> None:
+    rows = tiny_run.examples(30)
+    (tmp_path / "bare.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
+    bare = finetune(world, tmp_path / "a", tmp_path / "bare.csv", None, "--dev-share", "0.3", "--no-header",
+                    "--text-column", "1", "--label-column", "2")  # fmt: skip
+    assert call(*bare).code == 0
+    assert call("evaluate", tmp_path / "a", "--data", tmp_path / "bare.csv").code == 0
+    tiny_run.table(tmp_path / "odd.csv", rows, header="1e5,none")
+    odd = finetune(world, tmp_path / "b", tmp_path / "odd.csv", None, "--dev-share", "0.3", "--text-column", "1e5",
+                   "--label-column", "none")  # fmt: skip
+    assert call(*odd).code == 0

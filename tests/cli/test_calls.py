@@ -1,0 +1,174 @@
+"""The calls that the project promises, one after the other on a tiny corpus; `--json` and `--help` of each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from bertsmith.cli.main import _VERBS, main
+
+TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
+ONE = ["--set", "train.threads=1", "--set", "train.precision=fp32", "--set", "train.tensorboard=false"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, str]:
+    """stdout and stderr of `bertsmith …`, which must succeed."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    out, told = capsys.readouterr()
+    assert ended.value.code == 0, told
+    return out, told
+
+
+def one_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """With --json, stdout is exactly one JSON document."""
+    out, _ = run(capsys, *arguments, "--json")
+    assert out.endswith("\n")
+    document, end = json.JSONDecoder(parse_constant=lambda name: pytest.fail(name)).raw_decode(out)
+    assert out[end:] == "\n"
+    return document
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "tables"])
+def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_json: bool) -> None:
+    def call(*arguments: object) -> Any:
+        return one_json(capsys, *arguments) if as_json else run(capsys, *arguments)[0]
+
+    def has(found: Any, *names: str) -> None:
+        for name in names:
+            assert name in found
+
+    (tmp_path / "corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
+    tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=3))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("preset: bert-tiny-uncased\ntrain:\n  epochs: 1\n")
+
+    tokenizer, shards, bert, moods = (tmp_path / name for name in ("tokenizer", "shards", "bert", "moods"))
+    call("tokenizer", "train", tmp_path / "corpus.txt", "--out", tokenizer, "--vocab-size", 70)
+    has(
+        call("data", "prepare", tmp_path / "corpus.txt", "--tokenizer", tokenizer, "--out", shards),
+        "documents",
+    )
+    pretrain = [
+        "pretrain",
+        recipe,
+        "--preset",
+        "bert-mini-uncased",
+        "--tokenizer",
+        tokenizer,
+        "--data",
+        shards,
+    ]
+    pretrain += ["--out", bert, *TINY, "--set", "train.max_steps=5"]
+    report = call(*pretrain)
+    call(*pretrain, "--resume")
+    finetune = ["finetune", "classify", "--model", bert, "--train", tmp_path / "train.csv", "--dev"]
+    finetune += [tmp_path / "dev.csv", "--out", moods, "--text-column", "text", "--label-column", "label"]
+    tuned = call(*finetune, "--delimiter", ",", "--set", "train.max_steps=4", *ONE)
+    scores = call("evaluate", moods, "--data", tmp_path / "dev.csv")
+    has(scores, "accuracy", "macro_f1")
+    filled = call("fill-mask", bert, "kaba [MASK] lode [MASK].", "--top-k", 3)
+    info, machine = call("info", bert), call("info")
+    call("info", moods)
+    answers = call("predict", moods, "kaba lode", "mi")
+    if not as_json:
+        assert [set(json.loads(line)) >= {"label", "score"} for line in answers.splitlines()] == [True, True]
+        return
+    assert report["steps"] == 5
+    assert {"mlm_loss", "mlm_accuracy", "mlm_perplexity", "nsp_accuracy", "unigram_mlm_loss"} <= set(
+        report["held_out"]
+    )
+    assert tuned["labels"] == ["anger", "fear", "joy"]
+    assert tuned["dev"]["accuracy"] == scores["accuracy"]
+    assert [len(row) for row in filled] == [3, 3]
+    assert all(1 >= row[0]["score"] >= row[1]["score"] >= row[2]["score"] > 0 for row in filled)
+    assert info["parameters"] == sum(term["parameters"] for term in info["terms"])
+    assert machine["cores"] >= 1
+    assert machine["precision"] in ("fp32", "bf16")
+    assert [set(answer) >= {"label", "score"} for answer in answers] == [True, True]
+    assert (bert / "settings.yaml").exists()
+    assert json.loads((bert / "report.json").read_text())["steps"] == 5
+
+
+def test_one_file_is_split_stratified_and_both_parts_are_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    tiny_run.run(shards, tmp_path / "bert", "train.max_steps=1")
+    rows = [(text, str(i % 3)) for i, (text, _) in enumerate(tiny_run.examples(60))]
+    file = tiny_run.table(tmp_path / "all.csv", rows)
+    (tmp_path / "names.txt").write_text("joy\nfear\nanger\n")
+    for number, names in enumerate(["joy,fear,anger", tmp_path / "names.txt"]):
+        out = tmp_path / f"moods-{number}"
+        report = one_json(
+            capsys, "finetune", "classify", "--model", tmp_path / "bert", "--train", file, "--dev-share", "0.2",
+            "--seed", 42, "--sample", 45, "--label-names", names, "--out", out, "--set", "train.max_steps=2", *ONE,
+        )  # fmt: skip
+        assert report["labels"] == ["joy", "fear", "anger"]
+        parts = {
+            name: [json.loads(line) for line in (out / "split" / f"{name}.jsonl").read_text().splitlines()]
+            for name in ("train", "dev")
+        }
+        assert (len(parts["train"]), len(parts["dev"])) == (36, 9)
+        counts = {label: sum(row["label"] == label for row in parts["dev"]) for label in "012"}
+        assert max(counts.values()) - min(counts.values()) <= 1
+        seen = [(row["text"], row["label"]) for part in parts.values() for row in part]
+        assert len(seen) == 45
+        assert set(seen) <= set(rows)
+    answer = one_json(capsys, "predict", tmp_path / "moods-0", "kaba")[0]
+    assert set(answer["scores"]) == {"joy", "fear", "anger"}
+
+
+VERBS = [[verb] for verb in _VERBS] + [["tokenizer", "train"], ["data", "prepare"]]
+
+
+@pytest.mark.parametrize("verb", [[], *VERBS], ids=" ".join)
+def test_every_help_has_an_example_or_names_its_verbs(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    out, told = run(capsys, *verb, "--help")
+    assert told == ""
+    assert out.startswith(" ".join(["Usage: bertsmith", *verb]))
+    if verb not in (["tokenizer"], ["data"]):
+        assert "Example" in out
+    if verb and verb not in (["tokenizer"], ["data"]):
+        assert "--json" in out
+
+
+def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from bertsmith.workflows.finetune import FinetuneSettings
+    from bertsmith.workflows.pretrain import PretrainSettings
+
+    for verb, kind in (("pretrain", PretrainSettings), ("finetune", FinetuneSettings)):
+        out = run(capsys, verb, "--help")[0]
+        for name, field in kind.names():
+            assert out.count(f"  {name} ") + out.count(f"  {name}\n") == 1, name
+            assert field.description
+
+
+def test_asking_for_help_never_imports_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['bertsmith', *sys.argv[1:]]\n"
+        "from bertsmith.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert ended.code == 0\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pyarrow', 'sklearn', 'tokenizers'} & set(sys.modules)\n"
+        "sys.stderr.write(' '.join(sorted(heavy)))"
+    )
+    for arguments in (["--help"], ["--version"], []):
+        line = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        heavy = done.stderr.rpartition("\n")[2] if arguments else ""
+        assert heavy == "", arguments
+    code = "import sys, bertsmith; bertsmith.__version__; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

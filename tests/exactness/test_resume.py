@@ -1,0 +1,388 @@
+"""A run that was killed and resumed is the run that was not: weights, optimiser, generator and log, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from bertsmith.data.shards import Shards
+from bertsmith.errors import InputError, Stopped
+from bertsmith.training import checkpoint
+from bertsmith.training.progress import Recorder
+from bertsmith.workflows.finetune import finetune
+
+STEPS = 8  # two epochs of the tiny corpus
+TWO_EPOCHS = ["train.epochs=2"]
+TWO_PHASES = [
+    "train.max_steps=9",
+    "data.sequence_length=16",
+    "data.long_sequence_length=32",
+    "data.long_share=0.45",
+]
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: no handler of ours catches it."""
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def straight(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("straight") / "run"
+    tiny_run.run(shards, run, *TWO_EPOCHS, "train.workers=0")
+    return outcome(run)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that must be equal: every file of the last checkpoint, the log, the model; no clock's reading."""
+    last = run / "checkpoints" / checkpoint.newest_name(run / "checkpoints")  # type: ignore[operator]
+    state = json.loads((last / "state.json").read_text())
+    del state["seconds"]
+    found: dict[str, Any] = {"state": state, "log": (run / "log.jsonl").read_bytes()}
+    for file in sorted(last.glob("*.safetensors")):
+        found[file.name] = file.read_bytes()
+    found["model"] = (run / "model" / "model.safetensors").read_bytes()
+    return found
+
+
+def assert_same(run: Path, expected: dict[str, Any]) -> None:
+    found = outcome(run)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if found[name] != expected[name]] == []
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int, *, saved: bool) -> None:
+    """Die right after the update of `step`, or right after the first checkpoint from `step` on was saved."""
+    if saved:
+        save = checkpoint.save
+
+        def save_and_die(folder: Path, what: checkpoint.Checkpoint, keep: int) -> Path:
+            path = save(folder, what, keep)
+            if what.step >= step:
+                raise Killed
+            return path
+
+        patch.setattr(checkpoint, "save", save_and_die)
+        return
+    stepped = Recorder.stepped
+
+    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
+        stepped(self, number, *rest)
+        if number == step:
+            raise Killed
+
+    patch.setattr(Recorder, "stepped", step_and_die)
+
+
+def run_until_killed(shards: Shards, run: Path, step: int, *settings: str, saved: bool, resume: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, step, saved=saved)
+        with pytest.raises(Killed):
+            tiny_run.run(shards, run, *settings, resume=resume)
+
+
+@pytest.mark.parametrize(("workers", "every"), [(0, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_killed_at_a_step_twice_and_resumed_is_straight(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int, workers: int, every: int
+) -> None:
+    settings = [*TWO_EPOCHS, f"train.workers={workers}", f"train.checkpoint_every={every}"]
+    run = tmp_path / "run"
+    run_until_killed(shards, run, step, *settings, saved=False, resume=False)
+    # The second time the same step kills where it was not saved, or one of the next.
+    again = min(step + every % 3, STEPS)
+    run_until_killed(shards, run, again, *settings, saved=False, resume=True)
+    tiny_run.run(shards, run, *settings, resume=True)
+    assert_same(run, straight)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_killed_right_after_a_checkpoint_and_resumed_is_straight(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int
+) -> None:
+    settings = [*TWO_EPOCHS, "train.workers=1", "train.checkpoint_every=2"]
+    run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=False)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", straight)
+
+
+def test_killed_at_every_single_step_in_one_run(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = [*TWO_EPOCHS, "train.checkpoint_every=1"]
+    for step in range(1, STEPS + 1):
+        run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=step > 1)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", straight)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_any_number_of_workers_makes_the_same_run(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, workers: int
+) -> None:
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, f"train.workers={workers}")
+    assert_same(tmp_path / "run", straight)
+
+
+def test_dropout_and_masks_leave_their_mark(shards: Shards, straight: dict[str, Any], tmp_path: Path) -> None:
+    """The comparison can fail: another seed is another run."""
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.seed=1")
+    found = outcome(tmp_path / "run")
+    same = [name for name in found if found[name] == straight[name]]
+    assert same == []
+
+
+@pytest.fixture(scope="module")
+def straight_phases(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("phases") / "run"
+    tiny_run.run(shards, run, *TWO_PHASES)
+    return outcome(run)
+
+
+@pytest.mark.parametrize("step", range(1, 10))
+def test_two_phases_resume_on_either_side_and_between(
+    shards: Shards, straight_phases: dict[str, Any], tmp_path: Path, step: int
+) -> None:
+    settings = [*TWO_PHASES, f"train.workers={2 * (step % 2)}", "train.checkpoint_every=1"]
+    run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=False)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", straight_phases)
+
+
+def test_the_second_phase_is_longer(shards: Shards, tmp_path: Path) -> None:
+    model = tiny_run.run(shards, tmp_path / "run", *TWO_PHASES)
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-9" / "state.json").read_text())
+    assert (state["phase"], model.report["steps"]) == (1, 9)
+    short = tiny_run.run(shards, tmp_path / "short", "train.max_steps=9", "data.sequence_length=16")
+    assert model.report["tokens"] > short.report["tokens"]
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS)
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, resume=True)
+    assert_same(tmp_path / "run", straight)
+
+
+def test_evaluations_on_the_way_do_not_touch_the_run(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
+    found = outcome(tmp_path / "run")
+    for name in ("weights.safetensors", "optimizer.safetensors", "generator.safetensors"):
+        assert found[name] == straight[name]
+
+
+# --- what a resume refuses ----------------------------------------------------------------------------------
+
+
+def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_until_killed(shards, run, 3, *TWO_EPOCHS, "train.checkpoint_every=1", saved=True, resume=False)
+    for other in ("train.seed=1", "train.max_steps=20", "train.epochs=3", "data.mask_share=0.2"):
+        with pytest.raises(InputError, match="cannot go on with"):
+            tiny_run.run(shards, run, *TWO_EPOCHS, other, resume=True)
+    with pytest.raises(InputError, match="other settings or data"):
+        tiny_run.run(tiny_run.make_shards(tmp_path / "other", seed=5), run, *TWO_EPOCHS, resume=True)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data:\n  mask_share: 0.3\n")
+    with pytest.raises(InputError, match="mask_share"):
+        tiny_run.run(shards, run, *TWO_EPOCHS, resume=True, recipe=recipe)
+    with pytest.raises(InputError, match="--resume"):
+        tiny_run.run(shards, run, *TWO_EPOCHS)
+
+
+def test_the_same_command_resumes_also_where_the_run_had_choices_of_its_own(
+    shards: Shards, tmp_path: Path
+) -> None:
+    """auto precision, free threads and a budget in tokens are settled when the run begins."""
+    command = ["train.max_tokens=900", "train.precision=auto", "train.checkpoint_every=1"]
+    run_until_killed(shards, tmp_path / "run", 2, *command, saved=True, resume=False)
+    model = tiny_run.run(shards, tmp_path / "run", *command, "train.threads=none", resume=True)
+    assert model.report["steps"] > 2
+
+
+# --- fine-tuning --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("base") / "run"
+    tiny_run.run(shards, run, "train.max_steps=2")
+    return run
+
+
+FINETUNE = [
+    "train.epochs=3",
+    "train.batch_size=5",
+    "train.accumulate=2",
+    "train.learning_rate=2e-3",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+    "train.log_every=1",
+    "train.checkpoint_every=2",
+]
+
+
+def tune(base: Path, files: Path, out: Path, *more: str, resume: bool = False) -> Any:
+    return finetune(
+        "classify",
+        base,
+        out,
+        train=files / "train.csv",
+        dev=files / "dev.csv",
+        settings=[*FINETUNE, *more],
+        resume=resume,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    tiny_run.table(folder / "train.csv", tiny_run.examples(36, seed=1))
+    tiny_run.table(folder / "dev.csv", tiny_run.examples(15, seed=2))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def straight_tuned(base: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    run = tmp_path_factory.mktemp("tuned") / "run"
+    report = tune(base, files, run).report
+    return outcome(run), report["dev"]
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_fine_tuning_killed_and_resumed_is_straight(
+    base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path, step: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, step, saved=False)
+        with pytest.raises(Killed):
+            tune(base, files, tmp_path / "run", "train.workers=2")
+    model = tune(base, files, tmp_path / "run", "train.workers=0", resume=True)
+    assert_same(tmp_path / "run", straight_tuned[0])
+    assert model.report["dev"] == straight_tuned[1]
+
+
+def test_fine_tuning_keeps_the_best_epoch(base: Path, files: Path, tmp_path: Path) -> None:
+    """A rate that destroys the model after a good start: the kept weights score what the log's best line says."""
+    model = tune(base, files, tmp_path / "run", "train.schedule=constant", "train.learning_rate=0.02")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line["accuracy"] for line in lines if line["kind"] == "evaluation"}
+    best = max(scores.values())
+    assert model.report["best_step"] == min(step for step, value in scores.items() if value == best)
+    assert model.report["dev"]["accuracy"] == best
+    assert model.evaluate(files / "dev.csv")["accuracy"] == best
+
+
+def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp_path: Path) -> None:
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / name).write_text((files / name).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, 4, saved=True)
+        with pytest.raises(Killed):
+            tune(base, tmp_path, tmp_path / "run")
+    (tmp_path / "dev.csv").write_text((files / "dev.csv").read_text() + "kaba,fear\n")
+    with pytest.raises(InputError, match="other settings or data"):
+        tune(base, tmp_path, tmp_path / "run", resume=True)
+    tune(base, files, tmp_path / "run", resume=True)  # the same rows in another place
+
+
+def test_damaged_best_weights_are_noticed(base: Path, files: Path, tmp_path: Path) -> None:
+    tune(base, files, tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "best.safetensors"
+    raw = bytearray(best.read_bytes())
+    raw[-1] ^= 1
+    best.write_bytes(raw)
+    with pytest.raises(InputError, match=r"best\.safetensors"):
+        tune(base, files, tmp_path / "run", resume=True)
+
+
+# --- signals, through the real command line -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
+    shards: Shards, tmp_path: Path, number: int, code: int
+) -> None:
+    settings = ["train.max_steps=400", "train.checkpoint_every=100000"]
+    tiny_run.run(shards, tmp_path / "straight", *settings)
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "bertsmith", "pretrain", "--preset", "bert-tiny-uncased"]
+    command += ["--data", str(shards.folder), "--out", str(run)]
+    for setting in [*tiny_run.SETTINGS, *settings]:
+        command += ["--set", setting]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    log = run / "log.jsonl"
+    give_up = time.monotonic() + 60
+    while (
+        process.poll() is None and not (log.is_file() and log.stat().st_size) and time.monotonic() < give_up
+    ):
+        time.sleep(0.005)
+    process.send_signal(number)
+    out, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert out == ""
+    assert "Traceback" not in told
+    assert "--resume" in told
+    newest = checkpoint.newest_name(run / "checkpoints")
+    assert newest is not None
+    assert f"after step {newest.removeprefix('step-')} of 400" in told
+    tiny_run.run(shards, run, *settings, resume=True)
+    assert_same(run, outcome(tmp_path / "straight"))
+
+
+def test_a_signal_at_any_step_is_saved_at_that_step(shards: Shards, tmp_path: Path) -> None:
+    stepped = Recorder.stepped
+    for step in range(1, STEPS):
+        run = tmp_path / f"run-{step}"
+
+        def signal_then_step(self: Recorder, number: int, *rest: Any, at: int = step) -> None:
+            if number == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            stepped(self, number, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Recorder, "stepped", signal_then_step)
+            with pytest.raises(Stopped) as stopped:
+                tiny_run.run(shards, run, *TWO_EPOCHS)
+        assert stopped.value.exit_code == 143
+        assert checkpoint.newest_name(run / "checkpoints") == f"step-{step}"
+
+
+def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that_is_not_there(
+    shards: Shards, tmp_path: Path
+) -> None:
+    """The signal falls into each place between two calls of one step; what the message names is on disk."""
+    from bertsmith.training import loop
+
+    evaluated = loop._keep_best
+
+    def late_signal(*arguments: Any) -> None:
+        evaluated(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_keep_best", late_signal)
+        with pytest.raises(Stopped) as stopped:
+            tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
+    newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    assert f"after step {newest.removeprefix('step-')} of" in stopped.value.sentence

@@ -1,0 +1,100 @@
+"""Settings: typed, bounded, no unknown names; YAML and `--set` read the same values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from bertsmith.errors import InputError
+from bertsmith.settings import Settings, read_yaml
+
+
+class Inner(Settings):
+    rate: float = Field(0.1, gt=0, le=1, description="a rate")
+    name: str | None = Field(None, description="a name")
+    steps: int | None = Field(None, ge=1, description="some steps")
+
+
+class Outer(Settings):
+    inner: Inner = Field(default_factory=Inner, description="a group")
+    flag: bool = Field(False, description="a flag")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("inner.rate=1e-4", 1e-4),
+        ("inner.rate=0.5", 0.5),
+        ("inner.rate=.5e0", 0.5),
+        ("inner.rate=1", 1.0),
+        ("inner.name=text", "text"),
+        ('inner.name="1"', "1"),
+        ("inner.name='1e5'", "1e5"),
+        ('inner.name="none"', "none"),
+        ("inner.name=nan", "nan"),
+        ("inner.name=infinity", "infinity"),
+        ("inner.name=5", "5"),
+        ("inner.name=a=b", "a=b"),
+        ("inner.steps=1_000", 1000),
+        ("inner.steps=none", None),
+        ("inner.steps=null", None),
+        ("inner.steps=5", 5),
+        ("flag=true", True),
+        ("flag=yes", True),
+        (" flag =false", False),
+    ],
+)
+def test_values_are_what_people_mean(assignment: str, expected: object) -> None:
+    changed = Outer().changed([assignment])
+    name = assignment.partition("=")[0].strip()
+    found: object = changed
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ("inner.rat=1", ("'inner.rat'", "did you mean 'inner.rate'")),
+        ("rate=1", ("did you mean 'inner.rate'",)),
+        ("inner.rate=0", ("inner.rate", "a rate")),
+        ("inner.rate=nan", ("inner.rate",)),
+        ("inner.rate=.inf", ("finite",)),
+        ("inner=3", ("inner",)),
+        ("inner.rate.x=3", ("not a group",)),
+        ("inner.rate", ("no '='",)),
+        ("=1", ("''",)),
+        ("inner.steps=1.5", ("inner.steps",)),
+        ("flag=[", ("not YAML",)),
+        ("zebra=1", ("known here", "inner.rate")),
+    ],
+)
+def test_mistakes_are_named_with_the_nearest_known(assignment: str, parts: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as refused:
+        Outer().changed([assignment])
+    for part in parts:
+        assert part in str(refused.value)
+
+
+def test_yaml_is_read_back_to_equal_settings(tmp_path: Path) -> None:
+    chosen = Outer().changed(["inner.rate=1e-5", 'inner.name="1e5"', "flag=true"])
+    (tmp_path / "s.yaml").write_text(chosen.to_yaml(), encoding="utf-8")
+    assert Outer.from_file(tmp_path / "s.yaml") == chosen
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"- 1", b"\xff", b"text", b"a: b: c"])
+def test_a_recipe_that_is_none(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"recipe\.yaml"):
+        read_yaml(file)
+
+
+def test_an_empty_recipe_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert Outer.from_file(tmp_path / "empty.yaml") == Outer()
+    assert [name for name, _ in Outer.names()] == ["inner.rate", "inner.name", "inner.steps", "flag"]

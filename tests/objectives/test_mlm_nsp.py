@@ -1,0 +1,121 @@
+"""BERT's objective against the reference library: its label ids, its two losses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bertsmith.data.batches import PairBatch
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.packed import Packed
+
+CONFIG = ModelConfig(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.3,
+)
+
+
+def a_batch(sequences: int = 5) -> PairBatch:
+    draw = torch.Generator().manual_seed(1)
+    lengths = torch.randint(6, 30, (sequences,), generator=draw).tolist()
+    tokens = [torch.randint(5, 50, (n,), generator=draw).tolist() for n in lengths]
+    segments = [[0] * (n // 2) + [1] * (n - n // 2) for n in lengths]
+    packed = Packed.of_lists(tokens, segments)
+    rows = torch.randperm(sum(lengths), generator=draw)[: sum(lengths) // 4].sort().values
+    labels = torch.randint(5, 50, (len(rows),), generator=draw)
+    pair_labels = torch.randint(0, 2, (sequences,), generator=draw)
+    return PairBatch(packed, rows, labels, pair_labels, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def ours() -> tuple[Encoder, MlmNsp]:
+    generator = torch.Generator().manual_seed(0)
+    return Encoder(CONFIG, generator), MlmNsp(CONFIG, generator)
+
+
+def test_both_losses_and_the_label_ids_are_the_references(
+    ours: tuple[Encoder, MlmNsp], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """0 = B follows A, as `next_sentence_label` of BertForPreTraining has it; its loss is the sum of our means."""
+    transformers = pytest.importorskip("transformers")
+    from bertsmith.artifacts.folder import write_folder
+
+    encoder, objective = ours
+    folder = tmp_path_factory.mktemp("written") / "model"
+    modules = {
+        "encoder": encoder,
+        "masked": objective.masked,
+        "pooler": objective.pooler,
+        "pair": objective.pair,
+    }
+    write_folder(folder, CONFIG, modules, architecture="BertForPreTraining")
+    reference = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
+
+    batch = a_batch()
+    packed = batch.packed
+    labels = torch.full_like(packed.tokens, -100)
+    labels[batch.rows] = batch.labels
+    mask = packed.pad(torch.ones_like(packed.tokens))
+    padded = {
+        "input_ids": packed.pad(packed.tokens),
+        "attention_mask": mask,
+        "token_type_ids": packed.pad(packed.segments),
+        "labels": packed.pad(labels, fill=-100),
+    }
+    with torch.inference_mode():
+        loss = objective.loss(encoder, batch)
+    mlm, nsp = (float(loss.sums[part]) / loss.counts[part] for part in ("mlm", "nsp"))
+    with torch.inference_mode():
+        theirs = float(reference(**padded, next_sentence_label=batch.pair_labels).loss)
+        turned = float(reference(**padded, next_sentence_label=1 - batch.pair_labels).loss)
+    assert mlm + nsp == pytest.approx(theirs, abs=1e-5)
+    assert abs(mlm + nsp - turned) > 1e-2
+
+
+def test_a_batch_with_nothing_to_predict_has_a_finite_loss(ours: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = ours
+    batch = a_batch()
+    none = PairBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
+    total = objective.loss(encoder, none).over(none.counts)
+    assert math.isfinite(total.item())
+    torch.autograd.backward(total)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
+
+
+def test_a_fresh_model_knows_nothing() -> None:
+    """The losses start at ln V and ln 2 (spec 2.6)."""
+    config = CONFIG.model_copy(update={"initializer_range": 0.02})
+    generator = torch.Generator().manual_seed(0)
+    encoder, objective = Encoder(config, generator).eval(), MlmNsp(config, generator).eval()
+    with torch.inference_mode():
+        values = objective.measure(encoder, [a_batch(), a_batch(3)])
+    assert values["mlm_loss"] == pytest.approx(math.log(50), abs=0.05)
+    assert values["nsp_loss"] == pytest.approx(math.log(2), abs=0.01)
+
+
+def test_figures_are_means_over_all_batches_not_means_of_means(ours: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = ours
+    batches = [a_batch(2), a_batch(9)]
+    with torch.inference_mode():
+        values = objective.measure(encoder, batches)
+        losses = [objective.loss(encoder, batch) for batch in batches]
+        table = encoder.embeddings.token.weight
+        logits = [objective.masked(encoder(b.packed)[b.rows], table) for b in batches]
+    for part in ("mlm", "nsp"):
+        mean = sum(float(loss.sums[part]) for loss in losses) / sum(loss.counts[part] for loss in losses)
+        assert values[f"{part}_loss"] == pytest.approx(mean, rel=1e-6)
+    right = sum(int((mlm.argmax(-1) == b.labels).sum()) for mlm, b in zip(logits, batches, strict=True))
+    assert values["mlm_accuracy"] == right / sum(len(b.labels) for b in batches)
+    assert values["mlm_perplexity"] == pytest.approx(math.exp(values["mlm_loss"]))
+    assert objective.measure(encoder, [])["mlm_loss"] == 0.0

@@ -1,0 +1,112 @@
+"""AdamW against its formula, who is exempt from decay, the sizes of first steps, clipping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.training.loop import Trained
+from bertsmith.training.optimizer import clip, make_optimizer
+
+
+def parameters(seed: int = 0) -> dict[str, nn.Parameter]:
+    draw = torch.Generator().manual_seed(seed)
+    shapes = {"a.weight": (7, 5), "a.bias": (7,), "norm.weight": (5,), "norm.bias": (5,), "table": (11, 3)}
+    return {name: nn.Parameter(torch.randn(*shape, generator=draw)) for name, shape in shapes.items()}
+
+
+def by_formula(
+    start: Tensor,
+    gradients: list[Tensor],
+    rates: list[float],
+    decay: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> Tensor:
+    """Spec 2.7, in float64."""
+    theta, m, v = start.double(), torch.zeros_like(start).double(), torch.zeros_like(start).double()
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
+        g = g.double()
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+        theta = theta - rate * decay * theta - rate * step
+    return theta
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.98)])
+def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
+    betas: tuple[float, float],
+) -> None:
+    named = parameters()
+    start = {name: p.detach().clone() for name, p in named.items()}
+    optimizer = make_optimizer(named.items(), betas=betas, epsilon=1e-6, weight_decay=0.1)
+    draw = torch.Generator().manual_seed(1)
+    gradients: dict[str, list[Tensor]] = {name: [] for name in named}
+    rates = [0.01 * (1 + t % 7) for t in range(50)]
+    for rate in rates:
+        for name, p in named.items():
+            p.grad = torch.randn(p.shape, generator=draw)
+            gradients[name].append(p.grad.clone())
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    for name, p in named.items():
+        decay = 0.0 if name in ("a.bias", "norm.weight", "norm.bias") else 0.1
+        expected = by_formula(start[name], gradients[name], rates, decay, betas, 1e-6)
+        assert float((p.detach().double() - expected).abs().max()) < 2e-5, name
+
+
+def test_the_first_step_is_as_long_as_the_rate() -> None:
+    named = {"w": nn.Parameter(torch.zeros(4, 4))}
+    optimizer = make_optimizer(named.items(), betas=(0.9, 0.999), epsilon=1e-12, weight_decay=0.01)
+    named["w"].grad = torch.tensor([1e-3, -5.0, 2.0, 1e2]).repeat(4, 1)
+    optimizer.param_groups[0]["lr"] = 3e-4
+    optimizer.step()
+    assert torch.allclose(named["w"].detach().abs(), torch.full((4, 4), 3e-4), rtol=1e-5)
+    assert torch.equal(named["w"].detach().sign(), -named["w"].grad.sign())
+
+
+def test_in_a_bert_exactly_biases_and_layer_norms_are_exempt() -> None:
+    config = ModelConfig(
+        vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    )
+    generator = torch.Generator().manual_seed(0)
+    trained = Trained(Encoder(config, generator), MlmNsp(config, generator))
+    optimizer = make_optimizer(
+        trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01
+    )
+    names = {p: name for name, p in trained.named_parameters()}
+    decay = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decay.keys() == set(names.values())
+    norms = {
+        f"{m}.{p}"
+        for m, part in trained.named_modules()
+        if isinstance(part, nn.LayerNorm)
+        for p in ("weight", "bias")
+    }
+    exempt = norms | {name for name in decay if name.endswith("bias")}
+    assert {name for name, value in decay.items() if value == 0} == exempt
+    assert {value for name, value in decay.items() if name not in exempt} == {0.01}
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    named = parameters()
+    named["table"].requires_grad_(False)
+    optimizer = make_optimizer(named.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
+    assert all(p is not named["table"] for group in optimizer.param_groups for p in group["params"])
+
+
+def test_clipping_scales_all_gradients_together() -> None:
+    a, b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4))
+    a.grad, b.grad = torch.full((3,), 2.0), torch.full((4,), -1.0)
+    assert clip([a, b], 1.0).item() == pytest.approx(4.0)
+    assert torch.cat([a.grad, b.grad]).norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert (a.grad[0] / b.grad[0]).item() == pytest.approx(-2.0)
+    before = a.grad.clone()
+    clip([a, b], 5.0)  # below the limit: untouched
+    assert torch.equal(a.grad, before)
