@@ -23,8 +23,9 @@ import bertsmith as bs
 from bertsmith import machine
 from bertsmith.tasks.classify import Classify, ClassifySettings, label_names, read
 from bertsmith.tasks.task import EncodedRow, RowStream
-from bertsmith.training.loop import Trained, TrainSettings, update
+from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.settings import TrainSettings
 from record import DATA, WORK, once, section, table, where
 from reference import in_turn, set_rate, told, usual_optimizer
 

@@ -23,8 +23,9 @@ from bertsmith import machine
 from bertsmith.data.batches import DataSettings, PairBatch
 from bertsmith.data.shards import Shards
 from bertsmith.models.config import ModelConfig, preset
-from bertsmith.training.loop import Trained, TrainSettings, update
+from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.settings import TrainSettings
 from corpus import prepared
 from record import WORK, once, section, table, where
 from reference import Trainer, batches_from, first_weights, in_turn, reference_of, streams, told

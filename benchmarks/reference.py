@@ -19,8 +19,8 @@ from bertsmith.data.shards import Shards
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.training.loop import TrainSettings
 from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.training.settings import TrainSettings
 from record import WORK
 
 

@@ -1,4 +1,4 @@
-"""What several rooms' tests share: the way to the data sets beside the checkout."""
+"""What several rooms' tests share: the way to the data sets beside the checkout, and one thread."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("../shared/data is not here (corpora and vocabularies for tests)")
     return path.resolve()
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tensors on as many threads as a busy machine has cores take a hundred times as long."""
+    import torch
+
+    from bertsmith import machine
+
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 1)
+    torch.set_num_threads(1)

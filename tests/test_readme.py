@@ -12,7 +12,21 @@ import pytest
 from bertsmith.cli.main import main
 
 README = Path(__file__).parents[1] / "README.md"
-WORDS = ["the", "a", "day", "night", "rain", "sun", "walks", "sings", "falls", "over", "under", "river", "old"]
+WORDS = [
+    "the",
+    "a",
+    "day",
+    "night",
+    "rain",
+    "sun",
+    "walks",
+    "sings",
+    "falls",
+    "over",
+    "under",
+    "river",
+    "old",
+]
 
 
 def blocks(language: str) -> list[str]:

@@ -19,8 +19,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.training.loop import Trained, TrainSettings, update
+from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.settings import TrainSettings
 
 CONFIG = ModelConfig(
     vocab_size=46,

@@ -8,7 +8,6 @@ folder named step-N is whole, and what a crash leaves behind has a name that nob
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 
 _MANIFEST = "manifest.json"
@@ -53,16 +53,16 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             )
         (beside / "state.json").write_text(json.dumps(checkpoint.state, indent=1))
         files = sorted(beside.iterdir())
-        manifest = {path.name: {"bytes": path.stat().st_size, "sha256": digest(path)} for path in files}
+        manifest = {path.name: {"bytes": path.stat().st_size, "sha256": disk.digest(path)} for path in files}
         for path in files:
-            synchronise(path)
+            disk.synchronise(path)
         (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": manifest}, indent=1))
-        synchronise(beside / _MANIFEST)
-        synchronise(beside)
+        disk.synchronise(beside / _MANIFEST)
+        disk.synchronise(beside)
         if final.exists():  # the same step, written again: what a resume found torn there
             _remove(final)
         os.rename(beside, final)
-        synchronise(folder)
+        disk.synchronise(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
@@ -172,24 +172,37 @@ def _fault(path: Path) -> str | None:
             return f"{file}: the file is missing"
         if file.stat().st_size != size:
             return f"{file}: the file has {file.stat().st_size} bytes and was written with {size}"
-        if digest(file) != sha256:
+        if disk.digest(file) != sha256:
             return f"{file}: the content is not what was written (its digest differs)"
     return None
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def synchronise(path: Path) -> None:
-    """Have the disk hold what was written to a file or folder."""
-    handle = os.open(path, os.O_RDONLY)
+def save_weights(file: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write one file of weights, whole or not at all; returns its digest, by which it is read."""
+    beside = file.with_name(f".writing-{file.name}")
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(dict(tensors), beside)
+        disk.synchronise(beside)
+        sha256 = disk.digest(beside)
+        os.replace(beside, file)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise MachineError(
+            f"{file}: the best weights could not be written ({error})",
+            "free some space and go on with --resume",
+        ) from None
+    return sha256
+
+
+def load_weights(file: Path, sha256: str | None) -> dict[str, Tensor]:
+    """Read what `save_weights` wrote; a missing or changed file is an InputError."""
+    if not file.is_file() or disk.digest(file) != sha256:
+        raise InputError(
+            f"{file}: the best weights are missing, or are not what was written",
+            "copy the file back from a backup, or start again in a new --out",
+        )
+    return load_file(file)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:

@@ -8,73 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.loss import Loss
-from bertsmith.settings import Settings
 from bertsmith.training import checkpoint
 from bertsmith.training.loader import Batch, Position, Stream, batches
 from bertsmith.training.optimizer import clip, make_optimizer
 from bertsmith.training.progress import LOG, Recorder
-from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
-
-_Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class TrainSettings(Settings):
-    """How long, how fast and how carefully a model is trained."""
-
-    max_steps: int | None = Field(
-        None, ge=1, description="updates to make; the first budget given here counts"
-    )
-    max_tokens: int | None = Field(None, ge=1, description="tokens to train on, special ones included")
-    max_minutes: float | None = Field(
-        None, gt=0, description="minutes to train; turned into steps by measuring the first ones"
-    )
-    epochs: float = Field(1.0, gt=0, description="passes over the data, where no other budget is given")
-    batch_size: int = Field(32, ge=1, description="sequences in a batch")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients make one update")
-    learning_rate: float = Field(
-        1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
-    )
-    warmup: float = Field(
-        0.1, ge=0, description="updates of warm-up: a share of all below 1, a number from 1 on"
-    )
-    schedule: Shape = Field("linear", description="after warm-up: linear, cosine or constant")
-    weight_decay: float = Field(
-        0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
-    )
-    betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
-    epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
-    clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
-    log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
-    evaluate_every: int | None = Field(
-        None, ge=1, description="updates between two evaluations; none: at the end"
-    )
-    checkpoint_every: int = Field(500, ge=1, description="updates between two checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints stay")
-    seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
-    )
-    threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
-    workers: int = Field(1, ge=0, description="threads that build batches ahead; 0 builds them in the loop")
-    tensorboard: bool = Field(True, description="write TensorBoard curves beside log.jsonl")
+from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.signals import stop_signals
 
 
 class Trained(nn.Module):
@@ -188,7 +141,7 @@ def train(
         resumed_at=log_bytes,
         tensorboard=settings.tensorboard,
     )
-    with recorder, _stop_signals() as stopped:
+    with recorder, stop_signals() as stopped:
         trained.train()
         for phase, last in _remaining(phases, progress):
             stream = batches(phase.stream, phase.batch_size, progress.position, settings.workers)
@@ -230,8 +183,8 @@ def train(
                             "go on with the same command and --resume",
                         )
     progress.seconds = time.perf_counter() - begin
-    if evaluation and evaluation.best_by:
-        _restore_best(trained, progress, best_file)
+    if evaluation and evaluation.best_by:  # replayed updates after a resume have written the same file again
+        trained.load_state_dict(checkpoint.load_weights(best_file, progress.best_sha256))
     trained.eval()
     return progress
 
@@ -373,50 +326,5 @@ def _keep_best(trained: nn.Module, evaluation: Evaluation, progress: Progress, f
         return
     value = progress.evaluation[evaluation.best_by]
     if progress.best is None or value > progress.best:
-        beside = file.with_name(".writing-best.safetensors")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_file(dict(trained.state_dict()), beside)
-            checkpoint.synchronise(beside)
-            sha256 = checkpoint.digest(beside)
-            os.replace(beside, file)
-        except (OSError, SafetensorError) as error:
-            beside.unlink(missing_ok=True)
-            raise MachineError(
-                f"{file}: the best weights could not be written ({error})",
-                "free some space and go on with --resume",
-            ) from None
+        sha256 = checkpoint.save_weights(file, trained.state_dict())
         progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
-
-
-def _restore_best(trained: nn.Module, progress: Progress, file: Path) -> None:
-    """Put the best evaluation's weights back; replayed steps after a resume have written the same file again."""
-    if not file.is_file() or checkpoint.digest(file) != progress.best_sha256:
-        raise InputError(
-            f"{file}: the best weights, of step {progress.best_step}, are missing or not what was written",
-            "copy the file back from a backup, or start again in a new --out",
-        )
-    trained.load_state_dict(load_file(file))
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGINT instead of dying of them; a second SIGINT is let through."""
-    received: list[int] = []
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, receive)
-    except ValueError:  # not in the main thread: signals are somebody else's business there
-        pass
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from bertsmith import draws
+from bertsmith import disk, draws
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
@@ -22,8 +22,8 @@ from bertsmith.tasks import classify
 from bertsmith.tasks.classify import Classify, ClassifySettings, Example
 from bertsmith.tasks.task import EncodedRow, RowStream
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.checkpoint import digest
-from bertsmith.training.loop import Evaluation, Phase, TrainSettings, fingerprint, train
+from bertsmith.training.loop import Evaluation, Phase, fingerprint, train
+from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
@@ -155,7 +155,7 @@ def finetune(
             numbers(chosen),
             _content(train_rows),
             _content(dev_rows),
-            digest(base.model_folder / "model.safetensors"),
+            disk.digest(base.model_folder / "model.safetensors"),
         ),
         precision=precision,
         evaluation=Evaluation(measure, best_by="accuracy"),

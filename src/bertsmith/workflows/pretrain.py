@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.data.batches import (
     DataSettings,
@@ -30,16 +31,15 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.checkpoint import digest
 from bertsmith.training.loop import (
     Evaluation,
     Phase,
     Progress,
-    TrainSettings,
     fingerprint,
     seconds_per_update,
     train,
 )
+from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
@@ -149,7 +149,7 @@ def pretrain(
         out,
         title="pretrain",
         generator=encoder.generator,
-        fingerprint=fingerprint(numbers(chosen), digest(shards.folder / "manifest.json")),
+        fingerprint=fingerprint(numbers(chosen), disk.digest(shards.folder / "manifest.json")),
         precision=precision,
         evaluation=measure,
         resume=resume,

@@ -11,7 +11,7 @@ from bertsmith import disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import TrainSettings
+from bertsmith.training.settings import TrainSettings
 
 SETTINGS, REPORT, MODEL = "settings.yaml", "report.json", "model"
 # What may differ between the parts of one run, since no number of the run depends on it (on what files hold,

@@ -1,0 +1,53 @@
+"""How long, how fast and how carefully a model is trained: what a user may set of the loop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bertsmith.settings import Settings
+from bertsmith.training.schedule import Shape
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainSettings(Settings):
+    """How long, how fast and how carefully a model is trained."""
+
+    max_steps: int | None = Field(
+        None, ge=1, description="updates to make; the first budget given here counts"
+    )
+    max_tokens: int | None = Field(None, ge=1, description="tokens to train on, special ones included")
+    max_minutes: float | None = Field(
+        None, gt=0, description="minutes to train; turned into steps by measuring the first ones"
+    )
+    epochs: float = Field(1.0, gt=0, description="passes over the data, where no other budget is given")
+    batch_size: int = Field(32, ge=1, description="sequences in a batch")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients make one update")
+    learning_rate: float = Field(
+        1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+    )
+    warmup: float = Field(
+        0.1, ge=0, description="updates of warm-up: a share of all below 1, a number from 1 on"
+    )
+    schedule: Shape = Field("linear", description="after warm-up: linear, cosine or constant")
+    weight_decay: float = Field(
+        0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
+    )
+    betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
+    epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
+    clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
+    log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
+    evaluate_every: int | None = Field(
+        None, ge=1, description="updates between two evaluations; none: at the end"
+    )
+    checkpoint_every: int = Field(500, ge=1, description="updates between two checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints stay")
+    seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
+    )
+    threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
+    workers: int = Field(1, ge=0, description="threads that build batches ahead; 0 builds them in the loop")
+    tensorboard: bool = Field(True, description="write TensorBoard curves beside log.jsonl")

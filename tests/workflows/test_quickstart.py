@@ -1,0 +1,169 @@
+"""The quickstart: the whole way with a tiny budget, and a task that gives nothing away."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import InputError, Stopped
+from bertsmith.text.documentation import Library, documents, installed
+from bertsmith.text.files import Document
+from bertsmith.workflows.predict import load
+from bertsmith.workflows.quickstart import quickstart, show
+from bertsmith.workflows.quickstart_task import Task, make_task
+
+FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
+ROWS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text)).lower()
+
+
+@pytest.fixture(scope="module")
+def few() -> list[Library]:
+    return [library for library in installed() if library.name in FEW]
+
+
+@pytest.fixture(scope="module")
+def corpus(few: list[Library]) -> list[Document]:
+    return list(documents(few))
+
+
+@pytest.fixture(scope="module")
+def task(corpus: list[Document]) -> Task:
+    return make_task(corpus, seed=0)
+
+
+def test_no_sentence_is_in_two_parts(task: Task) -> None:
+    sentences = [_letters(text) for rows in task.parts.values() for text, _ in rows]
+    assert len(sentences) == len(set(sentences))
+
+
+def test_the_tasks_text_is_not_in_the_pretraining_text(task: Task, corpus: list[Document]) -> None:
+    rest = {document.place for document in task.rest}
+    held = {document.place for document in task.held_out}
+    assert not rest & held
+    assert len(rest) + len(held) == len(corpus)
+    text = _letters("".join(document.text for document in task.held_out))
+    seen = "\n".join(_letters(document.text) for document in task.rest)
+    for rows in task.parts.values():
+        assert all(_letters(sentence) in text for sentence, _ in rows)
+        alone = [sentence for sentence, _ in rows if _letters(sentence) not in seen]
+        assert len(alone) > 0.97 * len(rows)  # a part of a longer sentence may stand elsewhere
+
+
+def test_parts_come_from_different_documents(task: Task) -> None:
+    at: dict[str, set[str]] = {}
+    texts = {d.place: _letters(d.text) for d in task.held_out}
+    for part, rows in task.parts.items():
+        for sentence, _ in rows:
+            homes = {place for place, text in texts.items() if _letters(sentence) in text}
+            if len(homes) == 1:
+                at.setdefault(part, set()).update(homes)
+    assert not at["train"] & at["test"]
+    assert not at["dev"] & at["test"]
+    assert not at["train"] & at["dev"]
+
+
+def test_classes_are_even_and_are_not_named(task: Task) -> None:
+    assert task.labels == sorted(FEW)
+    for rows in task.parts.values():
+        assert len(set(Counter(label for _, label in rows).values())) == 1
+        for sentence, _ in rows:
+            low = sentence.lower()
+            assert not any(name in low for name in (*FEW, "sklearn", "scikit"))
+
+
+def test_the_task_is_a_function_of_the_seed(corpus: list[Document], task: Task) -> None:
+    assert make_task(corpus, seed=0) == task
+    assert make_task(corpus, seed=1).parts["test"] != task.parts["test"]
+
+
+def test_the_standard_library_alone_makes_a_task(corpus: list[Document]) -> None:
+    own = make_task([d for d in corpus if d.place.startswith("python:")], seed=0)
+    assert own.kind == "families of standard modules"
+    assert 3 <= len(own.labels) <= 5
+    assert len(own.parts["test"]) >= 90
+
+
+def test_too_little_text_is_said() -> None:
+    with pytest.raises(InputError, match="too little documentation"):
+        make_task([Document("A sentence that stands all alone in here.", "python:a.py")], seed=0)
+
+
+def test_an_out_that_holds_something_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="there is something already"):
+        quickstart(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.fixture(scope="module")
+def report(few: list[Library], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("quick") / "start"
+    return quickstart(out, seed=3, libraries=few[1:], steps=20)
+
+
+def test_the_table_has_a_row_for_each_way(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [score["model"] for score in report["scores"]] == ROWS
+    assert report["scores"][0]["accuracy"] == pytest.approx(1 / 3)
+    monkeypatch.setenv("COLUMNS", "80")
+    show(report)
+    printed = capsys.readouterr().out
+    for score in report["scores"]:
+        line = next(line for line in printed.split("\n") if f"│ {score['model']}" in line)
+        assert f"{score['accuracy']:.1%}" in line
+    assert f"{report['pretrain']['held_out']['mlm_loss']:.2f}" in printed
+    assert f"{report['pretrain']['held_out']['unigram_mlm_loss']:.2f}" in printed
+    assert "bertsmith finetune classify --model bert" in printed
+
+
+def test_everything_that_was_made_can_be_used_again(report: dict[str, Any]) -> None:
+    out = Path(report["out"])
+    assert json.loads((out / "report.json").read_text()) == report
+    with (out / "task" / "test.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == report["task"]["sentences"]["test"]
+    for score in report["scores"][2:]:
+        again = load(score["run"]).evaluate(out / "task" / "test.csv")
+        assert again["accuracy"] == score["accuracy"]
+    assert len(load(out / "bert").fill_mask("A [MASK] is returned.")[0]) == 5
+    assert all(len(mask["answers"]) == 3 for mask in report["masks"])
+
+
+def test_a_second_run_into_the_same_folder_refuses(report: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="there is something already"):
+        quickstart(report["out"])
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGINT, "the run says --resume")])
+def test_ctrl_c_says_how_to_start_again(
+    stop: BaseException, few: list[Library], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise stop
+
+    monkeypatch.setattr("bertsmith.text.documentation.documents", stopped)
+    with pytest.raises(Stopped, match="stopped") as caught:
+        quickstart(tmp_path / "out", libraries=few)
+    assert caught.value.exit_code == 130
+    assert "--resume" not in str(caught.value)
+    assert "rm -r" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_pretraining_pays(tmp_path: Path) -> None:
+    report = quickstart(tmp_path / "out", seed=0)
+    accuracy = {score["model"]: score["accuracy"] for score in report["scores"]}
+    assert accuracy[ROWS[3]] >= accuracy[ROWS[2]] + 0.05
+    held = report["pretrain"]["held_out"]
+    assert held["mlm_loss"] < held["unigram_mlm_loss"] - 1.5
