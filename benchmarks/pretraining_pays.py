@@ -144,7 +144,8 @@ def report(
         f"""`python benchmarks/pretraining_pays.py`; {where(threads)}.
 
 bert-mini-uncased, fresh vocabulary of {VOCABULARY:,}, {pretraining["steps"]:,} updates,
-{pretraining["tokens"]:,} tokens, {pretraining["seconds"] / 60:.0f} minutes; settings {", ".join(PRETRAINING)}. Held out: MLM loss
+{pretraining["tokens"]:,} tokens, {pretraining["seconds"] / 60:.0f} minutes; settings
+{", ".join(PRETRAINING)}. Held out: MLM loss
 {held["mlm_loss"]:.3f} (unigram {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.3f}, NSP accuracy
 {held["nsp_accuracy"]:.3f}. Learning rates chosen on 5,000 rows with seed {TUNING_SEED}:
 {", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items())}. Accuracy on the 872 dev rows of sst2, best of three

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,9 +42,6 @@ class ClassifySettings(Settings):
     )
     max_length: int | None = Field(
         None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
-    )
-    pooling: Literal["pooler", "mean"] = Field(
-        "pooler", description="one vector of a text: BERT's pooler on [CLS], or the mean of all hidden states"
     )
 
 
@@ -127,7 +124,7 @@ class Classify(nn.Module):
     ) -> None:
         super().__init__()
         self.labels, self.settings = list(labels), settings
-        self.pooler = Pooler(config, generator) if settings.pooling == "pooler" else None
+        self.pooler = Pooler(config, generator)
         self.classifier = ClassHead(config, generator, len(labels))
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int) -> list[EncodedRow]:
@@ -148,13 +145,7 @@ class Classify(nn.Module):
     def logits(self, encoder: Encoder, batch: RowBatch) -> Tensor:
         """[B, K]."""
         hidden = encoder(batch.packed)
-        if self.pooler is not None:
-            pooled = self.pooler(hidden[batch.packed.first_rows])
-        else:
-            owner = torch.repeat_interleave(batch.packed.lengths)
-            sums = hidden.new_zeros(batch.packed.sequences, hidden.shape[1]).index_add(0, owner, hidden)
-            pooled = sums / batch.packed.lengths[:, None]
-        logits: Tensor = self.classifier(pooled)
+        logits: Tensor = self.classifier(self.pooler(hidden[batch.packed.first_rows]))
         return logits
 
     def loss(self, encoder: Encoder, batch: RowBatch) -> Loss:

@@ -177,13 +177,10 @@ def finetune(
         "majority": _majority(train_rows, dev_rows),
         "dev": head.score(head.decode(encoder, dev_rows), dev_rows),
     }
-    modules: dict[str, torch.nn.Module] = {"encoder": encoder, "classifier": head.classifier}
-    if head.pooler is not None:
-        modules["pooler"] = head.pooler
     write_folder(
         out / MODEL,
         encoder.config,
-        modules,
+        {"encoder": encoder, "pooler": head.pooler, "classifier": head.classifier},
         architecture="BertForSequenceClassification",
         tokenizer=tokenizer,
         labels=examples.labels,
@@ -275,11 +272,10 @@ def _build(
     generator = torch.Generator().manual_seed(chosen.train.seed)
     encoder = base.encoder(generator)
     head = Classify(encoder.config, generator, labels, chosen.task)
-    if head.pooler is not None:
-        if base.has("pooler"):
-            base.fill("pooler", head.pooler)
-        else:
-            tell(f"{base.path}: the base has no pooler, a new one is trained")
+    if base.has("pooler"):
+        base.fill("pooler", head.pooler)
+    else:
+        tell(f"{base.path}: the base has no pooler, a new one is trained")
     return encoder, head
 
 

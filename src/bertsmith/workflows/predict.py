@@ -82,8 +82,7 @@ class Model:
         values = self.folder.record.get("settings", {})
         settings = classify.ClassifySettings.of(values, str(self.folder.path / "bertsmith.json"))
         task = classify.Classify(self.folder.config, torch.Generator(), labels, settings)
-        if task.pooler is not None:
-            self.folder.fill("pooler", task.pooler)
+        self.folder.fill("pooler", task.pooler)
         self.folder.fill("classifier", task.classifier)
         return task.eval()
 

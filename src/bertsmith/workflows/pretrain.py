@@ -138,7 +138,7 @@ def pretrain(
     if not resuming:
         chosen = _budgeted(chosen, source, counts, precision, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
-    encoder, objective = _build(chosen, counts)
+    encoder, objective = first_weights(chosen, counts)
     phases = _phases(chosen, source)
     measure, unigram_loss = _evaluation(chosen, source, encoder, objective, counts)
     progress = train(
@@ -211,15 +211,16 @@ def _data(shards: Shards, tokenizer: Tokenizer, chosen: PretrainSettings) -> _Da
     return _Data(shards, tokenizer, ids, training, held_out)
 
 
-def _build(chosen: PretrainSettings, counts: Ints) -> tuple[Encoder, MlmNsp]:
-    """Encoder and heads with their first weights, a function of the seed alone."""
+def first_weights(chosen: PretrainSettings, counts: Ints | None = None) -> tuple[Encoder, MlmNsp]:
+    """Encoder and heads before the first update: a function of the settings (and of the corpus's token counts
+    [V], where the output bias starts from them)."""
     encoder = Encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
     objective = MlmNsp(chosen.model, encoder.generator)
     with torch.no_grad():
         if chosen.start.positions == "sinusoidal":
             table = encoder.embeddings.position.weight
             table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
-        if chosen.start.output_bias == "unigram":
+        if chosen.start.output_bias == "unigram" and counts is not None:
             objective.masked.bias.copy_(torch.from_numpy(_unigram(counts)).log())
     return encoder, objective
 
@@ -310,7 +311,7 @@ def _seconds_per_update(chosen: PretrainSettings, source: _Data, counts: Ints, p
     budget = (chosen.train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
     total = 0.0
     for phase, share in _per_phase(chosen, source):
-        encoder, objective = _build(chosen, counts)
+        encoder, objective = first_weights(chosen, counts)
         total += share * seconds_per_update(
             encoder, objective, phase, chosen.train, precision, seconds=min(10.0, budget)
         )

@@ -11,23 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import nn
 
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.data.prepare import prepare
 from bertsmith.errors import InputError, Stopped
-from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import Pooler
 from bertsmith.text import documentation
 from bertsmith.text.documentation import Library
 from bertsmith.text.files import Document
 from bertsmith.text.vocabulary import train_tokenizer
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.predict import Model
-from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.pretrain import PretrainSettings, first_weights, pretrain
 from bertsmith.workflows.quickstart_task import Task, linear, majority, make_task, write_task
-from bertsmith.workflows.run import write_report, write_whole
+from bertsmith.workflows.run import SETTINGS, write_report, write_whole
 
 _VOCABULARY = 6_000
 _STEPS = 2_600  # three to four minutes on two idle cores
@@ -173,7 +171,6 @@ class _Clock:
 @contextmanager
 def _stopping(out: Path) -> Iterator[None]:
     """After Ctrl-C or SIGTERM say what stands there; the runs inside would promise a --resume of theirs."""
-    remedy = f"start again: rm -r {shlex.quote(str(out))} first, or name another --out"
     try:
         yield
     except Stopped as stopped:
@@ -182,7 +179,13 @@ def _stopping(out: Path) -> Iterator[None]:
         number = signal.SIGINT
     else:
         return
-    raise Stopped(number, f"{out}: the quickstart was stopped; what it had written stays there", remedy)
+    if not out.exists():
+        raise Stopped(number, f"{out}: the quickstart was stopped before anything was written")
+    raise Stopped(
+        number,
+        f"{out}: the quickstart was stopped; what it had written stays there",
+        f"start again: rm -r {shlex.quote(str(out))} first, or name another --out",
+    )
 
 
 def _read(libraries: Sequence[Library]) -> list[Document]:
@@ -197,7 +200,7 @@ def _scores(out: Path, bert: Model, task: Task, files: dict[str, Path], seed: in
         {"model": "majority", **majority(task)},
         {"model": "TF-IDF + linear", **linear(task)},
     ]
-    bases = {"fresh": _with_random_weights(out / "fresh", bert, seed), "bert": bert.path}
+    bases = {"fresh": untrained(out / "fresh", bert), "bert": bert.path}
     for arm, base in bases.items():
         run = out / f"classifier-{arm}"
         tuned = finetune(
@@ -215,12 +218,11 @@ def _scores(out: Path, bert: Model, task: Task, files: dict[str, Path], seed: in
     return scores
 
 
-def _with_random_weights(folder: Path, bert: Model, seed: int) -> Path:
-    """A model folder of the same architecture, with the first weights that the seed gives."""
-    config, generator = bert.folder.config, torch.Generator().manual_seed(seed)
-    encoder = Encoder(config, generator)
-    modules: dict[str, torch.nn.Module] = {"encoder": encoder, "pooler": Pooler(config, generator)}
-    return write_folder(folder, config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
+def untrained(folder: Path, bert: Model) -> Path:
+    """A model folder with the weights that a pre-training run had before its first update."""
+    encoder, heads = first_weights(PretrainSettings.from_file(bert.path / SETTINGS))
+    modules: dict[str, nn.Module] = {"encoder": encoder, "pooler": heads.pooler}
+    return write_folder(folder, encoder.config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
 
 
 def _corpus(libraries: Sequence[Library], task: Task, words: int) -> dict[str, Any]:

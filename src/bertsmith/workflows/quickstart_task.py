@@ -196,12 +196,13 @@ def linear(task: Task) -> dict[str, Any]:
         zip(*task.parts[part], strict=True) for part in ("train", "dev", "test")
     )
     best, best_score, chosen = None, -1.0, ""
-    for name, features in {
+    ways: dict[str, dict[str, Any]] = {
         "words": {"analyzer": "word", "ngram_range": (1, 1)},
         "words and pairs": {"analyzer": "word", "ngram_range": (1, 2)},
         "words but stop words": {"analyzer": "word", "stop_words": "english"},
         "3 to 5 letters": {"analyzer": "char_wb", "ngram_range": (3, 5)},
-    }.items():
+    }
+    for name, features in ways.items():
         for strength in (0.1, 1.0, 10.0, 100.0):
             model = make_pipeline(
                 TfidfVectorizer(sublinear_tf=True, **features), LogisticRegression(C=strength, max_iter=1000)

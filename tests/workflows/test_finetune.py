@@ -1,0 +1,95 @@
+"""Fine-tuning from one file: the sample, the split, what is written, what the labels are called."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+
+FEW = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+def parts(run: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    train, dev = (
+        [json.loads(line) for line in (run / "split" / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "dev")
+    )
+    return train, dev
+
+
+def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path) -> None:
+    rows = tiny_run.examples(90) + [(f"kaba {i}", "joy") for i in range(60)]
+    file = tiny_run.table(tmp_path / "all.csv", rows)
+    for name, seed in (("a", 42), ("b", 42), ("c", 43)):
+        settings = [*FEW, f"train.seed={seed}"]
+        bs.finetune("classify", base, tmp_path / name, train=file, dev_share=0.2, settings=settings)
+    train, dev = parts(tmp_path / "a")
+    assert (len(train), len(dev)) == (120, 30)
+    assert Counter(row["label"] for row in dev) == {"joy": 18, "fear": 6, "anger": 6}
+    assert sorted((r["text"], r["label"]) for r in train + dev) == sorted(rows)
+    assert parts(tmp_path / "b") == (train, dev)
+    assert parts(tmp_path / "c") != (train, dev)
+
+
+def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(60))
+    first = bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.25, settings=FEW)
+    split = tmp_path / "a" / "split"
+    again = bs.finetune(
+        "classify", base, tmp_path / "b", train=split / "train.jsonl", dev=split / "dev.jsonl", settings=FEW
+    )
+    weights = [(model.model_folder / "model.safetensors").read_bytes() for model in (first, again)]
+    assert weights[0] == weights[1]
+
+
+def test_sample_takes_that_many_rows_by_the_seed(base: bs.Model, tmp_path: Path) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(90))
+    model = bs.finetune(
+        "classify", base, tmp_path / "run", train=file, dev_share=0.2, sample=40, settings=FEW
+    )
+    train, dev = parts(tmp_path / "run")
+    assert (len(train), len(dev)) == (32, 8)
+    assert model.report["train_examples"] == 32
+
+
+def test_numbers_get_names_that_stay_with_the_model(base: bs.Model, tmp_path: Path) -> None:
+    ids = {"joy": "0", "fear": "1", "anger": "2"}
+    rows = [(text, ids[label]) for text, label in tiny_run.examples(30)]
+    model = bs.finetune(
+        "classify",
+        base,
+        tmp_path / "run",
+        train=tiny_run.table(tmp_path / "all.csv", rows),
+        dev_share=0.2,
+        label_names=["joy", "fear", "anger"],
+        settings=FEW,
+    )
+    assert model.labels == ["joy", "fear", "anger"]
+    assert bs.load(tmp_path / "run").predict(["kaba"])[0]["label"] in ids
+    named = tiny_run.table(tmp_path / "named.csv", tiny_run.examples(9, seed=4))
+    numbered = tiny_run.table(
+        tmp_path / "numbered.csv", [(text, ids[label]) for text, label in tiny_run.examples(9, seed=4)]
+    )
+    assert model.evaluate(named) == model.evaluate(numbered)
+
+
+def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=1))
+    first = bs.finetune("classify", base, tmp_path / "a", train=train, dev=dev, settings=FEW)
+    again = bs.finetune(
+        "classify", base, tmp_path / "b", train=train, dev=dev, recipe=tmp_path / "a" / "settings.yaml"
+    )
+    assert (tmp_path / "a" / "log.jsonl").read_bytes() == (tmp_path / "b" / "log.jsonl").read_bytes()
+    assert first.report["dev"] == again.report["dev"]
