@@ -391,7 +391,6 @@ def test_a_full_disk_anywhere_else(
     """Every write finds no room: exit 1, the sentence says so, and no file under its final name."""
     from bertsmith import disk
     from bertsmith.artifacts import folder as model_folders
-    from bertsmith.training import loop
 
     def no_room(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -400,7 +399,7 @@ def test_a_full_disk_anywhere_else(
     arguments: list[object] = pretrain(world, run)
     with monkeypatch.context() as patch:
         if what == "best":
-            patch.setattr(loop, "save_file", no_room)
+            patch.setattr(checkpoint, "save_file", no_room)
             arguments = finetune(world, run, world / "train.csv", world / "dev.csv")
         elif what == "settings":
             patch.setattr(disk.os, "replace", no_room)
