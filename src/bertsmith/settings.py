@@ -51,8 +51,9 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
+            said = first["msg"].removeprefix("Value error, ")
             raise InputError(
-                f"{place}: setting '{name}': {first['msg'][0].lower()}{first['msg'][1:]}"
+                f"{place}: setting '{name}': {said[0].lower()}{said[1:]}"
                 + (f" (got {first['input']!r})" if not isinstance(first["input"], dict) else ""),
                 f"'{name}' means: {meaning}" if (meaning := describe(cls, name)) else None,
             ) from None

@@ -98,3 +98,11 @@ def test_an_empty_recipe_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert Outer.from_file(tmp_path / "empty.yaml") == Outer()
     assert [name for name, _ in Outer.names()] == ["inner.rate", "inner.name", "inner.steps", "flag"]
+
+
+def test_one_budget_at_a_time() -> None:
+    from bertsmith.training.settings import TrainSettings
+
+    assert TrainSettings(max_steps=5).changed(["max_steps=none", "max_tokens=10"]).max_tokens == 10
+    with pytest.raises(InputError, match="max_steps and max_minutes are budgets both"):
+        TrainSettings(max_steps=5).changed(["max_minutes=1"])

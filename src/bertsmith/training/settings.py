@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bertsmith.settings import Settings
 from bertsmith.training.schedule import Shape
@@ -15,9 +15,7 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainSettings(Settings):
     """How long, how fast and how carefully a model is trained."""
 
-    max_steps: int | None = Field(
-        None, ge=1, description="updates to make; the first budget given here counts"
-    )
+    max_steps: int | None = Field(None, ge=1, description="updates to make; give one budget or none")
     max_tokens: int | None = Field(None, ge=1, description="tokens to train on, special ones included")
     max_minutes: float | None = Field(
         None, gt=0, description="minutes to train; turned into steps by measuring the first ones"
@@ -51,3 +49,12 @@ class TrainSettings(Settings):
     threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
     workers: int = Field(1, ge=0, description="threads that build batches ahead; 0 builds them in the loop")
     tensorboard: bool = Field(True, description="write TensorBoard curves beside log.jsonl")
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainSettings:
+        given = [
+            name for name in ("max_steps", "max_tokens", "max_minutes") if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are budgets both: set all but one to none")
+        return self

@@ -118,7 +118,7 @@ def pretrain(
     own = shards.tokenizer
     if tokenizer is not None:
         _same_tokenizer(tokenizer, own, shards)
-    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    assignments = [*(_only_minutes(minutes) if minutes is not None else []), *settings]
     resuming = resume and (out / SETTINGS).exists()
     if resuming:
         named = read_yaml(recipe) if recipe is not None else {}
@@ -156,6 +156,11 @@ def pretrain(
         tell=tell,
     )
     return _finished(out, chosen, source, encoder, objective, progress, unigram_loss)
+
+
+def _only_minutes(minutes: float) -> list[str]:
+    """A budget in minutes in place of a recipe's; beside one among the assignments it is refused."""
+    return ["train.max_steps=none", "train.max_tokens=none", f"train.max_minutes={minutes}"]
 
 
 def _resolved(

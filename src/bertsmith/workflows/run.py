@@ -43,9 +43,10 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     What was settled when the run began is not compared, so that the same command with --resume goes on.
     """
     kept = kind.from_file(out / SETTINGS)
-    asked = flat(kept.changed(assignments).model_dump(mode="json"))
-    settled = _BUDGETS | {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
-    changed = kept.changed([a for a in assignments if a.partition("=")[0].strip() not in settled])
+    compared = [a for a in assignments if a.partition("=")[0].strip() not in _BUDGETS]
+    asked = flat(kept.changed(compared).model_dump(mode="json"))
+    settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
+    changed = kept.changed([a for a in compared if a.partition("=")[0].strip() not in settled])
     before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
     for name, value in after.items():
         if value != before[name] and name not in FREE_ON_RESUME:
