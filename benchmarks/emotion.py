@@ -21,7 +21,7 @@ from torch import nn
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.tasks.classify import Classify, ClassifySettings, label_names, read
+from bertsmith.tasks.classify import Classify, ClassifySettings, label_names
 from bertsmith.tasks.task import EncodedRow, RowStream
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
@@ -92,7 +92,7 @@ def log_of(run: Path) -> list[dict[str, Any]]:
 
 def rows() -> tuple[list[EncodedRow], list[EncodedRow], list[str], Classify]:
     """The same encoded rows for both sides."""
-    train, dev = (read(file, TASK) for file in files())
+    train, dev = (Classify.read(file, TASK) for file in files())
     labels = label_names(train, None)
     base = bs.load(CHECKPOINT)
     head = Classify(base.folder.config, torch.Generator().manual_seed(SEED), labels, TASK)

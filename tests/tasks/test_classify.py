@@ -10,7 +10,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.tasks.classify import Classify, ClassifySettings, Example, label_id, label_names, read
+from bertsmith.tasks.classify import Classify, ClassifySettings, Example, label_id, label_names
 from bertsmith.tasks.task import EncodedRow, run_over
 
 
@@ -74,7 +74,7 @@ def test_pairs_become_two_segments(tmp_path: Path) -> None:
         intermediate_size=8,
     )
     head = Classify(config, torch.Generator(), ["x", "y"], settings)
-    rows = head.encode(read(file, settings), tokenizer, 64)
+    rows = head.encode(head.read(file, settings), tokenizer, 64)
     first = [tokenizer.tokens[i] for i in rows[0].ids]
     assert first == ["[CLS]", "kaba", "lode", "[SEP]", "migi", "[SEP]"]
     assert rows[0].segments == [0, 0, 0, 0, 1, 1]

@@ -20,9 +20,10 @@ def _pretrain_settings() -> type[Settings]:
 
 
 def _finetune_settings() -> type[Settings]:
-    from bertsmith.workflows.finetune import FinetuneSettings
+    from bertsmith.tasks.task import task_type
+    from bertsmith.workflows.finetune import settings_type
 
-    return FinetuneSettings
+    return settings_type(task_type("classify"))
 
 
 @click.command(cls=options.command_with_settings(_pretrain_settings))
@@ -100,7 +101,7 @@ def pretrain(
 
 
 @click.command(cls=options.command_with_settings(_finetune_settings))
-@click.argument("task", type=click.Choice(["classify"]))
+@click.argument("task", metavar="TASK")
 @click.option("--model", required=True, metavar="DIR|NAME", help="A run, a model folder or a published name.")
 @click.option(
     "--train", required=True, metavar="FILE", help="Labelled examples: csv, tsv or jsonl (.gz, .zst)."
@@ -141,7 +142,7 @@ def finetune(
     as_json: bool,
     **columns: str | None,
 ) -> None:
-    """Fine-tune a model for a TASK (classify) and keep the best epoch.
+    """Fine-tune a model for a TASK and keep the best epoch. Tasks: classify.
 
     \b
     Example:

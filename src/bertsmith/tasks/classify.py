@@ -5,6 +5,7 @@ From the user's file to the score: read, encode, head and loss, decode, score.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, Pooler
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import EncodedRow, RowBatch, run_over
+from bertsmith.tasks.task import EncodedRow, RowBatch, Task, run_over
 from bertsmith.text.tables import read_table
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -53,24 +54,6 @@ class Example:
     second: str | None
     label: str | None
     place: str
-
-
-def read(file: str | Path, settings: ClassifySettings, *, labelled: bool = True) -> list[Example]:
-    """The examples of a csv, tsv or jsonl file, in its order. InputError with file and line for what is amiss."""
-    table = read_table(file, delimiter=settings.delimiter, header=settings.header)
-    texts = table.column(settings.text_column, "--text-column")
-    seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
-    labels = table.column(settings.label_column, "--label-column") if labelled else None
-    examples = []
-    for i, row in enumerate(table):
-        place = f"{file}:{row.line}"
-        label = labels[i].strip() if labels else None
-        if label == "":
-            raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
-        examples.append(Example(texts[i], seconds[i] if seconds else None, label, place))
-    if not examples:
-        raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
-    return examples
 
 
 def label_names(examples: Sequence[Example], names: Sequence[str] | None) -> list[str]:
@@ -110,10 +93,14 @@ def _whole_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-class Classify(nn.Module):
-    """The head on the encoder, its loss, and what its outputs mean."""
+class Classify(Task):
+    """Pooler and classifier on the first token, as in the paper."""
 
     name = "classify"
+    architecture = "BertForSequenceClassification"
+    decides = "accuracy"
+    summary = ("accuracy", "macro_f1")
+    settings_type = ClassifySettings
 
     def __init__(
         self,
@@ -121,23 +108,76 @@ class Classify(nn.Module):
         generator: torch.Generator,
         labels: Sequence[str],
         settings: ClassifySettings,
+        *,
+        numbered: bool = False,
     ) -> None:
-        super().__init__()
-        self.labels, self.settings = list(labels), settings
+        super().__init__(config, generator, labels, settings, numbered=numbered)
         self.pooler = Pooler(config, generator)
         self.classifier = ClassHead(config, generator, len(labels))
+
+    @classmethod
+    def read(cls, file: str | Path, settings: ClassifySettings, *, labelled: bool = True) -> list[Example]:
+        """The rows of a csv, tsv or jsonl file, in its order. InputError with file and line for what is amiss."""
+        table = read_table(file, delimiter=settings.delimiter, header=settings.header)
+        texts = table.column(settings.text_column, "--text-column")
+        seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
+        labels = table.column(settings.label_column, "--label-column") if labelled else None
+        examples = []
+        for i, row in enumerate(table):
+            place = f"{file}:{row.line}"
+            label = labels[i].strip() if labels else None
+            if label == "":
+                raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
+            examples.append(Example(texts[i], seconds[i] if seconds else None, label, place))
+        if not examples:
+            raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
+        return examples
+
+    @classmethod
+    def of_texts(
+        cls, texts: Sequence[str], seconds: Sequence[str] | None, places: Sequence[str]
+    ) -> list[Example]:
+        """Examples without labels."""
+        others: Sequence[str | None] = seconds if seconds is not None else [None] * len(texts)
+        return [Example(*row) for row in zip(texts, others, [None] * len(texts), places, strict=True)]
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example], names: Sequence[str] | None) -> list[str]:
+        """The classes, as `label_names` orders them; each example must have one of them."""
+        labels = label_names(examples, names)
+        for example in examples:
+            label_id(example, labels, numbered=names is not None)
+        return labels
+
+    @classmethod
+    def as_row(cls, example: Example, settings: ClassifySettings) -> dict[str, Any]:
+        """Under the columns' own names."""
+        row: dict[str, Any] = {settings.text_column: example.text, settings.label_column: example.label}
+        if settings.second_column is not None:
+            row[settings.second_column] = example.second
+        return row
+
+    @property
+    def heads(self) -> dict[str, nn.Module]:
+        """Pooler and classifier."""
+        return {"pooler": self.pooler, "classifier": self.classifier}
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a second column was named."""
+        return self.settings.second_column is not None
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int) -> list[EncodedRow]:
         """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or the model's `longest`."""
         limit = min(longest, self.settings.max_length or longest)
         encodings = tokenizer.encode_many(
             [example.text for example in examples],
-            [example.second or "" for example in examples] if self.settings.second_column else None,
+            [example.second or "" for example in examples] if self.pairs else None,
             max_length=limit,
         )
         rows = []
         for example, encoding in zip(examples, encodings, strict=True):
-            target = -1 if example.label is None else label_id(example, self.labels, numbered=True)
+            target = -1 if example.label is None else label_id(example, self.labels, numbered=self.numbered)
             kept = sum(source is not None for source in encoding.sources)
             rows.append(EncodedRow(encoding.ids, encoding.segments, target, kept + encoding.cut, kept))
         return rows
@@ -210,3 +250,8 @@ class Classify(nn.Module):
             },
             "confusion": confusion_matrix(truth, guess, labels=ids).tolist(),
         }
+
+    def baseline(self, training: Sequence[EncodedRow], dev: Sequence[EncodedRow]) -> dict[str, float]:
+        """Always the most frequent label of the training rows."""
+        most = Counter(row.target for row in training).most_common(1)[0][0]
+        return {"accuracy": sum(row.target == most for row in dev) / max(1, len(dev))}

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, create_model
 
-from bertsmith import disk, draws
+from bertsmith import disk
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks import classify
-from bertsmith.tasks.classify import Classify, ClassifySettings, Example
-from bertsmith.tasks.task import EncodedRow, RowStream
+from bertsmith.tasks.task import EncodedRow, RowStream, Task, task_type
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.loop import Evaluation, Phase, fingerprint, train
+from bertsmith.training.loop import Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.examples import FileSettings, gather, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
@@ -37,20 +33,7 @@ from bertsmith.workflows.run import (
     write_whole,
 )
 
-TASKS = ("classify",)
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
-
-
-class FileSettings(Settings):
-    """Which examples a task is learnt from."""
-
-    train: str = Field("", description="the file of training examples")
-    dev: str | None = Field(None, description="the file that decides which epoch is kept")
-    dev_share: float | None = Field(
-        None, gt=0, lt=1, description="without a dev file: share of train to hold out"
-    )
-    sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
-    label_names: list[str] | None = Field(None, description="the labels' names in the order of their ids")
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -67,17 +50,10 @@ class FinetuneSettings(Settings):
 
     base: str = Field("", description="the model to start from: a run, a model folder or a published name")
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
-    task: ClassifySettings = Field(default_factory=ClassifySettings, description="the task")
+    task: Settings = Field(default_factory=Settings, description="the task")
     train: FinetuneTrainSettings = Field(
         default_factory=FinetuneTrainSettings, description="the training itself"
     )
-
-
-@dataclass(frozen=True)
-class _Examples:
-    train: list[Example]
-    dev: list[Example]
-    labels: list[str]
 
 
 def finetune(
@@ -104,90 +80,68 @@ def finetune(
 
     Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
     """
-    if task not in TASKS:
-        raise InputError(f"{task}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    out = Path(out)
+    out, kind = Path(out), task_type(task)
     base = model if isinstance(model, Model) else load(model)
     resuming = resume and (out / SETTINGS).exists()
-    values = read_yaml(recipe) if recipe is not None else {}
-    given: dict[str, Any] = {"train": str(train), "dev": None if dev is None else str(dev)}
-    given |= {"dev_share": dev_share, "sample": sample}
-    given |= {"label_names": None if label_names is None else list(label_names)}
-    given = {k: v for k, v in given.items() if v is not None}
-    if resuming:
-        named = [*as_assignments(values), *as_assignments({"files": given}), *settings]
-        chosen = settings_of_run(FinetuneSettings, out, named)
-    else:
-        refuse_existing(out)
-        chosen = FinetuneSettings.of(values, str(recipe or "settings")).changed(settings)
-        files = FileSettings.of(given, "files")
-        chosen = chosen.model_copy(update={"base": str(base.path), "files": files})
+    given = {
+        "train": str(train),
+        "dev": None if dev is None else str(dev),
+        "dev_share": dev_share,
+        "sample": sample,
+        "label_names": None if label_names is None else list(label_names),
+    }
+    chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     refuse_foreign(out / MODEL)
     precision, threads = prepare_machine(chosen.train, tell)
-    examples = _examples(chosen, out, tell, write=not resuming)
-    tokenizer = base.tokenizer
-    encoder, head = _build(base.folder, chosen, examples.labels, tell)
+    examples = gather(kind, chosen.files, chosen.task, chosen.train.seed)
+    if chosen.files.dev_share is not None and not resuming:
+        write_split(examples, kind, chosen.task, out / "split", tell)
+    encoder, head = _build(kind, base.folder, chosen, examples.labels, tell)
     longest = encoder.config.max_position_embeddings
-    train_rows = head.encode(examples.train, tokenizer, longest)
-    dev_rows = head.encode(examples.dev, tokenizer, longest)
-    _tell_of_texts(train_rows, tokenizer, tell)
+    rows = head.encode(examples.train, base.tokenizer, longest)
+    dev_rows = head.encode(examples.dev, base.tokenizer, longest)
+    _tell_of_texts(rows, base.tokenizer, tell)
     if not resuming:
-        chosen = _budgeted(chosen, train_rows, precision, threads)
+        chosen = _budgeted(chosen, rows, precision, threads)
         write_whole(out / SETTINGS, chosen.to_yaml())
 
     def measure() -> dict[str, float]:
         scores = head.score(head.decode(encoder, dev_rows), dev_rows)
-        return {name: scores[name] for name in ("accuracy", "macro_f1")}
+        return {name: scores[name] for name in head.summary}
 
+    stream = RowStream(rows, chosen.train.seed)
+    weights = disk.digest(base.model_folder / "model.safetensors")
     progress = _train(
         encoder,
         head,
-        [
-            Phase(
-                RowStream(train_rows, chosen.train.seed), chosen.train.max_steps or 1, chosen.train.batch_size
-            )
-        ],
+        [Phase(stream, chosen.train.max_steps or 1, chosen.train.batch_size)],
         chosen.train,
         out,
         title=f"finetune {task}",
         generator=encoder.generator,
-        fingerprint=fingerprint(
-            numbers(chosen),
-            _content(train_rows),
-            _content(dev_rows),
-            disk.digest(base.model_folder / "model.safetensors"),
-        ),
+        fingerprint=fingerprint(numbers(chosen), _content(rows), _content(dev_rows), weights),
         precision=precision,
-        evaluation=Evaluation(measure, best_by="accuracy"),
+        evaluation=Evaluation(measure, best_by=head.decides),
         resume=resume,
         tell=tell,
     )
-    report = {
-        "task": task,
-        "base": chosen.base,
-        "labels": examples.labels,
-        "train_examples": len(train_rows),
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 1),
-        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
-        "precision": chosen.train.precision,
-        "threads": chosen.train.threads,
-        "best_step": progress.best_step,
-        "majority": _majority(train_rows, dev_rows),
-        "dev": head.score(head.decode(encoder, dev_rows), dev_rows),
+    dev_scores = head.score(head.decode(encoder, dev_rows), dev_rows)
+    report = _report(chosen, head, progress, len(rows)) | {
+        "majority": head.baseline(rows, dev_rows),
+        "dev": dev_scores,
     }
     write_folder(
         out / MODEL,
         encoder.config,
-        {"encoder": encoder, "pooler": head.pooler, "classifier": head.classifier},
-        architecture="BertForSequenceClassification",
-        tokenizer=tokenizer,
-        labels=examples.labels,
+        {"encoder": encoder, **head.heads},
+        architecture=head.architecture,
+        tokenizer=base.tokenizer,
+        labels=head.labels,
         record={
             "task": task,
             "settings": chosen.task.model_dump(mode="json"),
-            "dev": {k: report["dev"][k] for k in ("accuracy", "macro_f1", "examples")},  # type: ignore[index]
+            "numbered": head.numbered,
+            "dev": {name: dev_scores[name] for name in (*head.summary, "examples")},
         },
     )
     write_report(out, report)
@@ -197,85 +151,66 @@ def finetune(
 _train = train  # `train` is also the name of the file of examples, which people know
 
 
-def _examples(chosen: FinetuneSettings, out: Path, tell: Callable[[str], None], *, write: bool) -> _Examples:
-    """Training and dev examples and the labels, from one file or from two."""
-    files, seed = chosen.files, chosen.train.seed
-    training = classify.read(files.train, chosen.task)
-    if files.sample is not None and files.sample < len(training):
-        order = draws.permutation(seed, "sample", len(training))[: files.sample]
-        training = [training[i] for i in sorted(order)]
-    labels = classify.label_names(training, files.label_names)
-    for example in training:
-        classify.label_id(example, labels, numbered=files.label_names is not None)
-    if files.dev is not None:
-        if files.dev_share is not None:
-            raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        development = classify.read(files.dev, chosen.task)
-    elif files.dev_share is not None:
-        training, development = _split(training, files.dev_share, seed)
-        if write:
-            for name, part in (("train", training), ("dev", development)):
-                write_whole(out / "split" / f"{name}.jsonl", _jsonl(part, chosen.task))
-            tell(
-                f"{len(training):,} examples to train on, {len(development):,} held out, both in {out / 'split'}"
-            )
-    else:
-        raise InputError(
-            f"{files.train}: there is no dev file",
-            "give one with --dev, or hold a part out with --dev-share 0.2",
-        )
-    for example in development:
-        classify.label_id(example, labels, numbered=files.label_names is not None)
-    return _Examples(training, development, labels)
+def settings_type(kind: type[Task]) -> type[FinetuneSettings]:
+    """The settings of a run of this task: the group `task` is the task's own."""
+    group: Any = (kind.settings_type, Field(default_factory=kind.settings_type, description="the task"))
+    return create_model("FinetuneSettings", __base__=FinetuneSettings, task=group)
 
 
-def _split(examples: list[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """Hold out a share of each label's examples, by the seed; sizes are exact and the order stays."""
-    from sklearn.model_selection import train_test_split
-
-    alone = [label for label, n in Counter(example.label for example in examples).items() if n == 1]
-    if alone:
-        place = next(example.place for example in examples if example.label == alone[0])
-        raise InputError(
-            f"{place}: the label '{alone[0]}' has this one example, which cannot be on both sides of a split",
-            "add examples of it, take it out, or give a dev file of your own with --dev",
-        )
-    try:
-        kept, held = train_test_split(
-            range(len(examples)),
-            test_size=share,
-            random_state=seed % 2**32,
-            stratify=[example.label for example in examples],
-        )
-    except ValueError:
-        raise InputError(
-            f"{len(examples)} examples cannot be split at --dev-share {share:g}: each side needs all labels",
-            "take a larger share, or add examples",
-        ) from None
-    return [examples[i] for i in sorted(kept)], [examples[i] for i in sorted(held)]
+def _settings(
+    kind: type[Task],
+    base: Model,
+    out: Path,
+    files: dict[str, Any],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    *,
+    resuming: bool,
+) -> FinetuneSettings:
+    """The run's settings: kept where it goes on; else of the recipe, the assignments and the files given."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    files = {name: value for name, value in files.items() if value is not None}
+    if resuming:
+        named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
+        return settings_of_run(settings_type(kind), out, named)
+    refuse_existing(out)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    return chosen.model_copy(update={"base": str(base.path), "files": FileSettings.of(files, "files")})
 
 
-def _jsonl(examples: Sequence[Example], task: ClassifySettings) -> str:
-    lines = []
-    for example in examples:
-        row = {task.text_column: example.text, task.label_column: example.label}
-        if task.second_column is not None and example.second is not None:
-            row[task.second_column] = example.second
-        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-    return "".join(lines)
+def _report(chosen: FinetuneSettings, head: Task, progress: Progress, examples: int) -> dict[str, Any]:
+    return {
+        "task": head.name,
+        "base": chosen.base,
+        "labels": head.labels,
+        "train_examples": examples,
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+        "precision": chosen.train.precision,
+        "threads": chosen.train.threads,
+        "best_step": progress.best_step,
+    }
 
 
 def _build(
-    base: ModelFolder, chosen: FinetuneSettings, labels: Sequence[str], tell: Callable[[str], None]
-) -> tuple[Encoder, Classify]:
-    """The base's encoder and pooler, and a new classifier drawn from the seed."""
+    kind: type[Task],
+    base: ModelFolder,
+    chosen: FinetuneSettings,
+    labels: Sequence[str],
+    tell: Callable[[str], None],
+) -> tuple[Encoder, Task]:
+    """The base's encoder and pooler, and the task's own head drawn from the seed."""
     generator = torch.Generator().manual_seed(chosen.train.seed)
     encoder = base.encoder(generator)
-    head = Classify(encoder.config, generator, labels, chosen.task)
-    if base.has("pooler"):
-        base.fill("pooler", head.pooler)
-    else:
-        tell(f"{base.path}: the base has no pooler, a new one is trained")
+    numbered = chosen.files.label_names is not None
+    head = kind(encoder.config, generator, labels, chosen.task, numbered=numbered)
+    if (pooler := head.heads.get("pooler")) is not None:
+        if base.has("pooler"):
+            base.fill("pooler", pooler)
+        else:
+            tell(f"{base.path}: the base has no pooler, a new one is trained")
     return encoder, head
 
 
@@ -316,12 +251,6 @@ def _budgeted(
         "threads": threads,
     }
     return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
-
-
-def _majority(training: Sequence[EncodedRow], development: Sequence[EncodedRow]) -> dict[str, float]:
-    """What always answering the most frequent training label would score on dev."""
-    most = Counter(row.target for row in training).most_common(1)[0][0]
-    return {"accuracy": sum(row.target == most for row in development) / max(1, len(development))}
 
 
 def _content(rows: Sequence[EncodedRow]) -> str:

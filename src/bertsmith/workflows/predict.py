@@ -18,9 +18,8 @@ from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.packed import Packed
-from bertsmith.tasks import classify
-from bertsmith.tasks.classify import Example
-from bertsmith.tasks.task import EncodedRow
+from bertsmith.settings import Settings
+from bertsmith.tasks.task import EncodedRow, Task, task_type
 from bertsmith.text.files import bare_suffix, read_lines
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -72,18 +71,22 @@ class Model:
         return head.eval()
 
     @cached_property
-    def _task(self) -> classify.Classify:
-        labels = self.folder.labels
+    def _task(self) -> Task:
+        labels, record = self.folder.labels, self.folder.record
         if labels is None:
             raise InputError(
                 f"{self.path}: this model was not fine-tuned for a task, it has no labels to predict",
-                f"fine-tune it: bertsmith finetune classify --model {self.path} --train FILE --dev FILE --out RUN",
+                f"fine-tune it: bertsmith finetune classify --model {self.path} "
+                "--train FILE --dev FILE --out RUN",
             )
-        values = self.folder.record.get("settings", {})
-        settings = classify.ClassifySettings.of(values, str(self.folder.path / "bertsmith.json"))
-        task = classify.Classify(self.folder.config, torch.Generator(), labels, settings)
-        self.folder.fill("pooler", task.pooler)
-        self.folder.fill("classifier", task.classifier)
+        # a classifier of another tool has no record of ours
+        kind = task_type(record.get("task", "classify"))
+        place = str(self.folder.path / "bertsmith.json")
+        settings = kind.settings_type.of(record.get("settings", {}), place)
+        numbered = bool(record.get("numbered", False))
+        task = kind(self.folder.config, torch.Generator(), labels, settings, numbered=numbered)
+        for prefix, head in task.heads.items():
+            self.folder.fill(prefix, head)
         return task.eval()
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
@@ -123,14 +126,11 @@ class Model:
 
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """One {"label", "score", "scores", "tokens", "tokens_read"} a text; `seconds` for tasks on pairs."""
-        if (seconds is not None) != (self._task.settings.second_column is not None):
-            wants = "pairs of texts" if self._task.settings.second_column else "single texts"
+        if (seconds is not None) != self._task.pairs:
+            wants = "pairs of texts" if self._task.pairs else "single texts"
             raise InputError(f"{self.path}: this model was trained on {wants}", f"give it {wants}")
-        others: Sequence[str | None] = seconds if seconds is not None else [None] * len(texts)
-        examples = [
-            Example(text, second, None, f"text {i + 1}")
-            for i, (text, second) in enumerate(zip(texts, others, strict=True))
-        ]
+        places = [f"text {i + 1}" for i in range(len(texts))]
+        examples = self._task.of_texts(texts, seconds, places)
         return [prediction for _, some in self._answered(examples) for prediction in some]
 
     def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
@@ -140,9 +140,10 @@ class Model:
         """
         settings = self._settings(columns)
         if bare_suffix(file) == ".txt" and not columns.get("text_column") and not columns.get("delimiter"):
-            examples = [Example(line, None, None, f"{file}:{number}") for number, line in read_lines(file)]
+            numbers, lines = zip(*read_lines(file), strict=True)
+            examples = self._task.of_texts(lines, None, [f"{file}:{number}" for number in numbers])
         else:
-            examples = classify.read(file, settings, labelled=False)
+            examples = self._task.read(file, settings, labelled=False)
         for _, some in self._answered(examples):
             yield from some
 
@@ -150,16 +151,14 @@ class Model:
         """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
         numbered = enumerate(lines, 1)
         while some := list(islice(numbered, _CHUNK)):
-            texts = [
-                Example(_decoded(line, place, number), None, None, f"{place}:{number}")
-                for number, line in some
-            ]
-            for _, answers in self._answered(texts):
+            places = [f"{place}:{number}" for number, _ in some]
+            texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
+            for _, answers in self._answered(self._task.of_texts(texts, None, places)):
                 yield from answers
 
     def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
-        """The task's score on a labelled file, as `Classify.score` gives it."""
-        examples = classify.read(file, self._settings(columns))
+        """The task's scores on a labelled file."""
+        examples = self._task.read(file, self._settings(columns))
         rows: list[EncodedRow] = []
         predictions: list[dict[str, Any]] = []
         for some_rows, some in self._answered(examples):
@@ -167,13 +166,11 @@ class Model:
             predictions += some
         return self._task.score(predictions, rows)
 
-    def _settings(self, columns: dict[str, Any]) -> classify.ClassifySettings:
+    def _settings(self, columns: dict[str, Any]) -> Settings:
         given = {name: value for name, value in columns.items() if value is not None}
-        return classify.ClassifySettings.of(self._task.settings.model_dump() | given, "columns")
+        return self._task.settings_type.of(self._task.settings.model_dump() | given, "columns")
 
-    def _answered(
-        self, examples: Sequence[Example]
-    ) -> Iterator[tuple[list[EncodedRow], list[dict[str, Any]]]]:
+    def _answered(self, examples: Sequence[Any]) -> Iterator[tuple[list[EncodedRow], list[dict[str, Any]]]]:
         longest = self.folder.config.max_position_embeddings
         encoded = (
             self._task.encode(examples[i : i + _CHUNK], self.tokenizer, longest)
@@ -220,10 +217,10 @@ def load(name: str | Path) -> Model:
     return Model(path, folder, report)
 
 
-def _decoded(line: bytes, place: str, number: int) -> str:
+def _decoded(line: bytes, place: str) -> str:
     try:
         return line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{place}:{number}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"
+            f"{place}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"
         ) from None
