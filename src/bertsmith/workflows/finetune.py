@@ -141,6 +141,9 @@ def finetune(
             "task": task,
             "settings": chosen.task.model_dump(mode="json"),
             "numbered": head.numbered,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "pretraining_tokens": base.folder.record.get("tokens"),
             "dev": {name: dev_scores[name] for name in (*head.summary, "examples")},
         },
     )
