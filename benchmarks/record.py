@@ -16,17 +16,20 @@ DATA = HERE.parent.parent / "shared" / "data"
 RESULTS = HERE / "RESULTS.md"
 
 
-def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
-    """What `measure` gave for this key, now or in an earlier run of the script: work/NAME.jsonl keeps it."""
+def recorded(name: str) -> dict[str, Any]:
+    """What earlier runs of a script measured, by key: the lines of work/NAME.jsonl."""
     file = WORK / f"{name}.jsonl"
-    if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            known = json.loads(line)
-            if known["key"] == key:
-                return known["value"]
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return {known["key"]: known["value"] for known in map(json.loads, lines)}
+
+
+def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
+    """What `measure` gave for this key, now or in an earlier run of the script."""
+    if key in (known := recorded(name)):
+        return known[key]
     value = measure()
     WORK.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as out:
+    with (WORK / f"{name}.jsonl").open("a", encoding="utf-8") as out:
         out.write(json.dumps({"key": key, "value": value}) + "\n")
     return value
 

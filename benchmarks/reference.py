@@ -14,48 +14,41 @@ from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.data.batches import DataSettings, PairBatch, PairStream, special_ids, split_documents
+from bertsmith.data.batches import PairBatch, PairStream, special_ids, split_documents
 from bertsmith.data.shards import Shards
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.models.config import preset
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.pretrain import PretrainSettings, first_weights
 from record import WORK
 
 
-def first_weights(config: ModelConfig, seed: int) -> tuple[Encoder, MlmNsp]:
-    """What a run of ours with this seed starts from."""
-    encoder = Encoder(config, torch.Generator().manual_seed(seed))
-    return encoder, MlmNsp(config, encoder.generator)
+def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
+    """The settings of a bert-mini-uncased run on these shards, with `--set` assignments."""
+    sizes = preset("bert-mini-uncased", vocab_size=shards.tokenizer.vocab_size).model_dump()
+    return PretrainSettings.of({"model": sizes}, "benchmark").changed(assignments)
 
 
-def reference_of(config: ModelConfig, seed: int) -> nn.Module:
+def reference_of(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
     """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
     from transformers import BertForPreTraining
 
-    encoder, heads = first_weights(config, seed)
+    encoder, heads = first_weights(chosen, counts)
     modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
-    folder = write_folder(WORK / "first-weights", config, modules, architecture="BertForPreTraining")
+    folder = write_folder(WORK / "first-weights", chosen.model, modules, architecture="BertForPreTraining")
     model, report = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
     if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         raise RuntimeError(f"the folder does not load cleanly: {report}")
     return model
 
 
-def streams(shards: Shards, settings: DataSettings, seed: int) -> tuple[PairStream, PairStream]:
+def streams(shards: Shards, chosen: PretrainSettings) -> tuple[PairStream, PairStream]:
     """Training and held-out instances, as the pre-training workflow makes them."""
-    tokenizer = shards.tokenizer
-    ids = special_ids(
-        tokenizer.cls_id,
-        tokenizer.sep_id,
-        tokenizer.mask_id,
-        sorted(tokenizer.special_ids),
-        tokenizer.vocab_size,
-    )
+    words, data = shards.tokenizer, chosen.data
+    ids = special_ids(words.cls_id, words.sep_id, words.mask_id, sorted(words.special_ids), words.vocab_size)
     return tuple(  # type: ignore[return-value]
-        PairStream(shards, documents, ids, settings, length=settings.sequence_length, seed=seed)
-        for documents in split_documents(shards.hashes, settings.held_out)
+        PairStream(shards, documents, ids, data, length=data.sequence_length, seed=chosen.train.seed)
+        for documents in split_documents(shards.hashes, data.held_out)
     )
 
 
@@ -110,7 +103,8 @@ class Trainer:
         self.step += 1
         inputs = padded(batch)
         labels, pairs = inputs.pop("labels"), inputs.pop("next_sentence_label")
-        out = self.model(**inputs, labels=labels, next_sentence_label=pairs)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            out = self.model(**inputs, labels=labels, next_sentence_label=pairs)
         out.loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         set_rate(self.optimizer, self.step, self.settings)
