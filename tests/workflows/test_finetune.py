@@ -93,3 +93,13 @@ def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> 
     )
     assert (tmp_path / "a" / "log.jsonl").read_bytes() == (tmp_path / "b" / "log.jsonl").read_bytes()
     assert first.report["dev"] == again.report["dev"]
+
+
+def test_a_label_with_one_example_is_learnt_and_told(base: bs.Model, tmp_path: Path) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(30), ("kaba", "awe")])
+    told: list[str] = []
+    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=FEW, tell=told.append)
+    train, dev = parts(tmp_path / "run")
+    assert (len(train), len(dev)) == (25, 6)
+    assert [row["label"] for row in train].count("awe") == 1
+    assert any("one example: awe" in line for line in told)

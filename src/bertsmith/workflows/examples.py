@@ -66,29 +66,32 @@ def write_split(
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
     tell(f"{len(examples.train):,} examples to train on, {len(examples.dev):,} held out, both in {folder}")
+    rare = {example.label for example in examples.train} - {example.label for example in examples.dev}
+    if rare:
+        tell(f"not among those held out, since each has one example: {', '.join(sorted(map(str, rare)))}")
 
 
 def _split(examples: list[Example], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """Hold out a share of each label's examples, by the seed; sizes are exact and the order stays."""
+    """Hold out a share of each label's examples, by the seed; sizes are exact and the order stays.
+
+    A label with one example keeps it on the training side.
+    """
     from sklearn.model_selection import train_test_split
 
-    alone = [label for label, n in Counter(example.label for example in examples).items() if n == 1]
-    if alone:
-        place = next(example.place for example in examples if example.label == alone[0])
-        raise InputError(
-            f"{place}: the label '{alone[0]}' has this one example, which cannot be on both sides of a split",
-            "add examples of it, take it out, or give a dev file of your own with --dev",
-        )
+    times = Counter(example.label for example in examples)
+    several = [i for i, example in enumerate(examples) if times[example.label] > 1]
     try:
-        kept, held = train_test_split(
-            range(len(examples)),
-            test_size=share,
+        _, held = train_test_split(
+            several,
+            test_size=round(share * len(examples)),
             random_state=seed % 2**32,
-            stratify=[example.label for example in examples],
+            stratify=[examples[i].label for i in several],
         )
     except ValueError:
         raise InputError(
             f"{len(examples)} examples cannot be split at --dev-share {share:g}: each side needs all labels",
             "take a larger share, or add examples",
         ) from None
-    return [examples[i] for i in sorted(kept)], [examples[i] for i in sorted(held)]
+    out = set(held)
+    kept = [example for i, example in enumerate(examples) if i not in out]
+    return kept, [examples[i] for i in sorted(out)]
