@@ -90,33 +90,22 @@ def describe() -> Machine:
 
 
 @cache
-def choose_precision(device: str = "cpu") -> PrecisionChoice:
+def choose_precision() -> PrecisionChoice:
     """bf16 where its matrix product is really faster here, fp32 elsewhere; a probe of some 50 ms, once."""
     import torch
 
     def rate(dtype: torch.dtype) -> float:
-        a = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype, device=device)
+        a = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
         torch.mm(a, a)
         products, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < _PROBE_SECONDS:
             torch.mm(a, a)
-            if device != "cpu":
-                torch.cuda.synchronize()
             products += 1
         return products * 2 * _PROBE_SIZE**3 / (time.perf_counter() - begin) / 1e9
 
-    if device != "cpu" and not torch.cuda.is_bf16_supported():
-        return PrecisionChoice("fp32", "this GPU has no bf16 units")
     full, half = rate(torch.float32), rate(torch.bfloat16)
     measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here, an fp32 one at {full:,.0f}"
     return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
-
-
-def choose_device() -> str:
-    """'cuda' where torch sees a GPU, else 'cpu'."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def prepare_process(threads: int | None = None) -> int:

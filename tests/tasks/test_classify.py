@@ -142,3 +142,34 @@ def test_rows_come_back_in_their_order() -> None:
     rows = [EncodedRow([7] * n, [0] * n, -1, n, n) for n in (5, 3000, 2, 9, 2500, 1)]
     lengths = run_over(rows, lambda batch: batch.packed.lengths[:, None])
     assert lengths[:, 0].tolist() == [5, 3000, 2, 9, 2500, 1]
+
+
+def test_names_that_are_numbers_are_names_only() -> None:
+    assert label_id(example("2"), ["1", "2"], numbered=True) == 1
+    with pytest.raises(InputError, match="the label '0' is unknown"):
+        label_id(example("0"), ["1", "2"], numbered=True)
+
+
+def test_labels_equal_as_numbers_have_one_order() -> None:
+    assert label_names([example(label) for label in ("1", "01", "0")], None) == ["0", "01", "1"]
+
+
+def test_any_label_and_a_single_one_can_be_scored(moods: bs.Model) -> None:
+    config = moods.folder.config
+    labels = ["accuracy", "macro avg"]
+    head = Classify(config, torch.Generator(), labels, ClassifySettings())
+    rows = [EncodedRow([2, 3], [0, 0], 0, 1, 1)] * 3
+    scores = head.score([{"label": "accuracy"}] * 3, rows)
+    assert scores["classes"]["accuracy"]["support"] == 3
+    assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
+
+
+def test_one_text_alone_is_refused(moods: bs.Model) -> None:
+    with pytest.raises(InputError, match="takes a list of texts"):
+        moods.predict("kaba lode")
+
+
+def test_a_file_without_lines_is_refused(moods: bs.Model, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(InputError, match="empty"):
+        list(moods.predict_file(tmp_path / "empty.txt"))

@@ -10,6 +10,7 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.errors import InputError
 
 FEW = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
 
@@ -103,3 +104,49 @@ def test_a_label_with_one_example_is_learnt_and_told(base: bs.Model, tmp_path: P
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
     assert any("one example: awe" in line for line in told)
+
+
+def test_a_model_of_pairs_takes_no_single_texts(base: bs.Model, tmp_path: Path) -> None:
+    rows = [(f"{text},{text}", label) for text, label in tiny_run.examples(12)]
+    file = tiny_run.table(tmp_path / "pairs.csv", rows, header="text,other,label")
+    settings = [*FEW, "task.second_column=other"]
+    model = bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=settings)
+    assert len(model.predict(["kaba"], ["lode"])) == 1
+    (tmp_path / "lines.txt").write_text("kaba\n")
+    for call in (
+        lambda: model.predict(["kaba"]),
+        lambda: list(model.predict_file(tmp_path / "lines.txt")),
+        lambda: list(model.predict_lines([b"kaba\n"], "standard input")),
+    ):
+        with pytest.raises(InputError, match="trained on pairs"):
+            call()
+
+
+def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, tmp_path: Path) -> None:
+    rows = tiny_run.examples(30)
+    semi = tmp_path / "semi.csv"
+    semi.write_text("text;label\n" + "".join(f"{text};{label}\n" for text, label in rows))
+    settings = [*FEW, "task.delimiter=;"]
+    model = bs.finetune("classify", base, tmp_path / "run", train=semi, dev_share=0.2, settings=settings)
+    tabs = tmp_path / "rows.tsv"
+    tabs.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    split = tmp_path / "run" / "split"
+    assert model.evaluate(split / "dev.jsonl")["examples"] == 6
+    assert model.evaluate(tabs) == model.evaluate(semi)
+
+
+def test_files_may_be_set_and_stand_in_a_recipe(base: bs.Model, tmp_path: Path) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(60))
+    settings = [*FEW, "files.sample=20"]
+    model = bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=settings)
+    assert model.report["train_examples"] == 14
+    again = bs.finetune("classify", base, tmp_path / "b", train=file, recipe=tmp_path / "a" / "settings.yaml")
+    assert again.report["dev"] == model.report["dev"]
+    with pytest.raises(InputError, match="base=elsewhere"):
+        bs.finetune("classify", base, tmp_path / "c", train=file, dev_share=0.3, settings=["base=elsewhere"])
+
+
+def test_a_sample_without_a_rare_label_still_knows_it(base: bs.Model, tmp_path: Path) -> None:
+    file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(60), ("kaba", "awe")])
+    model = bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, sample=9, settings=FEW)
+    assert model.labels == ["anger", "awe", "fear", "joy"]

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+from contextlib import suppress
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -64,6 +67,8 @@ def bertsmith() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         bertsmith(prog_name="bertsmith", standalone_mode=False)
         sys.stdout.flush()
@@ -88,6 +93,12 @@ def main() -> NoReturn:
         _tell("there is not enough memory", "lower train.batch_size, or choose a smaller preset")
         sys.exit(MachineError.exit_code)
     sys.exit(0)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave as an exception does, so that nothing half-written stays. Training has a handler that saves."""
+    _tell("stopped", None, label="")
+    sys.exit(128 + number)
 
 
 def _of_system(error: OSError) -> tuple[str, str | None]:

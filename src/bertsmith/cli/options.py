@@ -43,7 +43,10 @@ def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Comm
         def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             with formatter.section("Settings (--set NAME=VALUE)"):
                 rows = [
-                    (name, f"{field.description} [{_shown(field.get_default(call_default_factory=True))}]")
+                    (
+                        name,
+                        f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]",
+                    )
                     for name, field in find().names()
                 ]
                 formatter.write_dl(rows)
@@ -51,7 +54,9 @@ def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Comm
     return WithSettings
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    if name.startswith("model."):
+        return "of the preset"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -28,11 +28,16 @@ def _finetune_settings() -> type[Settings]:
 
 @click.command(cls=options.command_with_settings(_pretrain_settings))
 @click.argument("recipe", required=False)
-@click.option("--preset", default="bert-mini-uncased", show_default=True, help="Sizes of the model.")
+@click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), metavar="M", help="How long to train.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    metavar="M",
+    help="How long to train; evaluations come on top.",
+)
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
 )
@@ -41,7 +46,7 @@ def _finetune_settings() -> type[Settings]:
 @options.as_json
 def pretrain(
     recipe: str | None,
-    preset: str,
+    preset: str | None,
     tokenizer: str | None,
     data: str,
     out: str,

@@ -10,6 +10,8 @@ import click
 
 from bertsmith.cli import options
 
+_CONFUSION = 8  # labels of which a confusion matrix fits a terminal
+
 
 def _with_columns(command: Any) -> Any:
     """Options that say where texts and labels stand; by default as in the training file."""
@@ -58,6 +60,10 @@ def evaluate(run: str, data: str, as_json: bool, **columns: str | None) -> None:
             for label, row in scores["classes"].items()
         ],
     )
+    labels = list(scores["classes"])
+    if len(labels) <= _CONFUSION:
+        rows = [(label, *map(str, row)) for label, row in zip(labels, scores["confusion"], strict=True)]
+        console.result_table("", ["truth, down; prediction, across", *labels], rows)
     if scores["cut_texts"]:
         console.note(f"{scores['cut_texts']:,} texts were cut; {scores['cut_tokens']:,} tokens were not read")
 
@@ -165,7 +171,8 @@ def info(folder: str | None, as_json: bool) -> None:
         list(config.items()),
     )
     console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
-    record = {k: v for k, v in document["record"].items() if k not in ("weights_sha256", "settings")}
+    hidden = ("weights_sha256", "settings", "numbered")
+    record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
     if document["labels"]:
         record = {"labels": ", ".join(document["labels"]), **record}
     if record:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from bertsmith.data.masks import Masker
@@ -50,6 +50,12 @@ class DataSettings(Settings):
     held_out_instances: int = Field(
         1024, ge=1, description="instances of the held-out documents to evaluate on"
     )
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> DataSettings:
+        if abs(sum(self.mask_split) - 1) > 1e-6:
+            raise ValueError(f"mask_split {list(self.mask_split)} does not sum to 1")
+        return self
 
 
 class TokenShards(Corpus, Protocol):
@@ -200,21 +206,21 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float) -> tuple[Ints, 
     """Documents to train on and documents held out: those whose hash falls into the lowest share.
 
     Equal documents fall on the same side, and a document keeps its side when others come or go. With a share
-    above 0 at least the two of lowest hash are held out and the two of highest hash kept, since pairs need two
-    documents.
+    above 0 at least those of the two lowest hashes are held out and those of the two highest kept, since
+    pairs need two documents.
     """
     if held_out == 0:
         check_documents(len(hashes))
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
-    if len(hashes) < 4:
+    different = np.unique(hashes)
+    if len(different) < 4:
         raise InputError(
-            f"a corpus of {len(hashes)} cannot be split: two documents to train on and two to hold out are needed",
+            f"different documents: {len(different)}; two documents to train on and two to hold out are needed",
             "give more documents (a blank line stands between two), or set data.held_out=0",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
-    order = np.argsort(hashes, kind="stable")
-    out[order[:2]] = True
-    out[order[-2:]] = False
+    out |= hashes <= different[1]
+    out &= hashes < different[-2]
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 

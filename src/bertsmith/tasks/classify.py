@@ -72,20 +72,25 @@ def label_names(examples: Sequence[Example], names: Sequence[str] | None) -> lis
             "a classifier needs at least two; is this the label column? (--label-column)",
         )
     if all(_whole_number(label) for label in found):
-        return sorted(found, key=int)
+        return sorted(found, key=lambda label: (int(label), label))
     return sorted(found)
 
 
 def label_id(example: Example, labels: Sequence[str], *, numbered: bool) -> int:
-    """The id of an example's label. numbered: the data may give ids (0, 1, …) in place of names."""
+    """The id of an example's label. numbered: the data may give ids (0, 1, …) in place of names.
+
+    Names that are numbers themselves are names only: nobody could tell the name 1 from the id 1.
+    """
     label = example.label
     if label in labels:
         return labels.index(label)
-    if numbered and label is not None and _whole_number(label) and 0 <= int(label) < len(labels):
+    words = not any(_whole_number(name) for name in labels)
+    if numbered and words and label is not None and _whole_number(label) and 0 <= int(label) < len(labels):
         return int(label)
     known = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
     raise InputError(
-        f"{example.place}: the label '{label}' is unknown", f"the model's labels are: {known}; mend the row"
+        f"{example.place}: the label '{label}' is unknown",
+        f"the model's labels are: {known}; mend the row, or name another column with --label-column",
     )
 
 
@@ -220,33 +225,32 @@ class Classify(Task):
         """
         from sklearn.metrics import (
             accuracy_score,
-            classification_report,
             confusion_matrix,
             matthews_corrcoef,
+            precision_recall_fscore_support,
         )
 
         ids = list(range(len(self.labels)))
         truth = [row.target for row in rows]
         guess = [self.labels.index(prediction["label"]) for prediction in predictions]
-        table = classification_report(
-            truth, guess, labels=ids, target_names=self.labels, output_dict=True, zero_division=0
-        )
+        of_each = precision_recall_fscore_support(truth, guess, labels=ids, zero_division=0)
+        f1, support = of_each[2], of_each[3]
+        names = ("precision", "recall", "f1")
         return {
             "accuracy": float(accuracy_score(truth, guess)),
-            "macro_f1": float(table["macro avg"]["f1-score"]),
-            "weighted_f1": float(table["weighted avg"]["f1-score"]),
-            "matthews": float(matthews_corrcoef(truth, guess)),
+            "macro_f1": float(f1.mean()),
+            "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
+            # of one label alone there is nothing to correlate with
+            "matthews": float(matthews_corrcoef(truth, guess)) if len({*truth, *guess}) > 1 else 0.0,
             "examples": len(rows),
             "cut_texts": sum(row.kept < row.tokens for row in rows),
             "cut_tokens": sum(row.tokens - row.kept for row in rows),
             "classes": {
                 label: {
-                    "precision": float(table[label]["precision"]),
-                    "recall": float(table[label]["recall"]),
-                    "f1": float(table[label]["f1-score"]),
-                    "support": int(table[label]["support"]),
+                    **{name: float(of_each[k][i]) for k, name in enumerate(names)},
+                    "support": int(support[i]),
                 }
-                for label in self.labels
+                for i, label in enumerate(self.labels)
             },
             "confusion": confusion_matrix(truth, guess, labels=ids).tolist(),
         }

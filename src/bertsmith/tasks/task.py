@@ -10,10 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith import draws
@@ -188,6 +191,7 @@ class RowStream:
 
     def __init__(self, rows: Sequence[EncodedRow], seed: int) -> None:
         self._rows, self._seed = rows, seed
+        self._order = lru_cache(2)(self._order_of)  # a worker may stand in the next epoch already
 
     def size(self, epoch: int) -> int:
         """Rows in an epoch."""
@@ -195,8 +199,10 @@ class RowStream:
 
     def batch(self, epoch: int, start: int, stop: int) -> RowBatch:
         """Rows [start, stop) of the epoch's order."""
-        order = draws.permutation(self._seed, "examples", len(self._rows), epoch)[start:stop]
-        return pack([self._rows[i] for i in order], epoch, start)
+        return pack([self._rows[i] for i in self._order(epoch)[start:stop]], epoch, start)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        return draws.permutation(self._seed, "examples", len(self._rows), epoch)
 
 
 def run_over(rows: Sequence[EncodedRow], forward: Callable[[RowBatch], Tensor]) -> Tensor:

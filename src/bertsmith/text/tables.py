@@ -72,7 +72,7 @@ def read_table(path: str | Path, *, delimiter: str | None = None, header: bool =
     file, and what `read_lines` raises.
     """
     suffix = bare_suffix(path)
-    if suffix == ".jsonl" and delimiter is None:
+    if suffix == ".jsonl":
         return _of_jsonl(path)
     delimiter = delimiter or _DELIMITERS.get(suffix)
     if delimiter is None:

@@ -42,10 +42,10 @@ class Examples:
 def gather(kind: type[Task], files: FileSettings, settings: Any, seed: int) -> Examples:
     """The task's examples from one file or from two. A sample and a split depend on the seed alone."""
     training = kind.read(files.train, settings)
+    labels = kind.labels_of(training, files.label_names)  # of the whole file: a sample may miss a rare one
     if files.sample is not None and files.sample < len(training):
         order = draws.permutation(seed, "sample", len(training))[: files.sample]
         training = [training[i] for i in sorted(order)]
-    labels = kind.labels_of(training, files.label_names)
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")

@@ -90,6 +90,8 @@ def finetune(
         "sample": sample,
         "label_names": None if label_names is None else list(label_names),
     }
+    if resume and not resuming:
+        tell(f"there is no run in {out} to go on with; a new one starts")
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     refuse_foreign(out / MODEL)
     precision, threads = prepare_machine(chosen.train, tell)
@@ -177,8 +179,11 @@ def _settings(
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
     refuse_existing(out)
+    values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
-    return chosen.model_copy(update={"base": str(base.path), "files": FileSettings.of(files, "files")})
+    if chosen.base != str(base.path):
+        raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
+    return chosen
 
 
 def _report(chosen: FinetuneSettings, head: Task, progress: Progress, examples: int) -> dict[str, Any]:

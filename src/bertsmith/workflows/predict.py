@@ -34,8 +34,8 @@ class Model:
     """
 
     path: Path
-    folder: ModelFolder
-    report: dict[str, Any] = field(default_factory=dict)
+    folder: ModelFolder = field(repr=False)
+    report: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def model_folder(self) -> Path:
@@ -55,7 +55,8 @@ class Model:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
-        encoder = self.folder.encoder()
+        with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
+            encoder = self.folder.encoder()
         encoder.eval()
         return encoder
 
@@ -66,8 +67,9 @@ class Model:
                 f"{self.path}: this model has no masked-LM head, it cannot fill a mask",
                 "use a pre-trained run (bertsmith pretrain)",
             )
-        head = MaskedHead(self.folder.config, torch.Generator())
-        self.folder.fill("masked", head)
+        with torch.inference_mode(False):
+            head = MaskedHead(self.folder.config, torch.Generator())
+            self.folder.fill("masked", head)
         return head.eval()
 
     @cached_property
@@ -84,9 +86,10 @@ class Model:
         place = str(self.folder.path / "bertsmith.json")
         settings = kind.settings_type.of(record.get("settings", {}), place)
         numbered = bool(record.get("numbered", False))
-        task = kind(self.folder.config, torch.Generator(), labels, settings, numbered=numbered)
-        for prefix, head in task.heads.items():
-            self.folder.fill(prefix, head)
+        with torch.inference_mode(False):
+            task = kind(self.folder.config, torch.Generator(), labels, settings, numbered=numbered)
+            for prefix, head in task.heads.items():
+                self.folder.fill(prefix, head)
         return task.eval()
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
@@ -117,7 +120,7 @@ class Model:
                     {
                         "token": (token := self.tokenizer.tokens[i]),
                         "score": score,
-                        "text": text[:start] + token.removeprefix("##") + text[end:],
+                        "text": _filled(text, start, end, token),
                     }
                     for score, i in zip(scores, ids, strict=True)
                 ]
@@ -126,9 +129,11 @@ class Model:
 
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """One {"label", "score", "scores", "tokens", "tokens_read"} a text; `seconds` for tasks on pairs."""
-        if (seconds is not None) != self._task.pairs:
-            wants = "pairs of texts" if self._task.pairs else "single texts"
-            raise InputError(f"{self.path}: this model was trained on {wants}", f"give it {wants}")
+        if isinstance(texts, str):
+            raise InputError(
+                f"predict takes a list of texts, not {texts!r} alone", "put it in brackets: [text]"
+            )
+        self._check_kind(pairs=seconds is not None)
         places = [f"text {i + 1}" for i in range(len(texts))]
         examples = self._task.of_texts(texts, seconds, places)
         return [prediction for _, some in self._answered(examples) for prediction in some]
@@ -138,10 +143,14 @@ class Model:
 
         columns: settings of the task to change, such as text_column or delimiter.
         """
-        settings = self._settings(columns)
+        settings = self._settings(columns, file)
         if bare_suffix(file) == ".txt" and not columns.get("text_column") and not columns.get("delimiter"):
-            numbers, lines = zip(*read_lines(file), strict=True)
-            examples = self._task.of_texts(lines, None, [f"{file}:{number}" for number in numbers])
+            self._check_kind(pairs=False)
+            lines = list(read_lines(file))
+            if not lines:
+                raise InputError(f"{file}: this file is empty", "give a text a line")
+            places = [f"{file}:{number}" for number, _ in lines]
+            examples = self._task.of_texts([line for _, line in lines], None, places)
         else:
             examples = self._task.read(file, settings, labelled=False)
         for _, some in self._answered(examples):
@@ -149,6 +158,7 @@ class Model:
 
     def predict_lines(self, lines: Iterable[bytes], place: str) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
+        self._check_kind(pairs=False)
         numbered = enumerate(lines, 1)
         while some := list(islice(numbered, _CHUNK)):
             places = [f"{place}:{number}" for number, _ in some]
@@ -158,7 +168,7 @@ class Model:
 
     def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file."""
-        examples = self._task.read(file, self._settings(columns))
+        examples = self._task.read(file, self._settings(columns, file))
         rows: list[EncodedRow] = []
         predictions: list[dict[str, Any]] = []
         for some_rows, some in self._answered(examples):
@@ -166,8 +176,16 @@ class Model:
             predictions += some
         return self._task.score(predictions, rows)
 
-    def _settings(self, columns: dict[str, Any]) -> Settings:
+    def _check_kind(self, *, pairs: bool) -> None:
+        if pairs != self._task.pairs:
+            wants = "pairs of texts" if self._task.pairs else "single texts"
+            raise InputError(f"{self.path}: this model was trained on {wants}", f"give it {wants}")
+
+    def _settings(self, columns: dict[str, Any], file: str | Path) -> Settings:
+        """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
+        if bare_suffix(file) == ".tsv":
+            given.setdefault("delimiter", None)
         return self._task.settings_type.of(self._task.settings.model_dump() | given, "columns")
 
     def _answered(self, examples: Sequence[Any]) -> Iterator[tuple[list[EncodedRow], list[dict[str, Any]]]]:
@@ -215,6 +233,13 @@ def load(name: str | Path) -> Model:
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
     return Model(path, folder, report)
+
+
+def _filled(text: str, start: int, end: int, token: str) -> str:
+    """The text with a token in place of [start, end); one that goes on a word is joined to it."""
+    if token.startswith("##"):
+        return text[:start].rstrip() + token.removeprefix("##") + text[end:]
+    return text[:start] + token + text[end:]
 
 
 def _decoded(line: bytes, place: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from bertsmith.data.batches import (
 from bertsmith.data.plan import Ints
 from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models import config as presets
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.settings import Settings, read_yaml
@@ -42,6 +43,7 @@ from bertsmith.training.loop import (
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
+    BUDGETS,
     MODEL,
     SETTINGS,
     as_assignments,
@@ -53,7 +55,9 @@ from bertsmith.workflows.run import (
     write_whole,
 )
 
+_PRESET = "bert-mini-uncased"
 _EVALUATION_BATCH = 64
+_UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
@@ -92,7 +96,7 @@ def pretrain(
     data: Shards | str | Path,
     out: str | Path,
     *,
-    preset: str = "bert-mini-uncased",
+    preset: str | None = None,
     recipe: str | Path | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
@@ -103,9 +107,10 @@ def pretrain(
     """Pre-train a BERT on prepared shards with masked LM and next sentence.
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
-    model/ (the field's layout), report.json. preset: sizes of the model; the vocabulary's size comes from the
-    data. recipe: YAML of settings; `settings`: assignments like "train.max_steps=500", which win. minutes: a
-    budget, turned into a number of updates by measuring a few. tokenizer: only checked against the data's.
+    model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
+    bert-mini-uncased); the vocabulary's size comes from the data. recipe: YAML of settings; `settings`:
+    assignments like "train.max_steps=500", which win. minutes: a budget, turned into a number of updates by
+    measuring a few. tokenizer: only checked against the data's.
     resume: go on from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
     otherwise are refused.
 
@@ -118,15 +123,17 @@ def pretrain(
     own = shards.tokenizer
     if tokenizer is not None:
         _same_tokenizer(tokenizer, own, shards)
-    assignments = [*(_only_minutes(minutes) if minutes is not None else []), *settings]
+    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    sizes, values = _sizes(preset, recipe)
     resuming = resume and (out / SETTINGS).exists()
     if resuming:
-        named = read_yaml(recipe) if recipe is not None else {}
-        named.pop("preset", None)
-        chosen = settings_of_run(PretrainSettings, out, [*as_assignments(named), *assignments])
+        asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
+        chosen = settings_of_run(PretrainSettings, out, asked)
     else:
         refuse_existing(out)
-        chosen = _resolved(preset, recipe, assignments, own)
+        if resume:
+            tell(f"there is no run in {out} to go on with; a new one starts")
+        chosen = _resolved(sizes or presets.preset(_PRESET).model_dump(), values, recipe, assignments, own)
     refuse_foreign(out / MODEL)
     _check_length(chosen)
     precision, threads = prepare_machine(chosen.train, tell)
@@ -140,6 +147,7 @@ def pretrain(
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, counts)
     phases = _phases(chosen, source)
+    _tell_of_labels(_stream(source, chosen, chosen.data.sequence_length).plan(0).counts, tell)
     measure, unigram_loss = _evaluation(chosen, source, encoder, objective, counts)
     progress = train(
         encoder,
@@ -158,31 +166,39 @@ def pretrain(
     return _finished(out, chosen, source, encoder, objective, progress, unigram_loss)
 
 
-def _only_minutes(minutes: float) -> list[str]:
-    """A budget in minutes in place of a recipe's; beside one among the assignments it is refused."""
-    return ["train.max_steps=none", "train.max_tokens=none", f"train.max_minutes={minutes}"]
+def _sizes(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    named = values.pop("preset", None)
+    if named is not None and not isinstance(named, str):
+        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
+    if not isinstance(values.get("model", {}), dict):
+        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
+    asked = name or named
+    sizes = presets.preset(asked).model_dump() if asked else {}
+    for name_of_data in ("vocab_size", "pad_token_id"):
+        sizes.pop(name_of_data, None)
+    return sizes, values
 
 
 def _resolved(
-    name: str, recipe: str | Path | None, assignments: Sequence[str], tokenizer: Tokenizer
+    sizes: dict[str, Any],
+    values: dict[str, Any],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    tokenizer: Tokenizer,
 ) -> PretrainSettings:
     """Preset, then recipe, then assignments; the vocabulary is the tokenizer's."""
-    values = read_yaml(recipe) if recipe is not None else {}
-    named = values.pop("preset", name)
-    if not isinstance(named, str):
-        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
-    sizes = preset(named, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id).model_dump()
-    if not isinstance(values.get("model", {}), dict):
-        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
-    values["model"] = sizes | values.get("model", {})
+    own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    values = {**values, "model": sizes | own | values.get("model", {})}
+    if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
+        assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
     chosen = PretrainSettings.of(values, str(recipe or "settings")).changed(assignments)
     if chosen.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
-    if sum(chosen.data.mask_split) > 1 + 1e-9 or abs(sum(chosen.data.mask_split) - 1) > 1e-6:
-        raise InputError(f"data.mask_split {list(chosen.data.mask_split)} does not sum to 1")
     return chosen
 
 
@@ -345,6 +361,16 @@ def _evaluation(
     surprise = -np.log(_unigram(counts))
     labels = np.concatenate([batch.labels.numpy() for batch in batches])
     return Evaluation(lambda: objective.measure(encoder, batches)), float(surprise[labels].mean())
+
+
+def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None:
+    """Say so where the corpus cannot give as many IsNext as NotNext pairs."""
+    share = counts["is_next"] / max(1, counts["instances"])
+    if abs(share - 0.5) > _UNEVEN:
+        tell(
+            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_piece']:,} of "
+            f"{counts['documents']:,} documents have one sentence, which has no next one"
+        )
 
 
 def _finished(

@@ -21,7 +21,7 @@ FREE_ON_RESUME = frozenset(
     | {"base", "files.train", "files.dev"}
 )
 # Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
-_BUDGETS = frozenset({"train.max_tokens", "train.max_minutes"})
+BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
 _LEFT_OPEN = {"train.precision": "auto", "train.threads": None, "train.evaluate_every": None}
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -43,7 +43,7 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     What was settled when the run began is not compared, so that the same command with --resume goes on.
     """
     kept = kind.from_file(out / SETTINGS)
-    compared = [a for a in assignments if a.partition("=")[0].strip() not in _BUDGETS]
+    compared = [a for a in assignments if a.partition("=")[0].strip() not in BUDGETS[1:]]
     asked = flat(kept.changed(compared).model_dump(mode="json"))
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
     changed = kept.changed([a for a in compared if a.partition("=")[0].strip() not in settled])
