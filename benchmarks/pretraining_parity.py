@@ -24,7 +24,8 @@ from bertsmith.data.batches import PairBatch, split_documents, token_counts
 from bertsmith.data.shards import Shards
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
-from bertsmith.workflows.pretrain import PretrainSettings, first_weights
+from bertsmith.workflows.pretrain import first_weights
+from bertsmith.workflows.pretrain_settings import PretrainSettings
 from corpus import prepared
 from record import WORK, once, recorded, section, table, where
 from reference import Trainer, batches_from, in_turn, reference_of, settings_of, streams, told

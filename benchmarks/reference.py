@@ -19,7 +19,8 @@ from bertsmith.data.shards import Shards
 from bertsmith.models.config import preset
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.pretrain import PretrainSettings, first_weights
+from bertsmith.workflows.pretrain import first_weights
+from bertsmith.workflows.pretrain_settings import PretrainSettings
 from record import WORK
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bertsmith.models.config import preset
 from bertsmith.settings import read_yaml
-from bertsmith.workflows.pretrain import PretrainSettings
+from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 

@@ -147,7 +147,7 @@ def test_every_help_has_an_example_or_names_its_verbs(
 
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
     from bertsmith.workflows.finetune import FinetuneSettings
-    from bertsmith.workflows.pretrain import PretrainSettings
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
     for verb, kind in (("pretrain", PretrainSettings), ("finetune", FinetuneSettings)):
         out = run(capsys, verb, "--help")[0]

@@ -1,101 +1,115 @@
-"""The loader: batches in order from anywhere, the same for any number of workers."""
+"""The loop stops before an update that would spoil the weights, and its log goes on where the checkpoint says."""
 
 from __future__ import annotations
 
-import threading
-import time
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
+from safetensors.torch import load_file
 
-from bertsmith.training.loader import Position, batches
+import tiny_run
+from bertsmith.data.shards import Shards
+from bertsmith.errors import MachineError
+from bertsmith.loss import Loss
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.training import checkpoint
 
-
-@dataclass(frozen=True)
-class Numbers:
-    """A batch that only knows which instances it holds."""
-
-    epoch: int
-    start: int
-    stop: int
-    counts: dict[str, int]
-    tokens: int = 0
-    place: str = ""
+SIX = ("train.max_steps=6", "train.checkpoint_every=2", "train.accumulate=2")
 
 
-class Epochs:
-    """Epochs of given sizes, the last one for ever; early batches take longest, as if to overtake."""
-
-    def __init__(self, sizes: list[int], slow: bool = False) -> None:
-        self.sizes, self.slow = sizes, slow
-
-    def size(self, epoch: int) -> int:
-        return self.sizes[min(epoch, len(self.sizes) - 1)]
-
-    def batch(self, epoch: int, start: int, stop: int) -> Numbers:
-        if self.slow:
-            time.sleep(0.004 if start % 4 == 0 else 0.0)
-        return Numbers(epoch, start, stop, {})
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("loop"))
 
 
-def spans(
-    stream: Epochs, size: int, position: Position, workers: int, n: int
-) -> list[tuple[Numbers, Position]]:
-    with closing(batches(stream, size, position, workers)) as found:
-        return list(islice(found, n))
+def spoil(monkeypatch: pytest.MonkeyPatch, call: int, how: str) -> None:
+    """From the call-th batch on the loss is not a number, or only its gradient is not."""
+    loss, calls = MlmNsp.loss, [0]
+
+    def spoiled(self: MlmNsp, encoder: Any, batch: Any) -> Loss:
+        found = loss(self, encoder, batch)
+        calls[0] += 1
+        if calls[0] < call:
+            return found
+        wrong = float("nan") * found.sums["nsp"] if how == "loss" else (found.sums["nsp"] * 0).sqrt()
+        return Loss({**found.sums, "nsp": wrong}, found.counts)
+
+    monkeypatch.setattr(MlmNsp, "loss", spoiled)
 
 
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    size=st.integers(1, 12),
-    workers=st.integers(0, 4),
-    n=st.integers(1, 12),
-)
-def test_each_instance_once_an_epoch_in_order_and_from_any_position(
-    sizes: list[int], size: int, workers: int, n: int
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+def test_stops_before_an_update_that_is_not_finite(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    stream = Epochs(sizes)
-    straight = spans(stream, size, Position(), 0, n)
-    read = [(b.epoch, i) for b, _ in straight for i in range(b.start, b.stop)]
-    expected = [(epoch, i) for epoch in range(n + 1) for i in range(stream.size(epoch))]
-    assert read == expected[: len(read)]
-    assert spans(stream, size, Position(), workers, n) == straight
-    for cut in range(n):  # the position behind a batch leads to the next one
-        behind = straight[cut][1]
-        assert spans(stream, size, behind, workers, n - cut - 1) == straight[cut + 1 :]
+    straight = tiny_run.run(shards, tmp_path / "straight", *SIX)
+    with monkeypatch.context() as patch:
+        spoil(patch, call=10, how=how)  # the second batch of update 5
+        with pytest.raises(MachineError, match=r"step 5: .*\(epoch \d, instances \d+ to \d+") as told:
+            tiny_run.run(shards, tmp_path / "run", *SIX)
+    assert told.value.exit_code == 1
+    assert "the update was not made" in told.value.sentence
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [2, 4]
+    kept = checkpoint.load_newest(tmp_path / "run" / "checkpoints", pytest.fail)
+    assert kept is not None
+    assert all(torch.isfinite(tensor).all() for tensor in kept.tensors["weights"].values())
+    resumed = tiny_run.run(shards, tmp_path / "run", *SIX, resume=True)
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (resumed.path / file).read_bytes() == (straight.path / file).read_bytes()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_slow_batches_are_not_overtaken(workers: int) -> None:
-    stream = Epochs([13, 7], slow=True)
-    assert spans(stream, 2, Position(), workers, 30) == spans(stream, 2, Position(), 0, 30)
+def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bad update leaves the weights of the one before, which the checkpoint of step 4 holds."""
+    from bertsmith.training import loop
+
+    seen: list[dict[str, torch.Tensor]] = []
+    update = loop.update
+
+    def watched(trained: Any, *rest: Any) -> Any:
+        try:
+            return update(trained, *rest)
+        except MachineError:
+            seen.append({name: tensor.clone() for name, tensor in trained.state_dict().items()})
+            raise
+
+    monkeypatch.setattr(loop, "update", watched)
+    spoil(monkeypatch, call=9, how="loss")  # the first batch of update 5
+    with pytest.raises(MachineError):
+        tiny_run.run(shards, tmp_path / "run", *SIX)
+    kept = load_file(tmp_path / "run" / "checkpoints" / "step-4" / "weights.safetensors")
+    assert seen[0].keys() == kept.keys()
+    assert all(torch.equal(seen[0][name], kept[name]) for name in kept)
 
 
-def test_workers_end_with_the_iterator() -> None:
-    before = threading.active_count()
-    spans(Epochs([100]), 3, Position(), 4, 5)
-    assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_workers_error_is_the_loops_error(workers: int) -> None:
-    class Torn(Epochs):
-        def batch(self, epoch: int, start: int, stop: int) -> Numbers:
-            if start == 4:
-                raise OSError("torn")
-            return super().batch(epoch, start, stop)
-
-    found = batches(Torn([10]), 2, Position(), workers)
-    assert [next(found)[0].start, next(found)[0].start] == [0, 2]
-    with pytest.raises(OSError, match="torn"):
-        next(found)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_without_instances_is_an_error_and_no_endless_search(workers: int) -> None:
-    with pytest.raises(ValueError, match="no instances"):
-        next(batches(Epochs([0]), 2, Position(), workers))
+@pytest.mark.parametrize("change", ["longer", "torn", "shorter", "gone"])
+def test_a_log_of_another_length_goes_on_at_a_whole_line(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    straight = (tiny_run.run(shards, tmp_path / "straight", *SIX).path / "log.jsonl").read_text()
+    with monkeypatch.context() as patch:
+        spoil(patch, call=9, how="loss")
+        with pytest.raises(MachineError):
+            tiny_run.run(shards, tmp_path / "run", *SIX)
+    log = tmp_path / "run" / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    if change == "longer":
+        log.write_text("".join(lines) + '{"step": 5, "kind": "train"}\n{"st')
+    elif change == "torn":
+        log.write_text("".join(lines)[:-7])
+    elif change == "shorter":
+        log.write_text("".join(lines[:2]))
+    else:
+        log.unlink()
+    told: list[str] = []
+    tiny_run.run(shards, tmp_path / "run", *SIX, resume=True, tell=told.append)
+    if change == "longer":
+        assert log.read_text() == straight
+    else:
+        steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+        assert steps[-3:] == [5, 6, 6]
+        assert any("lines are missing" in line for line in told)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _pretrain_settings() -> type[Settings]:
-    from bertsmith.workflows.pretrain import PretrainSettings
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
     return PretrainSettings
 

@@ -6,17 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.data.batches import (
-    DataSettings,
     PairStream,
     SpecialIds,
     special_ids,
@@ -26,11 +23,8 @@ from bertsmith.data.batches import (
 from bertsmith.data.plan import Ints
 from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.models import config as presets
-from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.settings import Settings, read_yaml
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.loop import (
     Evaluation,
@@ -40,10 +34,9 @@ from bertsmith.training.loop import (
     seconds_per_update,
     train,
 )
-from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.predict import Model, load
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 from bertsmith.workflows.run import (
-    BUDGETS,
     MODEL,
     SETTINGS,
     as_assignments,
@@ -55,30 +48,9 @@ from bertsmith.workflows.run import (
     write_whole,
 )
 
-_PRESET = "bert-mini-uncased"
 _EVALUATION_BATCH = 64
 _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
-
-
-class StartSettings(Settings):
-    """What the weights are before the first update, where it departs from the paper."""
-
-    positions: Literal["normal", "sinusoidal"] = Field(
-        "normal", description="the position table starts at random or from sinusoids of the same deviation"
-    )
-    output_bias: Literal["zero", "unigram"] = Field(
-        "zero", description="the masked-LM bias starts at 0 or at the log frequency of each token"
-    )
-
-
-class PretrainSettings(Settings):
-    """Everything a pre-training run depends on, besides its data."""
-
-    model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")
-    start: StartSettings = Field(default_factory=StartSettings, description="first weights")
-    data: DataSettings = Field(default_factory=DataSettings, description="instances")
-    train: TrainSettings = Field(default_factory=TrainSettings, description="the training itself")
 
 
 @dataclass(frozen=True)
@@ -124,7 +96,7 @@ def pretrain(
     if tokenizer is not None:
         _same_tokenizer(tokenizer, own, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    sizes, values = _sizes(preset, recipe)
+    sizes, values = asked_for(preset, recipe)
     resuming = resume and (out / SETTINGS).exists()
     if resuming:
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
@@ -133,7 +105,7 @@ def pretrain(
         refuse_existing(out)
         if resume:
             tell(f"there is no run in {out} to go on with; a new one starts")
-        chosen = _resolved(sizes or presets.preset(_PRESET).model_dump(), values, recipe, assignments, own)
+        chosen = resolved(sizes, values, recipe, assignments, own)
     refuse_foreign(out / MODEL)
     _check_length(chosen)
     precision, threads = prepare_machine(chosen.train, tell)
@@ -164,42 +136,6 @@ def pretrain(
         tell=tell,
     )
     return _finished(out, chosen, source, encoder, objective, progress, unigram_loss)
-
-
-def _sizes(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
-    values = read_yaml(recipe) if recipe is not None else {}
-    named = values.pop("preset", None)
-    if named is not None and not isinstance(named, str):
-        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
-    if not isinstance(values.get("model", {}), dict):
-        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
-    asked = name or named
-    sizes = presets.preset(asked).model_dump() if asked else {}
-    for name_of_data in ("vocab_size", "pad_token_id"):
-        sizes.pop(name_of_data, None)
-    return sizes, values
-
-
-def _resolved(
-    sizes: dict[str, Any],
-    values: dict[str, Any],
-    recipe: str | Path | None,
-    assignments: Sequence[str],
-    tokenizer: Tokenizer,
-) -> PretrainSettings:
-    """Preset, then recipe, then assignments; the vocabulary is the tokenizer's."""
-    own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
-    values = {**values, "model": sizes | own | values.get("model", {})}
-    if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
-        assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
-    chosen = PretrainSettings.of(values, str(recipe or "settings")).changed(assignments)
-    if chosen.model.vocab_size != tokenizer.vocab_size:
-        raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
-            "leave model.vocab_size out: it is taken from the tokenizer",
-        )
-    return chosen
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:

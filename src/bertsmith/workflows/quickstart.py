@@ -23,7 +23,8 @@ from bertsmith.text.files import Document
 from bertsmith.text.vocabulary import train_tokenizer
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.predict import Model
-from bertsmith.workflows.pretrain import PretrainSettings, first_weights, pretrain
+from bertsmith.workflows.pretrain import first_weights, pretrain
+from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.quickstart_task import Task, linear, majority, make_task, write_task
 from bertsmith.workflows.run import SETTINGS, write_report, write_whole
 

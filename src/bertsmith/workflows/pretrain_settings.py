@@ -1,0 +1,79 @@
+"""What a pre-training run depends on besides its data: a preset, then a recipe, then assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from bertsmith.data.batches import DataSettings
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig, preset
+from bertsmith.settings import Settings, read_yaml
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.run import BUDGETS
+
+_PRESET = "bert-mini-uncased"
+
+
+class StartSettings(Settings):
+    """What the weights are before the first update, where it departs from the paper."""
+
+    positions: Literal["normal", "sinusoidal"] = Field(
+        "normal", description="the position table starts at random or from sinusoids of the same deviation"
+    )
+    output_bias: Literal["zero", "unigram"] = Field(
+        "zero", description="the masked-LM bias starts at 0 or at the log frequency of each token"
+    )
+
+
+class PretrainSettings(Settings):
+    """Everything a pre-training run depends on, besides its data."""
+
+    model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")
+    start: StartSettings = Field(default_factory=StartSettings, description="first weights")
+    data: DataSettings = Field(default_factory=DataSettings, description="instances")
+    train: TrainSettings = Field(default_factory=TrainSettings, description="the training itself")
+
+
+def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    named = values.pop("preset", None)
+    if named is not None and not isinstance(named, str):
+        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
+    if not isinstance(values.get("model", {}), dict):
+        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
+    asked = name or named
+    sizes = preset(asked).model_dump() if asked else {}
+    for name_of_data in ("vocab_size", "pad_token_id"):
+        sizes.pop(name_of_data, None)
+    return sizes, values
+
+
+def resolved(
+    sizes: dict[str, Any],
+    values: dict[str, Any],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    tokenizer: Tokenizer,
+) -> PretrainSettings:
+    """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
+
+    The vocabulary is the tokenizer's. A budget among the assignments stands in place of the recipe's.
+    """
+    sizes = sizes or preset(_PRESET).model_dump()
+    own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    values = {**values, "model": sizes | own | values.get("model", {})}
+    if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
+        assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
+    chosen = PretrainSettings.of(values, str(recipe or "settings")).changed(assignments)
+    if chosen.model.vocab_size != tokenizer.vocab_size:
+        raise InputError(
+            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
+            "leave model.vocab_size out: it is taken from the tokenizer",
+        )
+    return chosen
