@@ -45,7 +45,8 @@ PRETRAINING = [
 ]
 
 READING = """Read on 2026-11-21: at these settings an hour of encyclopedia pays little or nothing on film
-reviews. The model has learnt much (see its losses above), but hardly what decides the mood of a review, where a bag of words is
+reviews. The model has learnt much (see its losses above), but hardly what decides the mood of a review,
+where a bag of words is
 strong; both arms were fine-tuned without dropout, which the pre-training run had turned off. Before this run three
 others stayed on the plateau of word frequencies for 5 to 25 minutes and were stopped: rates of 1e-3 and 1.5e-3
 with batches of 32, and batches of 8. To be tried next: dropout in fine-tuning, more epochs, books beside the
