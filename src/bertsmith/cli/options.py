@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
+    from bertsmith.text.files import Reading
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 assignments = click.option(
@@ -34,6 +36,54 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from cli
         if not 0 <= share < 1:
             self.fail(f"{value!r} is not between 0 and 1; write 0.01 or 1%", param, ctx)
         return share
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, written 512MB, 2GB, 1.5GiB or 800000000; an int."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
+        if parts is None or not float(parts[1]):
+            self.fail(f"{value!r} is not a size; write 512MB or 2GB", param, ctx)
+        step = 1024 if parts[3] else 1000
+        return int(float(parts[1]) * step ** (" kmgt".index(parts[2] or " ")))
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
+    for option in (
+        click.option(
+            "--delimiter", metavar="D", help="What parts the columns of a .csv; default: by its suffix."
+        ),
+        click.option(
+            "--text-column",
+            default="text",
+            show_default=True,
+            metavar="NAME",
+            help="The column or key that holds the text (.csv, .tsv, .parquet, .jsonl).",
+        ),
+        click.option(
+            "--documents",
+            type=click.Choice(["blank-line", "file", "line"]),
+            default="blank-line",
+            show_default=True,
+            help="What ends a document in plain text: a blank line, the file's end, each line's end.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def reading_of(arguments: dict[str, Any]) -> Reading:
+    """The `Reading` that `reading_options` chose; takes its values out of a verb's arguments."""
+    from bertsmith.text.files import Reading
+
+    documents = arguments.pop("documents").replace("-", "_")
+    return Reading(documents, arguments.pop("text_column"), arguments.pop("delimiter"))
 
 
 def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Command]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files import bare_suffix, json_object, read_lines
-
-# The module's customary limit of 131,072 characters would refuse a long document as a field.
-csv.field_size_limit(sys.maxsize)
-
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+from bertsmith.text.records import CLOSE, columns_of, csv_fault, delimiter_of, ragged, ragged_remedy
 
 
 @dataclass(frozen=True)
@@ -74,27 +69,18 @@ def read_table(path: str | Path, *, delimiter: str | None = None, header: bool =
     suffix = bare_suffix(path)
     if suffix == ".jsonl":
         return _of_jsonl(path)
-    delimiter = delimiter or _DELIMITERS.get(suffix)
-    if delimiter is None:
-        raise InputError(
-            f"{path}: the suffix '{suffix}' does not tell how columns are parted",
-            "say it with --delimiter ','",
-        )
-    if len(delimiter) != 1 or delimiter in '"\n':
-        raise InputError(
-            f"--delimiter {delimiter!r}: a delimiter is one character", "for a tab: --delimiter $'\\t'"
-        )
+    delimiter = delimiter_of(path, suffix, delimiter)
     records = _plain(path, delimiter) if delimiter == "\t" else _quoted(path, delimiter)
     columns: list[str] | None = None
     rows: list[Row] = []
     for line, fields in records:
         if columns is None:
-            columns = _header(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
+            columns = columns_of(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
             if header:
                 continue
         if len(fields) != len(columns):
             raise InputError(
-                f"{path}:{line}: {_ragged(len(fields), columns, header)}", _ragged_remedy(delimiter)
+                f"{path}:{line}: {ragged(len(fields), columns, header)}", ragged_remedy(delimiter)
             )
         rows.append(Row(line, dict(zip(columns, fields, strict=True))))
     if columns is None:
@@ -121,30 +107,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _header(path: str | Path, line: int, fields: list[str]) -> list[str]:
-    columns: list[str] = []
-    for i, field in enumerate(fields):
-        name = field.strip() or str(i + 1)  # pandas leaves the header of its index blank
-        if name in columns:
-            raise InputError(
-                f"{path}:{line}: the column '{name}' stands twice in the header",
-                "rename one, or read the file without a header",
-            )
-        columns.append(name)
-    return columns
-
-
-def _ragged(found: int, columns: list[str], header: bool) -> str:
-    fields = "1 field" if found == 1 else f"{found} fields"
-    return f"{fields} where the {'header' if header else 'first row'} has {len(columns)}"
-
-
-def _ragged_remedy(delimiter: str) -> str:
-    if delimiter == "\t":
-        return "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
-    return f"a field that holds '{delimiter}' or a line end stands in quotes: \"…\""
-
-
 def _plain(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in read_lines(path):
         if line:
@@ -162,21 +124,6 @@ def _quoted(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(f"{path}:{first}: {_fault(error)}", _CLOSE) from None
+            raise InputError(f"{path}:{first}: {csv_fault(error)}", CLOSE) from None
         if fields:
             yield first, fields
-
-
-_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
-
-
-def _fault(error: csv.Error) -> str:
-    """The csv module's complaints in words that say what stands in the file."""
-    said = str(error)
-    if "unexpected end" in said:
-        return "a quote opens in this row and never closes"
-    if "expected after" in said:
-        return "text follows a closing quote"
-    if "new-line" in said:
-        return "a carriage return stands in a field without quotes"
-    return said
