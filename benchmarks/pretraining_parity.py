@@ -1,10 +1,12 @@
 """Is pre-training right, and how fast? bert-mini-uncased at 128 tokens, beside the reference library.
 
-    python benchmarks/pretraining_parity.py [same|speed|long|ours|reference …] [--threads 2] [--steps 3000]
+    python benchmarks/pretraining_parity.py [same|speed|long|warm|ours|reference …] [--threads 2] [--steps 3000]
 
 same: both from our first weights, dropout 0, the same batches: the two losses at each of 300 steps.
 long: dropout 0.1 on both sides, the same instances, the same number of tokens: held-out losses
     (or its halves `ours` and `reference`, to run side by side).
+warm: as long, but both go on from one model that is past the plateau: the hour-long run of pretraining_pays.py,
+    its tokens' vectors taken over by pieces (halves `warm-ours` and `warm-reference`).
 speed: real tokens a second, windows of both in turn. Killed and started again, the long run goes on.
 """
 
@@ -21,19 +23,33 @@ import torch
 
 import bertsmith as bs
 from bertsmith import machine
+from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.data.batches import PairBatch, split_documents, token_counts
 from bertsmith.data.shards import Shards
+from bertsmith.models.heads import MaskedHead
+from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.workflows.pretrain import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from corpus import prepared
 from record import WORK, once, recorded, section, table, where
-from reference import Trainer, batches_from, in_turn, reference_of, settings_of, streams, told
+from reference import (
+    Trainer,
+    batches_from,
+    in_turn,
+    rate_at,
+    reference_from,
+    reference_of,
+    settings_of,
+    streams,
+    told,
+)
 
 SEED = 0
 SAME_STEPS, SAME_BATCH = 300, 16
 LONG_BATCH, LONG_STEPS, MASK_SHARE = 32, 3500, 0.3
+WARM_STEPS = 1500
 WINDOWS, WINDOW_STEPS = 7, 4
 # Settings at which a mini leaves the plateau of word frequencies after some five million tokens.
 LONG = [
@@ -68,6 +84,10 @@ def main() -> None:
         once("parity", "ours", lambda: long_ours(shards, options.steps, options.threads))
     if {"long", "reference"} & set(options.parts):
         once("parity", "reference", lambda: long_reference(shards, options.steps, options.threads))
+    if {"warm", "warm-ours"} & set(options.parts):
+        once("parity", "warm-ours", lambda: warm_ours(shards, options.threads))
+    if {"warm", "warm-reference"} & set(options.parts):
+        once("parity", "warm-reference", lambda: warm_reference(shards, options.threads))
     report(recorded("parity"), options.threads)
 
 
@@ -127,7 +147,12 @@ def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     documents, _ = split_documents(shards.hashes, chosen.data.held_out)
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     trainer = Trainer(reference_of(chosen, counts), chosen.train)
-    state = WORK / f"parity-long-{steps}-reference.pt"
+    train_reference(trainer, training, steps, WORK / f"parity-long-{steps}-reference.pt")
+    return trainer.measure(held_out_batches(held_out, chosen))
+
+
+def train_reference(trainer: Trainer, training: Any, steps: int, state: Path) -> None:
+    """The reference's steps, saved every fifty so that they may be stopped."""
     trainer.restore(state)
     batches = batches_from(training, LONG_BATCH, trainer.step)
     while trainer.step < steps:
@@ -135,8 +160,102 @@ def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
         if trainer.step % 50 == 0:
             trainer.save(state)
             print(trainer.step, losses, flush=True)
+
+
+def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
+    return settings_of(
+        shards,
+        f"train.max_steps={WARM_STEPS}",
+        f"train.batch_size={LONG_BATCH}",
+        f"train.seed={SEED + 1}",
+        f"train.threads={threads}",
+        f"train.precision={machine.choose_precision().precision}",
+        "train.learning_rate=3e-4",
+        "train.betas=[0.9, 0.98]",
+        "train.warmup=0.05",
+        "start.output_bias=unigram",
+    )
+
+
+def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]:
+    """Encoder and heads of the hour-long run with this vocabulary: a token's vector is that of the same token, or
+    the mean of its pieces'. And the token counts of the training documents."""
+    documents, _ = split_documents(shards.hashes, chosen.data.held_out)
+    counts = token_counts(shards, documents, chosen.model.vocab_size)
+    encoder, heads = first_weights(chosen, counts)
+    folder = read_folder(WORK / "pays-bert" / "model")
+    old, words = folder.encoder(torch.Generator()), Tokenizer.load(WORK / "pays-bert" / "model")
+    number = {token: i for i, token in enumerate(words.tokens)}
+    pieces = words.pieces([token.removeprefix("##") for token in shards.tokenizer.tokens])
+    table = old.embeddings.token.weight.data
+    with torch.no_grad():
+        kept = {k: v for k, v in old.state_dict().items() if k != "embeddings.token.weight"}
+        encoder.load_state_dict(kept, strict=False)
+        for row, token in enumerate(shards.tokenizer.tokens):
+            own = [number[token]] if token in number else pieces[row]
+            if own and words.unk_id not in own:
+                encoder.embeddings.token.weight[row] = table[own].mean(0)
+        bias = heads.masked.bias.clone()
+        for name, module in (("pooler", heads.pooler), ("pair", heads.pair)):
+            folder.fill(name, module)
+        donor = MaskedHead(folder.config, torch.Generator())
+        folder.fill("masked", donor)
+        heads.masked.load_state_dict({**donor.state_dict(), "bias": bias})
+    return encoder, heads, counts
+
+
+def written(name: str, chosen: PretrainSettings, encoder: Any, heads: Any) -> Any:
+    """The reference's model with these weights, through a folder."""
+    modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
+    return reference_from(write_folder(WORK / name, chosen.model, modules, architecture="BertForPreTraining"))
+
+
+def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[PairBatch]:
     last = min(held_out.size(0), chosen.data.held_out_instances)
-    return trainer.measure([held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)])
+    return [held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)]
+
+
+def warm_ours(shards: Shards, threads: int) -> dict[str, Any]:
+    """Held-out figures before, and after the steps with our update; a unigram model's loss on the same tokens."""
+    chosen = warm_settings(shards, threads)
+    training, held_out = streams(shards, chosen)
+    encoder, heads, counts = warm_start(shards, chosen)
+    test = held_out_batches(held_out, chosen)
+    before = Trainer(written("warm-start", chosen, encoder, heads), chosen.train).measure(test)
+    trained = Trained(encoder, heads).train()
+    optimizer = make_optimizer(
+        trained.named_parameters(),
+        betas=chosen.train.betas,
+        epsilon=chosen.train.epsilon,
+        weight_decay=chosen.train.weight_decay,
+    )
+    tokens, batches = 0, batches_from(training, LONG_BATCH, 0)
+    for step in range(1, WARM_STEPS + 1):
+        batch = next(batches)
+        tokens += batch.tokens
+        rate = rate_at(step, chosen.train)
+        losses = update(trained, optimizer, [batch], rate, chosen.train, chosen.train.precision, step)
+        if step % 50 == 0:
+            print(step, losses, flush=True)
+    shares = torch.from_numpy((counts + 1.0) / (counts.sum() + len(counts))).log()
+    labels = torch.cat([batch.labels for batch in test])
+    return {
+        "before": before,
+        "after": Trainer(written("warm-ours", chosen, encoder, heads), chosen.train).measure(test),
+        "unigram_mlm_loss": float(-shares[labels].mean()),
+        "tokens": tokens,
+        "precision": chosen.train.precision,
+    }
+
+
+def warm_reference(shards: Shards, threads: int) -> dict[str, Any]:
+    """The reference's held-out figures after the same steps on the same instances from the same weights."""
+    chosen = warm_settings(shards, threads)
+    training, held_out = streams(shards, chosen)
+    encoder, heads, _ = warm_start(shards, chosen)
+    trainer = Trainer(written("warm-start-reference", chosen, encoder, heads), chosen.train)
+    train_reference(trainer, training, WARM_STEPS, WORK / "parity-warm-reference.pt")
+    return trainer.measure(held_out_batches(held_out, chosen))
 
 
 def speed(shards: Shards, threads: int) -> dict[str, Any]:
@@ -201,6 +320,25 @@ def report(found: dict[str, Any], threads: int) -> None:
             f"{run['tokens']:,} tokens, the same instances with {MASK_SHARE:.0%} of the tokens masked; held-out "
             f"figures (unigram MLM loss {ours['unigram_mlm_loss']:.3f}); "
             f"MLM loss of ours {ours['mlm_loss'] / theirs['mlm_loss'] - 1:+.2%}:\n\n"
+            + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
+        )
+    if {"warm-ours", "warm-reference"} <= found.keys():
+        warm, theirs = found["warm-ours"], found["warm-reference"]
+        rows = [
+            [name, *(f"{side[k]:.4f}" for k in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"))]
+            for name, side in (
+                ("both before", warm["before"]),
+                ("ours", warm["after"]),
+                ("reference", theirs),
+            )
+        ]
+        parts.append(
+            "Past the plateau: both go on from the hour-long run of the section below, its encoder and heads as "
+            "they are, its vectors taken over into this vocabulary (a token's own, or the mean of its pieces'). "
+            f"Dropout 0.1 on both sides, {warm['precision']}, {WARM_STEPS:,} steps of {LONG_BATCH} pairs, "
+            f"{warm['tokens']:,} tokens, the same instances; held-out figures, all measured by the reference "
+            f"(unigram MLM loss {warm['unigram_mlm_loss']:.3f}); MLM loss of ours "
+            f"{warm['after']['mlm_loss'] / theirs['mlm_loss'] - 1:+.2%}:\n\n"
             + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
         )
     if rate := found.get("speed"):

@@ -32,11 +32,17 @@ def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
 
 def reference_of(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
     """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
-    from transformers import BertForPreTraining
-
     encoder, heads = first_weights(chosen, counts)
     modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
-    folder = write_folder(WORK / "first-weights", chosen.model, modules, architecture="BertForPreTraining")
+    return reference_from(
+        write_folder(WORK / "first-weights", chosen.model, modules, architecture="BertForPreTraining")
+    )
+
+
+def reference_from(folder: Path) -> nn.Module:
+    """The reference library's BertForPreTraining from one of our folders; every key must be there."""
+    from transformers import BertForPreTraining
+
     model, report = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
     if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         raise RuntimeError(f"the folder does not load cleanly: {report}")
@@ -81,15 +87,20 @@ def usual_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ad
 
 def set_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
     """The learning rate that our loop has at this step."""
-    updates = settings.max_steps or 1
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(
-            step,
-            peak=settings.learning_rate,
-            warmup=warmup_updates(settings.warmup, updates),
-            updates=updates,
-            shape=settings.schedule,
-        )
+        group["lr"] = rate_at(step, settings)
+
+
+def rate_at(step: int, settings: TrainSettings) -> float:
+    """The learning rate of our loop's update number `step`."""
+    updates = settings.max_steps or 1
+    return learning_rate(
+        step,
+        peak=settings.learning_rate,
+        warmup=warmup_updates(settings.warmup, updates),
+        updates=updates,
+        shape=settings.schedule,
+    )
 
 
 class Trainer:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from bertsmith.packed import Packed as Packed
     from bertsmith.text.tokenizer import Tokenizer as Tokenizer
     from bertsmith.text.vocabulary import train_tokenizer as train_tokenizer
+    from bertsmith.workflows.check import check_corpus as check_corpus
+    from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
+    from bertsmith.workflows.inspect import inspect_tokenizers as inspect_tokenizers
     from bertsmith.workflows.predict import Model as Model
     from bertsmith.workflows.predict import load as load
     from bertsmith.workflows.pretrain import pretrain as pretrain
@@ -34,7 +37,10 @@ _HOMES = {
     "Packed": "packed",
     "Shards": "data.shards",
     "Tokenizer": "text.tokenizer",
+    "check_corpus": "workflows.check",
+    "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
+    "inspect_tokenizers": "workflows.inspect",
     "load": "workflows.predict",
     "prepare": "data.prepare",
     "pretrain": "workflows.pretrain",

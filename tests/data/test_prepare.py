@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 
+from bertsmith.data import engines
 from bertsmith.data import prepare as preparing
+from bertsmith.data.engines import locally
 from bertsmith.data.prepare import prepare
 from bertsmith.data.shards import Shards
+from bertsmith.data.unfinished import Unfinished
 from bertsmith.errors import InputError, MachineError
 from bertsmith.text.files import read_documents
 from bertsmith.text.tokenizer import Tokenizer
@@ -122,3 +128,188 @@ def test_documents_keep_their_ids(shared_data: Path, tmp_path: Path) -> None:
     assert shards.counts["documents"] + shards.counts["empty_documents_dropped"] == len(documents) == 72
     whole = [i for document in documents for i in vocabulary.pieces([document.text])[0]]
     assert shards.take(np.arange(shards.tokens)).tolist() == whole
+
+
+def unbroken(files: list[Path], tokenizer: Tokenizer, out: Path, **how: Any) -> dict[str, str]:
+    prepare(files, tokenizer, out, **how)
+    return contents(out)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_PIECE", 40)
+    monkeypatch.setattr(preparing, "_SHARD", 60)
+
+
+def sentences(documents: int) -> str:
+    return "\n\n".join(f"a {' '.join('abcdefghij'[int(d)] for d in str(i))}.\nd e." for i in range(documents))
+
+
+class Killed(BaseException):
+    """What a kill is within a process."""
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_killed_and_started_again_it_goes_on(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    file = corpus(tmp_path, sentences(40) + "\n\n" + sentences(12))
+    how: dict[str, Any] = {"workers": 1, "deduplicate": "exact"}
+    expected = unbroken([file], tokenizer, tmp_path / "straight", **how)
+    write, calls = preparing.write_shard, 0
+
+    def killing(path: Path, rows: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == moment:
+            path.write_bytes(b"half a shard")
+            raise Killed
+        return write(path, rows)
+
+    monkeypatch.setattr(preparing, "write_shard", killing)
+    with pytest.raises(Killed):
+        prepare([file], tokenizer, tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(preparing, "write_shard", write)
+    record = tmp_path / ".out.unfinished" / "progress.json"
+    done = json.loads(record.read_text())["counts"]["documents"] if moment > 1 else 0
+    encoded: list[int] = []
+    monkeypatch.setattr(preparing, "locally", lambda pieces, *a: counting(locally(pieces, *a), encoded))
+    heard: list[str] = []
+    shards = prepare([file], tokenizer, tmp_path / "out", **how, tell=heard.append)
+    assert contents(tmp_path / "out") == expected
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["corpus.txt", "out", "straight"]
+    assert shards.counts["documents"] == 40
+    assert shards.counts["duplicates_dropped"] == 12
+    assert sum(encoded) == 40 - done  # whole shards are not made again
+    assert [text[:14] for text in heard] == (["going on behind"[:14]] if moment > 1 else [])
+
+
+def counting(results: Any, heard: list[int]) -> Any:
+    for rows, counts in results:
+        heard.append(counts["documents"])
+        yield rows, counts
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_another_request_starts_anew(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = corpus(tmp_path, sentences(30))
+    record = Unfinished.record
+
+    def killing(self: Unfinished) -> None:
+        record(self)
+        raise Killed
+
+    monkeypatch.setattr(Unfinished, "record", killing)
+    with pytest.raises(Killed):
+        prepare([file], tokenizer, tmp_path / "out")
+    monkeypatch.setattr(Unfinished, "record", record)
+    file.write_text(sentences(31))
+    heard: list[str] = []
+    prepare([file], tokenizer, tmp_path / "out", tell=heard.append)
+    assert not heard
+    assert contents(tmp_path / "out") == unbroken([file], tokenizer, tmp_path / "straight")
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_shard_that_changed_in_between_is_not_gone_on_from(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = corpus(tmp_path, sentences(30))
+    monkeypatch.setattr(preparing, "write_manifest", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        prepare([file], tokenizer, tmp_path / "out")
+    shard = tmp_path / ".out.unfinished" / "shard-00000.arrow"
+    torn = bytearray(shard.read_bytes())
+    torn[len(torn) // 2] ^= 1
+    shard.write_bytes(torn)
+    monkeypatch.undo()
+    monkeypatch.setattr(preparing, "_PIECE", 40)
+    monkeypatch.setattr(preparing, "_SHARD", 60)
+    prepare([file], tokenizer, tmp_path / "out")
+    Shards.open(tmp_path / "out").verify()
+
+
+def test_what_cannot_be_read_is_skipped_on_request_and_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = tmp_path / "corpus.jsonl"
+    file.write_bytes(b'{"text": "a b."}\n{"text": 3}\n{"text": "c \xff"}\nno json\n{"text": "d."}\n')
+    shards = prepare([file], tokenizer, tmp_path / "out", on_error="skip")
+    assert shards.counts["documents"] == 2
+    assert shards.counts["rejected"] == 3
+    lines = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [line["line"] for line in lines] == [2, 3, 4]
+    assert all(line["file"] == str(file) and line["reason"] for line in lines)
+    assert lines[0]["byte"] == 17
+    assert lines[0]["raw"] == '{"text": 3}'
+    assert base64.b64decode(lines[1]["raw_base64"]) == b'{"text": "c \xff"}'
+    shards.verify()
+    with pytest.raises(InputError, match="more than 2 lines or rows cannot be read"):
+        prepare([file], tokenizer, tmp_path / "other", on_error="skip", max_rejects=2)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["corpus.jsonl", "out"]
+
+
+def test_repeated_documents_are_dropped_on_request(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    long = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "klmnopqr")
+    file = corpus(tmp_path, f"{long}.\n\na b.\n\n{long}.\n\na b.\n\n{long} z.\n")
+    found = {
+        kind: prepare([file], tokenizer, tmp_path / kind, deduplicate=kind).counts  # type: ignore[arg-type]
+        for kind in ("no", "exact", "near")
+    }
+    assert [found[kind]["documents"] for kind in ("no", "exact", "near")] == [5, 3, 2]
+    assert found["exact"]["duplicates_dropped"] == 2
+    assert found["near"]["duplicates_dropped"] == 3
+
+
+def test_memory_rules_the_workers(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = corpus(tmp_path, "a b.")
+    with pytest.raises(InputError, match=r"--max-ram 100 MB is too little"):
+        prepare([file], tokenizer, tmp_path / "out", max_ram=100_000_000)
+    assert prepare([file], tokenizer, tmp_path / "out", max_ram=512_000_000).documents == 1
+    assert preparing._workers(8, 512_000_000, "local") < 8
+    assert preparing._workers(2, 1 << 40, "local") == 2
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of Ray's own start
+def test_a_cluster_writes_the_same_bytes(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    monkeypatch.setattr(preparing, "_PIECE", 50_000)
+    monkeypatch.setattr(preparing, "_SHARD", 100_000)
+    files = [shared_data / f"corpora/sample/{name}.txt" for name in ("english", "chinese")]
+    tokenizer = shared_data / "vocabs/bert-base-uncased"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        prepare(files, tokenizer, tmp_path / "ray", engine="ray", workers=2)
+    finally:
+        ray.shutdown()
+    prepare(files, tokenizer, tmp_path / "local")
+    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
+
+
+def test_a_worker_that_dies_is_one_sentence(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "_PIECE", 40)
+    monkeypatch.setattr(engines.worker, "__name__", "bertsmith.no_such_module")
+    with pytest.raises(MachineError, match="a worker process of the preparation ended with 1"):
+        prepare([corpus(tmp_path, sentences(40))], tokenizer, tmp_path / "out", workers=2)
+    assert [f.name for f in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+def test_other_tools_open_the_shards(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    shards = prepare([corpus(tmp_path, "a b.\nc.\n\nd e.")], tokenizer, tmp_path / "out")
+    table = pyarrow.ipc.open_file(tmp_path / "out" / "shard-00000.arrow").read_all()
+    assert table.column("ids").to_pylist() == [
+        tokenizer.pieces(["a b. c."])[0],
+        tokenizer.pieces(["d e."])[0],
+    ]
+    assert table.column("sentence_ends").to_pylist() == [[3, 5], [3]]
+    assert [Path(place).name for place in table.column("place").to_pylist()] == [
+        "corpus.txt:1",
+        "corpus.txt:4",
+    ]
+    assert shards.documents == 2

@@ -150,7 +150,7 @@ def test_a_bare_vocabulary_is_uncased_unless_said_otherwise(small: Tokenizer, tm
         ("vocab.txt", "[PAD]\n\n[UNK]\n", ":2: an empty token"),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "Wor', ": this is not whole JSON"),
         ("tokenizer.json", "[]", ": this is not a JSON object"),
-        ("tokenizer.json", '{"model": {"type": "BPE"}}', ": its model is BPE, not WordPiece"),
+        ("tokenizer.json", '{"model": {"type": "BPE"}}', ": its model is BPE, but not byte-level"),
         ("tokenizer.json", '{"model": {"type": "WordPiece"}}', ": the tokenizers library cannot read it"),
     ],
 )

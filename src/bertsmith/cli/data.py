@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import click
 
-from bertsmith.cli.options import as_json
+from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
 
 
 @click.group()
@@ -20,33 +22,70 @@ def data() -> None:
 @click.option(
     "--out", required=True, metavar="DIR", help="The folder of shards to write; must not hold anything."
 )
+@reading_options
 @click.option(
     "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
 )
 @click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="At what cannot be read: stop, or skip it into rejects.jsonl.",
+)
+@click.option(
+    "--max-rejects",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Stop after all when more is skipped.",
+)
+@click.option(
+    "--deduplicate",
+    type=click.Choice(["no", "exact", "near"]),
+    default="no",
+    show_default=True,
+    help="Drop documents that repeat an earlier one.",
+)
+@click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Pieces made at a time; same bytes for any N."
 )
+@click.option("--max-ram", type=Size(), metavar="SIZE", help="Memory to stay below: 512MB, 2GB, …")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Whose processes the workers are: this machine's, or a Ray cluster's.",
+)
+@click.option("--address", metavar="ADDRESS", help="The Ray cluster's address; default: one on this machine.")
 @as_json
-def data_prepare(
-    files: tuple[str, ...], tokenizer: str, out: str, language: str | None, workers: int | None, as_json: bool
-) -> None:
+def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool, **how: Any) -> None:
     """Turn text files into token shards: documents → sentences → ids, memory-mapped Arrow files.
 
     \b
     Example:
       bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+      bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --out shards --on-error skip
+
+    FILES: files, folders and globs; plain text, .jsonl, .csv, .tsv or .parquet, each but the last also .gz,
+    .zst, .bz2 or .xz. Stopped and started again with the same arguments it goes on.
     """
     from bertsmith import console
     from bertsmith.data.prepare import prepare
 
+    if how["address"] and how["engine"] != "ray":
+        raise click.UsageError("--address belongs to --engine ray")
     with console.Bar("encoding", None) as bar:
         shards = prepare(
             files,
             tokenizer,
             out,
-            language=language,
-            workers=workers,
+            reading=reading_of(how),
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            tell=console.note,
+            **how,
         )
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:
@@ -55,4 +94,121 @@ def data_prepare(
     console.result_table(
         f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]
     )
+    if shards.counts.get("rejected"):
+        console.note(f"what could not be read stands in {out}/rejects.jsonl")
     console.note(f"next: bertsmith pretrain --preset bert-mini-uncased --data {out} --out RUN --minutes 30")
+
+
+class _ManyAgainst(click.Command):
+    """A command whose --against takes all that follows it up to the next option, as shells expand a glob."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        taking = False
+        for argument in args:
+            if argument.startswith("-"):
+                taking = argument == "--against"
+            elif taking and spread[-1] != "--against":
+                spread.append("--against")
+            spread.append(argument)
+        try:
+            return super().parse_args(ctx, spread)
+        except click.MissingParameter:  # no FILES are left: they came behind a single --against FILE
+            ctx.params.clear()
+            return super().parse_args(ctx, list(args))
+
+
+@data.command("check", cls=_ManyAgainst)
+@click.argument("files", nargs=-1, required=True)
+@reading_options
+@click.option(
+    "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
+)
+@click.option("--tokenizer", metavar="DIR", help="Also count its tokens, unknowns and pieces a word.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="TASK_FILES",
+    help="Files of tasks that must not stand in the corpus; all up to the next option.",
+)
+@click.option(
+    "--ngram",
+    type=click.IntRange(1),
+    default=13,
+    show_default=True,
+    metavar="N",
+    help="Words in a row that must be equal.",
+)
+@click.option(
+    "--preset",
+    default="bert-mini-uncased",
+    show_default=True,
+    metavar="NAME",
+    help="The model whose training is forecast.",
+)
+@click.option(
+    "--epochs",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="N",
+    help="Passes over the corpus to forecast.",
+)
+@click.option("--no-probe", is_flag=True, help="Do not measure how long an update takes here.")
+@click.option(
+    "--sample", type=Size(), metavar="SIZE", help="Look at the first SIZE of text alone: 100MB, 2GB, …"
+)
+@click.option(
+    "--listed",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Places and examples to list of each finding.",
+)
+@click.option("--html", metavar="FILE", help="Write the report as one page with plots, too.")
+@as_json
+def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str | None, **how: Any) -> None:
+    """Look through a corpus before hours are spent on it: what is wrong, where, and what to do.
+
+    \b
+    Example:
+      bertsmith data check corpus.txt --html report.html
+      bertsmith data check crawl/ --tokenizer tokenizer --sample 1GB --against tasks/*/dev.*
+
+    FILES: as for data prepare. Exits with 0 whatever is found, with 2 where a file is missing.
+    """
+    from bertsmith import console
+    from bertsmith.cli.corpus_table import print_check
+    from bertsmith.data.checking.check import CheckOptions
+    from bertsmith.text.compressed import is_compressed
+    from bertsmith.workflows.check import check_corpus
+
+    reading = reading_of(how)
+    sample = how["sample"]
+    packed = any(is_compressed(file) or not os.path.isfile(file) for file in files)
+    with console.Bar("looking", sample or (None if packed else bytes_of(files))) as bar:
+        begin = time.monotonic()
+
+        def progress(done: int) -> None:
+            rate = done / 1e6 / max(1e-3, time.monotonic() - begin)
+            bar.advance_to(done, f"{done / 1e6:,.0f} MB, {rate:,.1f} MB/s")
+
+        report = check_corpus(
+            files,
+            CheckOptions(reading, how["language"], how["ngram"], sample=sample, listed=how["listed"]),
+            tokenizer=how["tokenizer"],
+            against=how["against"],
+            preset_name=how["preset"],
+            epochs=how["epochs"],
+            probe=not no_probe,
+            html=html,
+            progress=progress,
+            tell=console.note,
+        )
+    if as_json:
+        console.result_json(report)
+    else:
+        print_check(report)
+    if html is not None:
+        console.note(f"the report as a page: {html}")

@@ -21,8 +21,8 @@ from bertsmith.errors import BertsmithError, MachineError, Stopped
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
     "quickstart": ("train", "quickstart", "The whole way in five minutes, on text that is already here."),
-    "tokenizer": ("tokenizer", "tokenizer", "Train a vocabulary."),
-    "data": ("data", "data", "Turn files into token shards."),
+    "tokenizer": ("tokenizer", "tokenizer", "Train, compare and extend vocabularies."),
+    "data": ("data", "data", "Check a corpus, turn it into token shards, look at instances."),
     "pretrain": ("train", "pretrain", "Pre-train a BERT on token shards."),
     "finetune": ("train", "finetune", "Fine-tune a model for a task."),
     "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),

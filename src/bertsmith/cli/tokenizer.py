@@ -1,64 +1,234 @@
-"""The verbs of a vocabulary: `tokenizer train`."""
+"""The verbs of a vocabulary: `tokenizer train`, `inspect`, `extend`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from bertsmith.cli.options import as_json
+from bertsmith.cli.options import Size, as_json, reading_of, reading_options
 
 
 @click.group()
 def tokenizer() -> None:
-    """Train a vocabulary."""
+    """Train a vocabulary, compare vocabularies, add words to one."""
 
 
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="DIR", help="The folder to write, in the field's file layout.")
 @click.option("--vocab-size", type=click.IntRange(10), default=30_000, show_default=True, metavar="N")
+@click.option(
+    "--kind",
+    type=click.Choice(["wordpiece", "byte-level-bpe", "unigram"]),
+    default="wordpiece",
+    show_default=True,
+    help="BERT's, RoBERTa's (case is kept) or ALBERT's.",
+)
 @click.option("--cased", is_flag=True, help="Keep case and accents.")
 @click.option("--chinese", is_flag=True, help="Keep every ideograph that fits; each is a word of its own.")
+@click.option(
+    "--normalizer",
+    type=click.Choice(["hf", "google"]),
+    default="hf",
+    show_default=True,
+    help="WordPiece's reading of BERT's rules: the library's, or the original's with Unicode pinned.",
+)
+@click.option(
+    "--max-ram", type=Size(), metavar="SIZE", help="Stay below so much memory (512MB, 2GB): sample documents."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which documents.")
+@reading_options
 @as_json
-def tokenizer_train(
-    files: tuple[str, ...], out: str, vocab_size: int, cased: bool, chinese: bool, as_json: bool
-) -> None:
-    """Train a WordPiece vocabulary from text files.
+def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any) -> None:
+    """Train a vocabulary from text files.
 
     \b
     Example:
       bertsmith tokenizer train corpus.txt more.jsonl.gz --out tokenizer --vocab-size 8000
 
-    FILES: plain text with a blank line between documents, or .jsonl with a field "text"; each also .gz or
-    .zst. The same files give the same vocabulary, always.
+    FILES: plain text with a blank line between documents, .jsonl, .csv or .parquet with a column "text", folders
+    and globs of them; each also compressed. The same files give the same vocabulary, always.
     """
     from bertsmith import console
     from bertsmith.errors import InputError
     from bertsmith.text.vocabulary import train_tokenizer
 
-    if cased and chinese:
+    how["reading"] = reading_of(how)
+    how["kind"] = how["kind"].replace("-", "_")
+    if how["cased"] and how["chinese"]:
         raise InputError("--cased and --chinese exclude each other", "a Chinese vocabulary is lower-cased")
+    if how["kind"] == "byte_level_bpe" and not how["cased"]:
+        how["cased"] = None  # it keeps case whether asked or not
     with console.Bar("reading", None) as bar:
         trained = train_tokenizer(
-            files,
-            out,
-            vocab_size=vocab_size,
-            cased=cased,
-            chinese=chinese,
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            files, out, progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"), **how
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
     if as_json:
         console.result_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
-        return
-    console.result(f"{out}: {trained.vocab_size:,} entries from {record['words']:,} words")
-    if record["size"] < record["asked"]:
-        console.note(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
-    if record["words_cut"]:
-        console.note(
-            f"{record['characters_cut']:,} rare characters got no place; "
-            f"{record['words_cut']:,} words ({record['words_cut'] / record['words']:.3%}) will be unknown"
+    else:
+        console.result(f"{out}: {trained.vocab_size:,} entries from {record['words']:,} words")
+    for note in _left_out(record, how["max_ram"], how["kind"]):
+        console.note(note)
+    if not as_json:
+        console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR")
+
+
+def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
+    """What a training did not see or keep, in sentences."""
+    notes = []
+    if record["share_sampled"] < 1 and max_ram is not None:
+        notes.append(
+            f"the words of all {record['documents']:,} documents do not fit into {max_ram / 1e6:,.0f} MB: "
+            f"{record['documents_sampled']:,} of them, {record['share_sampled']:.3%} asked for and drawn evenly "
+            "over the corpus, made this vocabulary"
         )
-    console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR")
+    if record["size"] < record["asked"]:
+        notes.append(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
+    if record["words_cut"]:
+        share = f"{record['words_cut']:,} words ({record['words_cut'] / record['words']:.3%})"
+        if kind == "byte_level_bpe":
+            notes.append(f"{share} are too long to be words and had no say")
+        elif kind == "unigram":
+            notes.append(
+                f"{record['characters_cut']:,} rare characters got no place; {share} hold one or are too long: "
+                "left out of the training"
+            )
+        else:
+            notes.append(
+                f"{record['characters_cut']:,} rare characters got no place; {share} will be unknown"
+            )
+    return notes
+
+
+@tokenizer.command("inspect")
+@click.argument("tokenizers", nargs=-1, required=True)
+@click.option(
+    "--text", "files", multiple=True, required=True, metavar="FILE", help="Text; may be given often."
+)
+@reading_options
+@click.option("--cased", multiple=True, metavar="TOKENIZER", help="This bare vocab.txt keeps case.")
+@click.option("--limit", type=Size(), metavar="SIZE", help="Read only so much text: 10MB, 1GB, …")
+@click.option("--html", metavar="FILE", help="Write the report as one page with its plot, too.")
+@click.option("--plot", metavar="FILE", help="Draw pieces a word and unknowns: a .png or .svg.")
+@as_json
+def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **how: Any) -> None:
+    """Compare tokenizers on the same text: pieces a word, unknowns, longest pieces, coverage by script.
+
+    \b
+    Example:
+      bertsmith tokenizer inspect tokenizer bert-base-uncased --text corpus.txt --html report.html
+
+    TOKENIZERS: folders, vocab.txt or tokenizer.json files, runs, published names. A word is a run of letters,
+    marks and digits, or one ideograph, as it stands behind a blank; the same for all of them.
+    """
+    from bertsmith import console
+    from bertsmith.cli.tokenizer_table import print_inspection
+    from bertsmith.workflows.inspect import inspect_tokenizers
+
+    with console.Bar("reading", how["limit"]) as bar:
+        report = inspect_tokenizers(
+            tokenizers,
+            files,
+            reading=reading_of(how),
+            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            **how,
+        )
+    if as_json:
+        console.result_json(report)
+    else:
+        print_inspection(report)
+    for file in (how["html"], how["plot"]):
+        if file is not None:
+            console.note(f"written: {file}")
+
+
+@tokenizer.command("extend")
+@click.argument("files", nargs=-1)
+@click.option("--model", metavar="DIR", help="A run or model folder: its vocabulary and its vectors grow.")
+@click.option("--tokenizer", "vocabulary", metavar="DIR", help="A tokenizer alone.")
+@click.option("--out", metavar="DIR", help="The folder to write; must not hold anything.")
+@click.option("--words", type=click.IntRange(1), metavar="N", help="Words to add at most.  [default: 1000]")
+@click.option(
+    "--min-frequency", type=click.IntRange(1), metavar="K", help="Only words so frequent.  [default: 5]"
+)
+@click.option(
+    "--min-pieces", type=click.IntRange(2), metavar="K", help="Only words in so many pieces.  [default: 2]"
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="FILE",
+    help="Ordinary text: what is common there is not the domain's.",
+)
+@click.option(
+    "--keep-others", is_flag=True, help="Leave out words that change how others of the files are cut."
+)
+@click.option("--word-list", metavar="FILE", help="Add the words of this file, one a line, instead.")
+@click.option(
+    "--init",
+    type=click.Choice(["mean", "first"]),
+    default="mean",
+    show_default=True,
+    help="A new word's vector: of its pieces the mean, or the first one's.",
+)
+@click.option("--propose-only", is_flag=True, help="Show the words and what they would save; write nothing.")
+@reading_options
+@as_json
+def tokenizer_extend(
+    files: tuple[str, ...],
+    model: str | None,
+    vocabulary: str | None,
+    out: str | None,
+    propose_only: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Add a domain's words to a WordPiece vocabulary, and to the model that goes with it.
+
+    \b
+    Example:
+      bertsmith tokenizer extend articles.txt --model bert --propose-only
+      bertsmith tokenizer extend articles.txt --model bert --out bert-medical --words 500
+
+    FILES: the domain's text. Proposed are words that the vocabulary breaks, by the tokens that they save. New
+    words stand at its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
+    weights stay. Longer words that begin with a new one are cut in another way: the report shows them.
+    """
+    from bertsmith import console
+    from bertsmith.cli.tokenizer_table import print_extension
+    from bertsmith.workflows.extend import Choice, extend_tokenizer
+
+    if (out is None) != propose_only:
+        raise click.UsageError("give either --out DIR or --propose-only")
+    asked = {
+        name: how.pop(name) for name in ("words", "min_frequency", "min_pieces", "against", "keep_others")
+    }
+    given = {name: value for name, value in asked.items() if value}
+    if how["word_list"] and given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise click.UsageError(f"{option} chooses among proposed words; --word-list names them")
+    if not files and not how["word_list"]:
+        raise click.UsageError("name the domain's text FILES, or a --word-list")
+    with console.Bar("reading", None) as bar:
+        report = extend_tokenizer(
+            files,
+            out,
+            tokenizer=vocabulary,
+            model=model,
+            choice=Choice(**given),
+            reading=reading_of(how),
+            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            **how,
+        )
+    if as_json:
+        console.result_json(report)
+        return
+    print_extension(report)
+    if not how["word_list"] and report["added"] < (wanted := given.get("words", Choice().words)):
+        console.note(f"the files hold no more such words: {report['added']:,} of the {wanted:,} asked")
+    if out is not None:
+        console.note(f"{out}: {report['vocab_size_before']:,} → {report['vocab_size']:,} entries")

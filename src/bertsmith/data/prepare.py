@@ -1,29 +1,46 @@
-"""Files become token shards: documents, sentences, ids; the same bytes for any number of workers.
+"""Files become token shards: documents, sentences, ids; the same bytes for any engine and number of workers.
 
 Documents are cut into pieces of fixed size in the order of the files; each piece is a pure function of its
-documents, and the pieces are written in order. Nobody sees the folder before it is whole.
+documents, and the pieces are written in order. Nobody sees the folder before it is whole; a preparation that was
+killed goes on behind its last whole shard when it is started again.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import numpy as np
-
-from bertsmith import disk
-from bertsmith.data.shards import Rows, Shards, file_entry, hash_of, id_type, write_manifest, write_shard
+from bertsmith import disk, machine
+from bertsmith.data.duplicates import Duplicates
+from bertsmith.data.engines import Encoded, by_ray, locally
+from bertsmith.data.rejects import RejectFile
+from bertsmith.data.shards import FORMAT, Rows, Shards, file_entry, write_manifest, write_shard
+from bertsmith.data.unfinished import Unfinished
 from bertsmith.errors import InputError, MachineError
-from bertsmith.text.files import Document, read_documents
-from bertsmith.text.sentences import split
+from bertsmith.text.files import Document, Reading, find_files, read_documents
 from bertsmith.text.tokenizer import Tokenizer
 
-_PIECE = 1 << 19  # characters of a piece: enough to keep all cores busy, little to hold in memory
-_SHARD = 1 << 24  # tokens of a shard: 32 MiB of uint16
+_PIECE = 1 << 21  # bytes of UTF-8 of a piece: enough to keep all cores busy, little to hold in memory
+_SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
+_BASE, _A_WORKER = 200 << 20, 200 << 20  # bytes of memory, measured with pieces and shards of this size
+_MOST_WORKERS = 8  # what reads for them can keep no more busy
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All that rules which bytes a corpus becomes, beside its files and the tokenizer."""
+
+    language: str | None = None
+    reading: Reading = Reading()  # noqa: RUF009  # frozen
+    on_error: Literal["stop", "skip"] = "stop"
+    max_rejects: int = 1000
+    deduplicate: Literal["no", "exact", "near"] = "no"
 
 
 def prepare(
@@ -32,18 +49,32 @@ def prepare(
     out: str | Path,
     *,
     language: str | None = None,
+    reading: Reading = Reading(),  # noqa: B008  # frozen
+    on_error: Literal["stop", "skip"] = "stop",
+    max_rejects: int = 1000,
+    deduplicate: Literal["no", "exact", "near"] = "no",
     workers: int | None = None,
+    max_ram: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Shards:
-    """Encode the documents of some files into the data folder `out`, and open it.
+    """Encode the documents of some files, folders or globs into the data folder `out`, and open it.
 
-    `language` (ISO 639-1) rules where sentences end; None looks at the first half million characters:
-    Chinese where every fifth is an ideograph, else English. `workers` pieces are made at a time (None:
-    two). `progress` hears the bytes of text done so far. Documents and sentences without a token are dropped
-    and counted; long sentences stay whole.
+    language: ISO 639-1, rules where sentences end; None looks at the first piece: Chinese where every fifth
+    character is an ideograph, else English. reading: how files become documents. on_error: "stop" at the first
+    fault, or "skip" what cannot be read into `rejects.jsonl`, `max_rejects` at most. deduplicate: drop documents
+    that repeat an earlier one, to the letter or nearly (MinHash). workers pieces are made at a time (None: a
+    core each, four at most); max_ram: bytes this process may come to, fewer workers if need be. engine "ray":
+    on the Ray cluster at `address`, by default one of this machine. progress hears the bytes of text done so
+    far, tell what a person should know.
+
+    Documents and sentences without a token are dropped and counted; long sentences stay whole. Killed and
+    called again with the same arguments it goes on; the bytes are those of an unbroken preparation.
 
     Raises `InputError` for an `out` that holds something, files without any token, and what `read_documents`
-    raises; `MachineError` for a full disk. What was begun is removed.
+    raises; `MachineError` for a full disk. Of what a fault in the files stopped nothing stays.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -52,115 +83,150 @@ def prepare(
         raise InputError("there is no file to prepare", "name some text files")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
+    machine.return_freed_memory()
+    choices = Choices(language, reading, on_error, max_rejects, deduplicate)
+    workers = _workers(workers, max_ram, engine)
+
+    def encoded(pieces: Iterable[list[Document]], language: str) -> Iterator[Encoded]:
+        if engine == "ray":
+            return by_ray(pieces, tokenizer, language, workers, address)
+        return locally(pieces, tokenizer, language, workers or 1)
+
+    found = find_files(files)
+    work = _Preparation(Unfinished(out, _request(found, tokenizer, choices)), tokenizer, choices)
     try:
-        with disk.new_folder(out) as folder:
-            pieces = _pieces(read_documents(files))
-            _write(folder, pieces, tokenizer, language, workers or 2, progress or (lambda _: None))
-    except OSError as error:
+        work.run(found, encoded, progress or (lambda _: None), tell or (lambda _: None))
+    except BaseException as error:
+        shards = len(work.unfinished.progress.shards)
+        if isinstance(error, InputError) or not shards:
+            work.unfinished.remove()
+        elif tell:
+            tell(f"{shards} finished shards are kept; the same command goes on behind them")
         if disk.is_full(error):
-            raise MachineError(f"{out.parent}: the disk is full", "make room and start again") from None
+            raise MachineError(
+                f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+            ) from None
         raise
     return Shards.open(out)
 
 
-def encode_piece(
-    documents: Sequence[Document], tokenizer: Tokenizer, language: str
-) -> tuple[Rows, Counter[str]]:
-    """The rows of some documents and what was counted: a pure function, for whatever runs it in parallel."""
-    sentences = [split(document.text, language) for document in documents]
-    pieces = tokenizer.pieces(list(chain.from_iterable(sentences)))
-    flat = np.fromiter(chain.from_iterable(pieces), dtype=id_type(tokenizer.vocab_size))
-    lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-    owner = np.repeat(np.arange(len(documents)), [len(found) for found in sentences])[lengths > 0]
-    kept = lengths[lengths > 0]
-    counts = np.bincount(owner, minlength=len(documents))
-    tokens = np.bincount(owner, weights=kept, minlength=len(documents)).astype(np.int64)
-    # Sentence ends count from their document's start: all ends, less what stands before the document.
-    ends = np.cumsum(kept) - (np.cumsum(tokens) - tokens)[owner]
-    some = counts > 0
-    rows = Rows(
-        ids=flat,
-        lengths=tokens[some],
-        sentence_ends=ends.astype(np.int32),
-        sentence_counts=counts[some].astype(np.int64),
-        places=[document.place for document, full in zip(documents, some, strict=True) if full],
-        hashes=np.array(
-            [hash_of(ids) for ids in np.split(flat, np.cumsum(tokens[some]))[:-1]], dtype=np.uint64
-        ),
-    )
-    counted = Counter(
-        documents=int(some.sum()),
-        sentences=len(kept),
-        tokens=len(flat),
-        unknown=int(np.count_nonzero(flat == tokenizer.unk_id)),
-        characters=sum(len(document.text) for document in documents),
-        bytes=sum(len(document.text.encode("utf-8")) for document in documents),
-        empty_documents_dropped=int((~some).sum()),
-        empty_sentences_dropped=len(lengths) - len(kept),
-    )
-    return rows, counted
+class _Preparation:
+    """One preparation: pieces in, shards and manifest out."""
+
+    def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices) -> None:
+        self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
+        self._left_out: Counter[str] = Counter()
+
+    def run(
+        self,
+        files: Sequence[Path],
+        encoded: Callable[[Iterable[list[Document]], str], Iterator[Encoded]],
+        progress: Callable[[int], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Read, encode and write what is not done yet, then finish the folder."""
+        done, folder = self.unfinished.progress, self.unfinished.folder
+        if done.pieces:
+            tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
+        with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
+            reject = rejects if self._choices.on_error == "skip" else None
+            documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
+            pieces = _pieces(self._kept(documents))
+            first = next(pieces, [])
+            language = self._choices.language or _guessed(first)
+            # What is done is read again, for the rejects and duplicates in it, but not encoded again.
+            left = islice(chain([first], pieces), done.pieces, None)
+            self._write(encoded(left, language), progress)
+        if not done.shards:
+            place = first[0].place if first else str(files[0])
+            raise InputError(
+                f"{place}: no document holds a single token", "is this the tokenizer for this text?"
+            )
+        self._finish(language, rejects.count)
+
+    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            self._left_out["documents_parted"] += document.part == 1
+            yield document
+
+    def _kept(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents that repeat no earlier one, as far as asked; counts what is dropped or parted."""
+        kind = self._choices.deduplicate
+        if kind == "no":
+            yield from documents
+            return
+        seen = Duplicates(kind)
+        for some in _pieces(documents):  # many at a time is quicker
+            earlier = seen.first_seen_many([d.text for d in some], [d.place for d in some])
+            yield from (document for document, place in zip(some, earlier, strict=True) if place is None)
+            self._left_out["duplicates_dropped"] += len(earlier) - earlier.count(None)
+            self._left_out["duplicates_not_looked_for"] = seen.not_remembered
+
+    def _write(self, encoded: Iterator[Encoded], progress: Callable[[int], None]) -> None:
+        done = self.unfinished.progress
+        waiting: list[Rows] = []
+        pieces, counts = done.pieces, done.counts.copy()
+
+        def close_shard() -> None:
+            if sum(len(rows.lengths) for rows in waiting):
+                name = f"shard-{len(done.shards):05d}.arrow"
+                done.shards.append(write_shard(self.unfinished.folder / name, waiting))
+                done.pieces, done.counts = pieces, counts.copy()
+                self.unfinished.record()
+            waiting.clear()
+
+        for rows, counted in encoded:
+            waiting.append(rows)
+            counts.update(counted)
+            pieces += 1
+            if sum(len(rows.ids) for rows in waiting) >= _SHARD:
+                close_shard()
+            progress(counts["bytes"])
+        close_shard()
+        done.counts = counts
+
+    def _finish(self, language: str, rejected: int) -> None:
+        folder, entries = self.unfinished.folder, list(self.unfinished.progress.shards)
+        self._tokenizer.save(folder / "tokenizer")
+        entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
+        if rejected:
+            entries.append(file_entry(folder / "rejects.jsonl"))
+        counts = {**self.unfinished.progress.counts, **{k: n for k, n in self._left_out.items() if n}}
+        write_manifest(
+            folder,
+            {
+                "vocab_size": self._tokenizer.vocab_size,
+                "tokenizer_digest": self._tokenizer.digest,
+                "language": language,
+                "counts": counts | ({"rejected": rejected} if rejected else {}),
+                "files": entries,
+            },
+        )
+        self.unfinished.finish()
 
 
-def _write(
-    folder: Path,
-    pieces: Iterator[list[Document]],
-    tokenizer: Tokenizer,
-    language: str | None,
-    workers: int,
-    progress: Callable[[int], None],
-) -> None:
-    first = next(pieces)
-    language = language or _guessed(first)
-    entries: list[dict[str, Any]] = []
-    waiting: list[Rows] = []
-    counts: Counter[str] = Counter()
-
-    def close_shard() -> None:
-        if sum(len(rows.lengths) for rows in waiting):
-            entries.append(write_shard(folder / f"shard-{len(entries):05d}.arrow", waiting))
-        waiting.clear()
-
-    for rows, counted in _in_order(chain([first], pieces), tokenizer, language, workers):
-        waiting.append(rows)
-        counts.update(counted)
-        if sum(len(rows.ids) for rows in waiting) >= _SHARD:
-            close_shard()
-        progress(counts["bytes"])
-    close_shard()
-    if not entries:
-        place = first[0].place
-        raise InputError(f"{place}: no document holds a single token", "is this the tokenizer for this text?")
-    tokenizer.save(folder / "tokenizer")
-    entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
-    write_manifest(
-        folder,
-        {
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer_digest": tokenizer.digest,
-            "language": language,
-            "counts": dict(counts),
-            "files": entries,
-        },
-    )
+def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
+    if engine == "ray":
+        return workers
+    workers = workers or min(machine.allowed_cores(), _MOST_WORKERS)
+    if max_ram is None:
+        return workers
+    fit = (max_ram - _BASE) // _A_WORKER
+    if fit < 1:
+        least = (_BASE + _A_WORKER) / 1e6
+        raise InputError(f"--max-ram {max_ram / 1e6:,.0f} MB is too little", f"give {least:,.0f} MB or more")
+    return min(workers, fit)
 
 
-def _in_order(
-    pieces: Iterable[list[Document]], tokenizer: Tokenizer, language: str, workers: int
-) -> Iterator[tuple[Rows, Counter[str]]]:
-    # Threads, not processes: the library encodes outside of Python's lock and on all cores, and a script that
-    # calls this needs no `if __name__ == "__main__"`. A bounded queue keeps memory bounded.
-    if workers == 1:
-        for piece in pieces:
-            yield encode_piece(piece, tokenizer, language)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        running: deque[Any] = deque()
-        for piece in pieces:
-            running.append(pool.submit(encode_piece, piece, tokenizer, language))
-            if len(running) > workers:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+def _request(files: Sequence[Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
+    """What must be the same for a killed preparation to go on."""
+    states = [(str(file), os.stat(file)) for file in files if file.exists()]
+    return {
+        "files": [(name, state.st_size, state.st_mtime_ns) for name, state in states],
+        "tokenizer": tokenizer.digest,
+        "choices": asdict(choices),
+        "format": [FORMAT, _PIECE, _SHARD],
+    }
 
 
 def _pieces(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -168,7 +234,7 @@ def _pieces(documents: Iterable[Document]) -> Iterator[list[Document]]:
     size = 0
     for document in documents:
         piece.append(document)
-        size += len(document.text)
+        size += len(document.text.encode("utf-8"))
         if size >= _PIECE:
             yield piece
             piece, size = [], 0

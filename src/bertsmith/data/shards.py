@@ -55,24 +55,41 @@ def hash_of(ids: NDArray[Any]) -> int:
     return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes()).digest()[:8], "little")
 
 
+def batch_of(rows: Sequence[Rows]) -> pa.RecordBatch:
+    """Some rows as one Arrow batch, a document a row: what a shard holds, and what workers send."""
+    lengths = np.concatenate([r.lengths for r in rows])
+    counts = np.concatenate([r.sentence_counts for r in rows])
+    return pa.record_batch(
+        {
+            "ids": _lists(lengths, np.concatenate([r.ids for r in rows])),
+            "sentence_ends": _lists(counts, np.concatenate([r.sentence_ends for r in rows])),
+            "place": pa.array([place for r in rows for place in r.places], pa.string()),
+            "hash": pa.array(np.concatenate([r.hashes for r in rows])),
+        }
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    """What `batch_of` was given."""
+    return Rows(
+        ids=_values(batch, "ids"),
+        lengths=_sizes(batch, "ids"),
+        sentence_ends=_values(batch, "sentence_ends"),
+        sentence_counts=_sizes(batch, "sentence_ends"),
+        places=batch.column("place").to_pylist(),
+        hashes=batch.column("hash").to_numpy(zero_copy_only=False),
+    )
+
+
 def write_shard(path: Path, rows: Sequence[Rows]) -> dict[str, Any]:
     """Write one Arrow file of some rows, flushed to the disk; its entry for the manifest."""
-    ids = np.concatenate([r.ids for r in rows])
-    lengths = np.concatenate([r.lengths for r in rows])
-    ends = np.concatenate([r.sentence_ends for r in rows])
-    counts = np.concatenate([r.sentence_counts for r in rows])
-    table = {
-        "ids": _lists(lengths, ids),
-        "sentence_ends": _lists(counts, ends),
-        "place": pa.array([place for r in rows for place in r.places], pa.string()),
-        "hash": pa.array(np.concatenate([r.hashes for r in rows])),
-    }
     # One batch a file: each column is then one array over the mapped bytes.
-    batch = pa.record_batch(table)
+    batch = batch_of(rows)
     with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     disk.synchronise(path)
-    return {**file_entry(path), "documents": len(lengths), "sentences": len(ends), "tokens": len(ids)}
+    sizes = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
+    return {**file_entry(path), **sizes, "tokens": len(_values(batch, "ids"))}
 
 
 def file_entry(path: Path, name: str | None = None) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Training a WordPiece vocabulary from files: the same files give the same vocabulary, in every process.
+"""Training a vocabulary from files: the same files give the same vocabulary, in every process.
 
-Words are counted here, merged by the library. Its trainer numbers the first symbols in the order of a hash
-map that differs from process to process, and ties between merges go by number: it is therefore seeded with
-all first symbols, sorted. Words are merged by the frequency of pairs, as the library's WordPiece trainer
-does.
+Words are counted here, merged (or pruned) by the library, whose hash maps differ from process to process.
+
+* WordPiece: its trainer numbers the first symbols in the order of such a map, and ties between merges go by
+  number; it is therefore seeded with all first symbols, sorted. Merges go by the frequency of pairs.
+* Byte-level BPE: all 256 first symbols are given, sorted; the heap of pairs orders ties by number.
+* Unigram: `unigram_training.py`.
 """
 
 from __future__ import annotations
@@ -19,51 +21,93 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import disk
 from bertsmith.errors import InputError
-from bertsmith.text.files import bare_suffix, read_documents, read_lines
-from bertsmith.text.normal import bert_normalizer
+from bertsmith.text import byte_level, unigram, unigram_training
+from bertsmith.text.files import Reading
+from bertsmith.text.normal import Normalizer, bert_borders, bert_normalizer
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.tokenizer_files import SPECIALS, wordpiece
+from bertsmith.text.tokenizer_files import SPECIALS, Kind
+from bertsmith.text.training_text import AS_TEXT, Counted, Cut, before_blanks, between_blanks, count_words
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
+_LONGEST_BYTES = 512  # nor have runs of letters that no language writes
 _ALPHABET = 1_000  # the field's customary limit for alphabetic scripts
-_WAITING = 500_000  # distinct raw words that wait to be normalised, some 60 MB
 _COPIES = 1_000  # of a word in one string for the library
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a training saw, kept and left out; counts, `bytes` of UTF-8 text."""
+    """What a training saw, kept and left out; counts, `bytes` of UTF-8 text read."""
 
     asked: int  # vocabulary size asked
     size: int  # vocabulary size reached; smaller when the text holds no more pieces
     bytes: int
     words: int
     distinct_words: int
-    characters: int  # distinct ones in the text
+    characters: int  # distinct ones in the text; of byte-level BPE: distinct bytes
     characters_cut: int  # the rarest, which got no place in the vocabulary
-    words_cut: int  # words that hold such a character, or are longer than 100 characters: [UNK]
+    words_cut: int  # words that hold such a character, or are too long to be pieces: left out of the training
+    documents: int = 0  # seen
+    documents_sampled: int = 0  # of them counted
+    share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What vocabulary is asked for."""
+
+    kind: Kind
+    vocab_size: int
+    lowercase: bool
+    chinese: bool = False
+    min_frequency: int = 2
+    max_length: int = 512
+    normalizer: Normalizer = "hf"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What it is trained on, and within how many bytes of memory (None: as many as it takes)."""
+
+    files: Sequence[str | Path]
+    reading: Reading = AS_TEXT
+    max_ram: int | None = None
+    seed: int = 0
 
 
 def train_tokenizer(
     files: Sequence[str | Path],
     out: str | Path,
     *,
+    kind: Kind = "wordpiece",
     vocab_size: int = 30_000,
-    cased: bool = False,
+    cased: bool | None = None,
     chinese: bool = False,
     min_frequency: int = 2,
     max_length: int = 512,
+    normalizer: Normalizer = "hf",
+    max_ram: int | None = None,
+    seed: int = 0,
+    reading: Reading = AS_TEXT,
     progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
-    them (a `TrainingRecord`). `cased` keeps case and accents; else as `train_wordpiece`. An `out` that holds
-    something is an `InputError`; the folder is whole or not there."""
+    them (a `TrainingRecord`).
+
+    `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
+    Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
+    WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
+    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
+    """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: there is something already", "name another --out, or remove it")
-    tokenizer, record = _trained(
-        files, vocab_size, not cased, chinese, min_frequency, max_length, progress or (lambda _: None)
-    )
+    if kind == "byte_level_bpe" and (cased is False or chinese):
+        raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
+    if kind != "wordpiece" and normalizer != "hf":
+        raise InputError("the google reading is of BERT's normaliser", "take it with the kind wordpiece")
+    lowercase = kind != "byte_level_bpe" and not cased
+    wish = Wish(kind, vocab_size, lowercase, chinese, min_frequency, max_length, normalizer)
+    tokenizer, record = _trained(wish, Corpus(files, reading, max_ram, seed), progress or (lambda _: None))
     with disk.new_folder(out) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
@@ -92,92 +136,133 @@ def train_wordpiece(
     Raises `InputError` for a vocabulary too small to hold an alphabet, files without words, and what
     `read_documents` raises.
     """
-    tokenizer, record = _trained(
-        files, vocab_size, lowercase, chinese, min_frequency, 512, progress or (lambda _: None)
-    )
+    wish = Wish("wordpiece", vocab_size, lowercase, chinese, min_frequency)
+    tokenizer, record = _trained(wish, Corpus(files), progress or (lambda _: None))
     if report is not None:
         report(record)
     return tokenizer
 
 
-def _trained(
-    files: Sequence[str | Path],
-    vocab_size: int,
-    lowercase: bool,
-    chinese: bool,
-    min_frequency: int,
-    max_length: int,
-    progress: Callable[[int], None],
-) -> tuple[Tokenizer, TrainingRecord]:
-    if not files:
+def _trained(wish: Wish, corpus: Corpus, progress: Callable[[int], None]) -> tuple[Tokenizer, TrainingRecord]:
+    if not corpus.files:
         raise InputError("there is no file to train on", "name some text files")
-    if vocab_size < 2 * len(SPECIALS):
+    least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
+    if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {vocab_size} tokens has no room for letters", "ask for some thousands"
+            f"a vocabulary of {wish.vocab_size} tokens has no room for "
+            + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
+            "ask for some thousands",
         )
-    words, read = count_words(files, lowercase, progress)
-    if not words:
-        raise InputError(f"{files[0]}: there is no word in the files", "check how they were made")
-    characters, going_on = _characters(words)
-    letters = _alphabet(characters, going_on, vocab_size, chinese, min_frequency)
-    kept = {w: n for w, n in words.items() if len(w) <= _LONGEST_WORD and letters.issuperset(w)}
-    seeds = sorted(letters) + sorted(f"##{letter}" for letter in letters & _characters(kept)[1])
-    tokens = _merged(kept, [*SPECIALS.values(), *seeds], vocab_size, min_frequency)
-    total = sum(words.values())
-    record = TrainingRecord(
-        asked=vocab_size,
-        size=len(tokens),
-        bytes=read,
-        words=total,
-        distinct_words=len(words),
-        characters=len(characters),
-        characters_cut=len(characters) - len(letters),
-        words_cut=total - sum(kept.values()),
+    counted = count_words(
+        corpus.files,
+        cut=before_blanks if wish.kind == "byte_level_bpe" else between_blanks,
+        words_of=_words_of(wish),
+        reading=corpus.reading,
+        max_ram=corpus.max_ram,
+        seed=corpus.seed,
+        progress=progress,
     )
-    library = wordpiece(tokens, lowercase=lowercase, specials=SPECIALS, place="vocabulary")
-    return Tokenizer(library.to_str(), max_length, dict(SPECIALS)), record
+    if not counted.words:
+        raise InputError(f"{corpus.files[0]}: there is no word in the files", "check how they were made")
+    make = {"wordpiece": _wordpiece, "byte_level_bpe": _byte_level, "unigram": _unigram}[wish.kind]
+    tokenizer, seen, letters, kept = make(wish, counted.words)
+    return tokenizer, _record(wish, counted, tokenizer, seen - letters, kept, seen)
 
 
-def count_words(
-    files: Sequence[str | Path], lowercase: bool, progress: Callable[[int], None]
-) -> tuple[Counter[str], int]:
-    """How often each word, as the tokenizer will see it, stands in the files; and their size in bytes."""
-    # Normaliser and word borders look at a character alone, or at most up to the next blank. So each run
-    # between blanks is normalised once, however often it occurs: some 20 times less work, and no text is
-    # kept.
-    words: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-    read = 0
-    for path in files:
-        for number, line in enumerate(_lines(path), start=1):
-            waiting.update(line.split(" "))
-            read += len(line.encode("utf-8")) + 1
-            if number % 1024 == 0:
-                progress(read)
-            if len(waiting) > _WAITING:
-                _add_normalised(waiting, words, lowercase)
-        progress(read)
-    _add_normalised(waiting, words, lowercase)
-    return words, read
-
-
-def _lines(path: str | Path) -> Iterator[str]:
-    # Plain text by lines and not by documents: a large file without a blank line is one document.
-    if bare_suffix(path) == ".jsonl":
-        for document in read_documents([path]):
-            yield from document.text.split("\n")
+def _words_of(wish: Wish) -> Cut:
+    """What turns a run of the text into the words that the tokenizer will see."""
+    if wish.kind == "byte_level_bpe":
+        bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return lambda run: [word for word, _ in bytewise.pre_tokenize_str(run)]
+    if wish.kind == "unigram":
+        normalizer = unigram.unigram_normalizer(wish.lowercase, not wish.lowercase, b"")
+        borders = unigram.unigram_borders()
     else:
-        for _, line in read_lines(path):
-            yield line
+        normalizer = bert_normalizer(wish.lowercase, reading=wish.normalizer)
+        borders = bert_borders(reading=wish.normalizer)
+    return lambda run: [word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(run))]
 
 
-def _add_normalised(waiting: Counter[str], words: Counter[str], lowercase: bool) -> None:
-    normalizer = bert_normalizer(lowercase)
-    borders = pre_tokenizers.BertPreTokenizer()
-    for run, count in waiting.items():
-        for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(run)):
-            words[word] += count
-    waiting.clear()
+Made = tuple[Tokenizer, frozenset[str], frozenset[str], Counter[str]]
+"""A tokenizer, the characters seen, those kept, the words kept."""
+
+
+def _wordpiece(wish: Wish, words: Counter[str]) -> Made:
+    characters, going_on = _characters(words)
+    letters = _alphabet(characters, going_on, wish)
+    kept = Counter({w: n for w, n in words.items() if len(w) <= _LONGEST_WORD and letters.issuperset(w)})
+    seeds = sorted(letters) + sorted(f"##{letter}" for letter in letters & _characters(kept)[1])
+    tokens = _merged(kept, [*SPECIALS.values(), *seeds], wish)
+    tokenizer = Tokenizer.of_vocabulary(
+        tokens, lowercase=wish.lowercase, max_length=wish.max_length, normalizer=wish.normalizer
+    )
+    return tokenizer, frozenset(characters), frozenset(letters), kept
+
+
+def _byte_level(wish: Wish, words: Counter[str]) -> Made:
+    seen = frozenset().union(*words)
+    kept = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_BYTES})
+    *first, mask = byte_level.ROBERTA.values()
+    order = ["<s>", "<pad>", "</s>", "<unk>"]
+    assert sorted(first) == sorted(order)
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=wish.vocab_size - 1,
+        min_frequency=wish.min_frequency,
+        special_tokens=order,
+        initial_alphabet=sorted(byte_level.byte_of()),
+        show_progress=False,
+    )
+    library.train_from_iterator(_repeated(kept), trainer)
+    model = json.loads(library.to_str())["model"]
+    vocabulary = {**model["vocab"], mask: len(model["vocab"])}
+    merges = [(a, b) for a, b in model["merges"]]
+    made = byte_level.byte_level(vocabulary, merges, specials=byte_level.ROBERTA)
+    return Tokenizer(made.to_str(), wish.max_length, dict(byte_level.ROBERTA)), seen, seen, kept
+
+
+def _unigram(wish: Wish, words: Counter[str]) -> Made:
+    short = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_WORD})
+    characters, _ = _characters(short)
+    letters = _alphabet(characters, set(), wish) | {unigram.WORD}
+    kept = Counter({word: n for word, n in short.items() if letters.issuperset(word)})
+    pieces = unigram_training.pieces_of(kept, wish.vocab_size - len(unigram.ALBERT), _repeated)
+    specials = [(token, 0.0) for token in unigram.ALBERT.values()]
+    library = unigram.unigram(
+        [*specials, *pieces],
+        unknown=1,
+        lowercase=wish.lowercase,
+        keep_accents=not wish.lowercase,
+        specials=unigram.ALBERT,
+        place="vocabulary",
+    )
+    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT))
+    return tokenizer, frozenset(characters), frozenset(letters), kept
+
+
+def _record(
+    wish: Wish,
+    counted: Counted,
+    tokenizer: Tokenizer,
+    cut: frozenset[str],
+    kept: Counter[str],
+    seen: frozenset[str],
+) -> TrainingRecord:
+    total = sum(counted.words.values())
+    return TrainingRecord(
+        asked=wish.vocab_size,
+        size=tokenizer.vocab_size,
+        bytes=counted.bytes,
+        words=total,
+        distinct_words=len(counted.words),
+        characters=len(seen),
+        characters_cut=len(cut),
+        words_cut=total - sum(kept.values()),
+        documents=counted.documents,
+        documents_sampled=counted.documents_taken,
+        share_sampled=counted.share,
+    )
 
 
 def _characters(words: Mapping[str, int]) -> tuple[Counter[str], set[str]]:
@@ -192,28 +277,26 @@ def _characters(words: Mapping[str, int]) -> tuple[Counter[str], set[str]]:
     return seen, going_on
 
 
-def _alphabet(
-    characters: Counter[str], going_on: set[str], vocab_size: int, chinese: bool, min_frequency: int
-) -> set[str]:
-    room = vocab_size - len(SPECIALS)
-    room, most = (room, room) if chinese else (room // 2, _ALPHABET)
+def _alphabet(characters: Counter[str], going_on: set[str], wish: Wish) -> set[str]:
+    room = wish.vocab_size - len(SPECIALS)
+    room, most = (room, room) if wish.chinese else (room // 2, _ALPHABET)
     letters: set[str] = set()
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         room -= 2 if character in going_on else 1  # itself and its ## form
-        if count < min_frequency or room < 0 or len(letters) == most:
+        if count < wish.min_frequency or room < 0 or len(letters) == most:
             break
         letters.add(character)
     if not letters:
-        raise InputError(f"no character stands {min_frequency} times in the files", "give more text")
+        raise InputError(f"no character stands {wish.min_frequency} times in the files", "give more text")
     return letters
 
 
-def _merged(words: Mapping[str, int], seeds: list[str], vocab_size: int, min_frequency: int) -> list[str]:
+def _merged(words: Mapping[str, int], seeds: list[str], wish: Wish) -> list[str]:
     library = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIALS["unk"]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        vocab_size=wish.vocab_size,
+        min_frequency=wish.min_frequency,
         special_tokens=seeds,  # takes them in this order, before it looks at its hash map
         show_progress=False,
     )

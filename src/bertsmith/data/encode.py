@@ -1,0 +1,92 @@
+"""A piece of a corpus becomes rows of ids: the pure function that threads and clusters run alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.data.shards import Rows, hash_of, id_type
+from bertsmith.text.files import Document
+from bertsmith.text.sentences import split
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.words import WordEncoder, can_encode
+
+_SLICE = 1 << 20  # bytes of UTF-8 encoded at a time: a dozen arrays as long as the text wait in memory
+
+
+class PieceEncoder:
+    """Encodes documents of one language; the rows depend on the documents alone, whatever came before.
+
+    One thread at a time may use it: it remembers the words it has seen.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        self._tokenizer, self._language = tokenizer, language
+        self._words = WordEncoder(tokenizer) if can_encode(tokenizer) else None
+
+    def encode(self, documents: Sequence[Document]) -> tuple[Rows, Counter[str]]:
+        """The rows of some documents, and the counts: documents and sentences without a token are dropped."""
+        sentences = [split(document.text, self._language) for document in documents]
+        flat, lengths = self._ids(list(chain.from_iterable(sentences)))
+        owner = np.repeat(np.arange(len(documents)), [len(found) for found in sentences])[lengths > 0]
+        kept = lengths[lengths > 0]
+        counts = np.bincount(owner, minlength=len(documents))
+        tokens = np.bincount(owner, weights=kept, minlength=len(documents)).astype(np.int64)
+        # Sentence ends count from their document's start: all ends, less what stands before the document.
+        ends = np.cumsum(kept) - (np.cumsum(tokens) - tokens)[owner]
+        some = counts > 0
+        borders = np.cumsum(tokens[some])
+        rows = Rows(
+            ids=flat,
+            lengths=tokens[some],
+            sentence_ends=ends.astype(np.int32),
+            sentence_counts=counts[some].astype(np.int64),
+            places=[document.place for document, full in zip(documents, some, strict=True) if full],
+            hashes=np.array([hash_of(ids) for ids in np.split(flat, borders)[:-1]], dtype=np.uint64),
+        )
+        counted = Counter(
+            documents=int(some.sum()),
+            sentences=len(kept),
+            tokens=len(flat),
+            unknown=int(np.count_nonzero(flat == self._tokenizer.unk_id)),
+            characters=sum(len(document.text) for document in documents),
+            bytes=sum(len(document.text.encode("utf-8")) for document in documents),
+            empty_documents_dropped=int((~some).sum()),
+            empty_sentences_dropped=len(lengths) - len(kept),
+        )
+        return rows, counted
+
+    def _ids(self, texts: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all texts end to end, and how many each has."""
+        kind = id_type(self._tokenizer.vocab_size)
+        found = [self._ids_of_slice(some) for some in _slices(texts)]
+        if not found:
+            return np.empty(0, dtype=kind), np.empty(0, dtype=np.int64)
+        return (
+            np.concatenate([ids.astype(kind) for ids, _ in found]),
+            np.concatenate([lengths for _, lengths in found]),
+        )
+
+    def _ids_of_slice(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._words is not None:
+            return self._words.encode(texts)
+        pieces = self._tokenizer.pieces(texts)
+        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+        return np.fromiter(chain.from_iterable(pieces), dtype=np.int64), lengths
+
+
+def _slices(texts: list[str]) -> list[list[str]]:
+    slices: list[list[str]] = []
+    size = _SLICE
+    for text in texts:
+        if size >= _SLICE:
+            slices.append([])
+            size = 0
+        slices[-1].append(text)
+        size += len(text.encode("utf-8"))
+    return slices

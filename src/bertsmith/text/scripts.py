@@ -1,0 +1,58 @@
+"""Words without a tokenizer, and their scripts: what tokenizers are compared on must not be one's own."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_TWO_WORDS = {
+    "OLD",
+    "NEW",
+    "TAI",
+    "LINEAR",
+    "NORTH",
+    "SOUTH",
+}  # names of scripts of which this is the first word
+_CODES = 0x110000
+
+
+@lru_cache(maxsize=1 << 16)
+def script_of(character: str) -> str:
+    """The script of a letter by its name in Unicode: Latin, Han, Cyrillic, …; "others" where it names none."""
+    plain = unicodedata.normalize("NFKD", character)[
+        0
+    ]  # full-width and mathematical letters are what they show
+    names = unicodedata.name(plain, "OTHERS").replace("-", " ").split()
+    if names[0] in ("CJK", "IDEOGRAPHIC", "KANGXI"):
+        return "Han"
+    if names[0] in ("MODIFIER", "COMBINING", "OTHERS"):
+        return "others"
+    return " ".join(names[: 2 if names[0] in _TWO_WORDS else 1]).title()
+
+
+def script_of_word(word: str) -> str:
+    """The script of a word's first letter; "digits" for one without a letter."""
+    for character in word:
+        if character.isalpha():
+            return script_of(character)
+    return "digits"
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    """A word: letters, marks and digits in a row from a letter or digit on, or one ideograph."""
+    # Marks by table: Python's \w leaves them out and would cut the words of India at their vowel signs.
+    marks = "".join(_ranges([code for code in range(_CODES) if unicodedata.category(chr(code))[0] == "M"]))
+    return re.compile(rf"[{_HAN}]|[^\W_{_HAN}](?:[^\W_{_HAN}]|[{marks}])*")
+
+
+def _ranges(codes: Sequence[int]) -> Iterator[str]:
+    first = last = codes[0]
+    for code in [*codes[1:], _CODES]:
+        if code != last + 1:
+            yield f"{chr(first)}-{chr(last)}" if last > first else chr(first)
+            first = code
+        last = code

@@ -1,0 +1,223 @@
+"""`bertsmith data check`: the look through a corpus, and what it will cost to train on it, on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith import disk
+from bertsmith.data.checking.check import CheckOptions, check
+from bertsmith.errors import InputError, MachineError
+from bertsmith.models.config import ModelConfig, count_parameters, preset
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.settings import TrainSettings
+
+_LENGTH, _MASKED = 128, 0.15
+_FILL = (
+    0.83  # of an instance's room; measured on encyclopedia articles, whose sentences do not fill it evenly
+)
+_PIECES_A_WORD = (
+    1.12  # measured there with the published uncased vocabulary; a Chinese character is one piece
+)
+_BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
+    4,
+    60,
+)  # of a shard: a sentence's end; a document's place, hash and offsets
+_PROBE_SECONDS = 3.0
+_LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
+_OF_PEAK = 0.45  # what an update reaches of a large product's rate
+_PRODUCT = 1024
+
+
+def check_corpus(
+    files: Sequence[str | Path],
+    options: CheckOptions | None = None,
+    *,
+    tokenizer: Tokenizer | str | Path | None = None,
+    against: Sequence[str | Path] = (),
+    preset_name: str = "bert-mini-uncased",
+    epochs: float = 1.0,
+    probe: bool = True,
+    html: str | Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Look through a corpus (`data.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
+    disk, updates and time.
+
+    probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
+    Raises `InputError` for missing files, an unknown preset, an html file whose folder is missing.
+    """
+    config = preset(preset_name)
+    if html is not None:
+        _check_page(Path(html))
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
+    options = options or CheckOptions()
+    report = check(files, options, tokenizer=tokenizer, against=against, progress=progress)
+    if tokenizer is not None:
+        config = preset(preset_name, vocab_size=tokenizer.vocab_size)
+    report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample, tell)
+    if html is not None:
+        from bertsmith.reports.corpus import corpus_page
+
+        try:
+            disk.write_text(Path(html), corpus_page(report))
+        except OSError as error:
+            raise MachineError(f"{html}: could not be written ({error.strerror})") from None
+    return report
+
+
+def forecast(
+    report: dict[str, Any],
+    config: ModelConfig,
+    preset_name: str,
+    epochs: float,
+    probe: bool,
+    sample: int | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Tokens, bytes of shards, updates and seconds of `epochs` passes; each an estimate whose ground is told."""
+    counted = report.get("tokenizer")
+    scale, reach = _scale(report, sample)
+    tokens = round((counted["tokens"] if counted else _tokens(report)) * scale)
+    sentences = report["documents"]["sentences"] * scale
+    documents = report["documents"]["number"] * scale
+    size = 2 if config.vocab_size <= 1 << 16 else 4
+    settings = TrainSettings()
+    instances = round(tokens / (_FILL * _LENGTH - 3))
+    steps = (
+        max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
+    )
+    found: dict[str, Any] = {
+        "preset": preset_name,
+        "epochs": epochs,
+        "covers": reach,
+        "tokens": tokens,
+        "tokens_are": "counted" if counted and scale == 1 else "estimated",
+        "shard_bytes": round(tokens * size + sentences * _BYTES_A_SENTENCE + documents * _BYTES_A_DOCUMENT),
+        "sequence_length": _LENGTH,
+        "batch_size": settings.batch_size,
+        "instances_an_epoch": instances,
+        "steps": steps,
+        "parameters": sum(term.size for term in count_parameters(config, ("pooler", "masked", "pair"))),
+        "seconds_per_update": None,
+        "seconds": None,
+        "rests_on": _ground(counted is not None) + "; the time was not probed",
+    }
+    if probe and steps:
+        timed = seconds_per_update(config, settings, tell)
+        found["seconds_per_update"] = round(timed.seconds, 5)
+        found["seconds"] = round(timed.seconds * steps, 1)
+        found["rests_on"] = f"{_ground(counted is not None)}; {timed.ground}"
+    return found
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Seconds of an update, and what the figure rests on."""
+
+    seconds: float
+    ground: str
+
+
+def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
+    """How long an update takes here: a few are made on random text; where they would take too long, it is computed
+    from the rate of a matrix product."""
+    from bertsmith.workflows.run import prepare_machine
+
+    precision, threads = prepare_machine(settings, tell)
+    on = f"in {precision} on {threads} thread{'s' if threads > 1 else ''} of this machine, as busy as it was"
+    rate = _product_rate(precision)
+    computed = _flops(config, settings) / (rate * _OF_PEAK)
+    if computed > _LONGEST_UPDATE:
+        return _Timed(
+            computed,
+            f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
+            f"reaches some {_OF_PEAK:.0%}, {on}",
+        )
+    measured = _probe(config, settings, precision)
+    return _Timed(
+        measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
+    )
+
+
+def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
+    """By what a sample's figures are multiplied, and what the forecast covers."""
+    if sample is None or not any(limit.startswith("a sample") for limit in report["limits"]):
+        return 1.0, "the whole corpus"
+    packed = (".gz", ".zst", ".bz2", ".xz", ".parquet")
+    if any(file.lower().endswith(packed) for file in report["files"]):
+        return 1.0, "the sample alone: how much text is in compressed files is not known before they are read"
+    whole = sum(os.path.getsize(file) for file in report["files"])
+    return max(
+        1.0, whole / max(1, report["bytes"])
+    ), "the whole corpus, from the sample by the size of the files"
+
+
+def _tokens(report: dict[str, Any]) -> int:
+    classes = report["characters"]["classes"]
+    signs: int = sum(classes[name]["number"] for name in ("punctuation", "symbols") if name in classes)
+    han = int(report["scripts"].get("Han", {"number": 0})["number"])
+    spaced = max(0, int(report["words"]) - han)
+    return round(_PIECES_A_WORD * spaced + min(han, int(report["words"])) + signs)
+
+
+def _ground(counted: bool) -> str:
+    tokens = (
+        "tokens counted with this tokenizer"
+        if counted
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces a word, one a sign (--tokenizer counts them)"
+    )
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
+
+
+def _flops(config: ModelConfig, settings: TrainSettings) -> float:
+    """Operations of an update: six for each weight and token, the vocabulary's on the predicted ones alone."""
+    tokens = settings.batch_size * settings.accumulate * _LENGTH * _FILL
+    h, f = config.hidden_size, config.intermediate_size
+    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
+    return 6 * tokens * (layers + _MASKED * (config.vocab_size * h + h * h))
+
+
+def _product_rate(precision: str) -> float:
+    """Operations a second of a square matrix product."""
+    import torch
+
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.ones(_PRODUCT, _PRODUCT, dtype=kind)
+    torch.mm(a, a)
+    products, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < 0.2:
+        torch.mm(a, a)
+        products += 1
+    return products * 2 * _PRODUCT**3 / (time.perf_counter() - begin)
+
+
+def _probe(config: ModelConfig, settings: TrainSettings, precision: str) -> float:
+    import torch
+
+    from bertsmith.models.encoder import Encoder
+    from bertsmith.objectives.mlm_nsp import MlmNsp
+    from bertsmith.training.loop import Phase
+    from bertsmith.training.loop import seconds_per_update as measured
+    from bertsmith.workflows.probe import RandomPairs
+
+    encoder = Encoder(config, torch.Generator().manual_seed(settings.seed))
+    objective = MlmNsp(config, encoder.generator)
+    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED)
+    return measured(
+        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, precision, seconds=_PROBE_SECONDS
+    )
+
+
+def _check_page(page: Path) -> None:
+    """Refuse a page that cannot be written before hours are spent on what it would show."""
+    if page.is_dir():
+        raise InputError(f"{page}: this is a folder", "name a file: --html report.html")
+    if not page.parent.is_dir():
+        raise InputError(f"{page.parent}: there is no such folder", "make it first")

@@ -1,0 +1,243 @@
+"""`tokenizer extend`: a vocabulary, or a model with its vocabulary, grown by the words of a domain.
+
+A new word's vector is made of the vectors of the pieces that it was cut into, so the model knows from the first
+step on roughly what the word means. All other weights stay as they are, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith import disk
+from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, write_folder
+from bertsmith.errors import InputError, MachineError
+from bertsmith.models.config import ModelConfig
+from bertsmith.text import extension
+from bertsmith.text.extension import NewWord
+from bertsmith.text.files import Reading
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.workflows.inspect import tokenizer_place
+
+Init = Literal["mean", "first"]
+
+RECORD = "extension.json"
+_TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which words are proposed: see `text.extension.propose`. against: files whose words are too common to be the
+    domain's."""
+
+    words: int = 1000
+    min_frequency: int = 5
+    min_pieces: int = 2
+    against: Sequence[str | Path] = ()
+    keep_others: bool = False
+
+
+def extend_tokenizer(
+    files: Sequence[str | Path],
+    out: str | Path | None,
+    *,
+    tokenizer: str | Path | None = None,
+    model: str | Path | None = None,
+    choice: Choice = Choice(),
+    word_list: str | Path | None = None,
+    init: Init = "mean",
+    reading: Reading = Reading(),  # noqa: B008  # frozen
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Add the words of some files that a WordPiece vocabulary breaks, and write the folder `out`, which must not
+    hold anything: a tokenizer, or with `model` (a run, a model folder, a published name) the whole model.
+
+    word_list: a file with one word a line to add instead of proposed ones; `files` may then be empty. out None:
+    only propose. Returns the report, which also stands in extension.json beside the tokenizer: `words` (word,
+    count, pieces, saved), `effect` on the files (see `text.extension.effect`), sizes before and after.
+
+    The new rows of the token table, and of the masked-LM bias, are the mean of their pieces' rows (init "mean")
+    or the first piece's ("first"); the masked-LM decoder is the token table. Ids, weights and heads that were
+    there stay bit-equal.
+
+    Raises `InputError` for a vocabulary of another kind, a tokenizer and weights that do not belong together,
+    files without a word to add, a bad word list (with its line), and what `read_documents` raises.
+    """
+    place = Path(out) if out is not None else None
+    if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InputError(f"{place}: there is something already", "name another --out, or remove it")
+    old, folder = _opened(tokenizer, model)
+    found = _words(files, old, choice, word_list, reading, progress)
+    grown = _grown(old, found.words)
+    report = {**found.report(old, grown), "init": init if folder is not None else None}
+    if place is None:
+        return report
+    report["out"] = str(place)
+    if folder is None:
+        try:
+            with disk.new_folder(place) as part:
+                _Recorded(grown, report).save(part)
+        except OSError as error:
+            raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
+    else:
+        ids = {token: i for i, token in enumerate(old.tokens)}
+        pieces = [[ids[piece] for piece in new.pieces] for new in found.words]
+        _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), init)
+    return report
+
+
+def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:
+    """The tokenizer, and the model that it belongs to."""
+    if (tokenizer is None) == (model is None):
+        raise InputError("either a tokenizer or a model is extended", "give one of --tokenizer and --model")
+    if model is None:
+        old = Tokenizer.load(tokenizer_place(str(tokenizer)))
+        extension.check_extendable(old, str(tokenizer))
+        return old, None
+    folder = read_folder(locate(model))
+    old = Tokenizer.load(folder.path)
+    extension.check_extendable(old, str(folder.path))
+    if old.vocab_size > folder.config.vocab_size:
+        raise InputError(
+            f"{folder.path}: the tokenizer has {old.vocab_size:,} entries, the model {folder.config.vocab_size:,}",
+            "they do not belong together",
+        )
+    return old, folder
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The words to add, where they came from, and the words of the corpus."""
+
+    words: list[NewWord]
+    needless: list[str]
+    counts: extension.WordCounts | None
+
+    def report(self, old: Tokenizer, grown: Tokenizer) -> dict[str, Any]:
+        return {
+            "added": len(self.words),
+            "vocab_size_before": old.vocab_size,
+            "vocab_size": grown.vocab_size,
+            "already_whole": self.needless,
+            "words": extension.as_rows(self.words),
+            "effect": None if self.counts is None else extension.effect(self.counts, old, grown),
+        }
+
+
+def _words(
+    files: Sequence[str | Path],
+    old: Tokenizer,
+    choice: Choice,
+    word_list: str | Path | None,
+    reading: Reading,
+    progress: Callable[[int], None] | None,
+) -> _Found:
+    if not files and word_list is None:
+        raise InputError("there is no file to propose words from", "name text files, or a --word-list")
+    listed, needless = extension.read_word_list(word_list, old) if word_list is not None else ([], [])
+    counts = extension.count_words(files, old, reading, progress) if files else None
+    if word_list is not None:
+        known = counts.counts if counts is not None else {}
+        return _Found(extension.of_list(listed, known, old), needless, counts)
+    assert counts is not None
+    against = extension.count_words(choice.against, old, reading) if choice.against else None
+    words = extension.propose(
+        counts,
+        old,
+        number=choice.words,
+        min_frequency=choice.min_frequency,
+        min_pieces=choice.min_pieces,
+        against=against,
+        keep_others=choice.keep_others,
+    )
+    if not words:
+        raise InputError(
+            f"{files[0]}: there is no word to add: none that stands {choice.min_frequency} times is cut into "
+            f"{max(2, choice.min_pieces)} pieces or more",
+            "lower --min-frequency, or name words with --word-list",
+        )
+    return _Found(words, needless, counts)
+
+
+def _grown(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
+    """The tokenizer with the words; each must come out as one token (a vocabulary may have limits of its own)."""
+    grown = extension.with_words(old, [new.word for new in words])
+    ids = grown.pieces([new.word for new in words])
+    for number, (new, got) in enumerate(zip(words, ids, strict=True)):
+        if got != [old.vocab_size + number]:
+            raise InputError(
+                f"'{new.word[:60]}' would not become one token of this tokenizer", "leave it out of the list"
+            )
+    return grown
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A tokenizer that leaves the report beside its files."""
+
+    tokenizer: Tokenizer
+    report: Mapping[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Write both into a folder."""
+        self.tokenizer.save(folder)
+        kept = {key: value for key, value in self.report.items() if key != "out"}
+        disk.write_text(folder / RECORD, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+
+
+class _Weights(nn.Module):
+    """The tensors of a model's part by name: nothing is built or cast when only rows are added."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """The tensors."""
+        return self._tensors
+
+
+def _write_model(
+    out: Path, folder: ModelFolder, size: int, pieces: list[list[int]], tokenizer: _Recorded, init: Init
+) -> None:
+    config = ModelConfig.of(
+        {**folder.config.model_dump(), "vocab_size": max(folder.config.vocab_size, size + len(pieces))},
+        str(out),
+    )
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in folder.weights().items():
+        prefix, _, rest = name.partition(".")
+        if name in (_TABLE, _BIAS):
+            if len(tensor) != folder.config.vocab_size:
+                raise InputError(
+                    f"{folder.path}: the weights have {len(tensor):,} rows a vocabulary of "
+                    f"{folder.config.vocab_size:,}",
+                    "config.json and the weights do not belong together",
+                )
+            tensor = grown_rows(tensor, size, pieces, init)
+        parts.setdefault(prefix, {})[rest] = tensor
+    kept = {key: value for key, value in folder.record.items() if key not in ("version", "weights_sha256")}
+    added = {"words": len(pieces), "vocab_size_before": folder.config.vocab_size, "init": init}
+    write_folder(
+        out,
+        config,
+        {prefix: _Weights(tensors) for prefix, tensors in parts.items()},
+        architecture=folder.architecture,
+        tokenizer=tokenizer,
+        labels=folder.labels,
+        record={**kept, "extended": [*kept.get("extended", []), added]},
+    )
+
+
+def grown_rows(table: Tensor, size: int, pieces: Sequence[Sequence[int]], init: Init) -> Tensor:
+    """A tensor [V, …] with a row for each new word from row `size` on: of its pieces' rows the mean, taken in
+    fp32, or the first. Rows between `size` and V, which no token had, are used up before the tensor grows."""
+    rows = [table[list(ids)].float().mean(0) if init == "mean" else table[ids[0]] for ids in pieces]
+    new = torch.stack([row.to(table.dtype) for row in rows])
+    return torch.cat([table[:size], new, table[size + len(pieces) :]])

@@ -1,0 +1,228 @@
+"""`bertsmith data check`: tables of 80 columns, one JSON document, a page; exits with 2 for a missing file."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from bertsmith.cli.main import main
+
+ATTACK = "</script><img onerror=alert(1) src=x>"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["bertsmith", "data", "check", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    out, told = capsys.readouterr()
+    assert ended.value.code == code, told
+    return out, told
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Prose, with a document twice, a NUL and a footer in each document."""
+    texts = [f"{text}\nAccept all cookies" for text in tiny_run.corpus(20).strip().split("\n\n")]
+    texts += [texts[3], "A NUL\0 stands here. And on it goes."]
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_tables_fit_80_columns_and_begin_with_the_findings(
+    capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tokenizer = tiny_run.tokenizer()
+    tokenizer.save(corpus.parent / "tokenizer")
+    task = tiny_run.table(corpus.parent / "dev.csv", tiny_run.examples(9))
+    out, _ = run(
+        capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-probe"
+    )  # fmt: skip
+    assert out.startswith("findings\n")
+    for line in out.splitlines():
+        if line[:1] in "┏┃┡│└":
+            assert len(line) <= 80
+    nul = next(i for i, line in enumerate(corpus.read_text("utf-8").split("\n"), start=1) if "\0" in line)
+    assert f":{nul}:6" in out.replace("\n", "")
+    for part in (
+        "first places",
+        "NUL characters",
+        "word for word",
+        "nsp".upper(),
+        "pieces a word",
+        "task rows",
+        "forecast",
+    ):
+        assert part in out
+
+
+def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out, _ = run(capsys, corpus, "--json", "--no-probe", "--epochs", "3")
+    report = json.loads(out)
+    assert {"findings", "encoding", "characters", "duplicates", "lines", "documents", "scripts", "languages",
+            "structure", "forecast", "limits"} <= set(report)  # fmt: skip
+    assert report["duplicates"]["exact"]["number"] == 1
+    assert report["findings"][0]["severity"] == "problem"
+    forecast = report["forecast"]
+    assert forecast["epochs"] == 3
+    assert forecast["seconds"] is None
+    assert forecast["tokens_are"] == "estimated"
+    assert forecast["tokens"] > report["words"] > 0
+
+
+def test_the_forecast_counts_tokens_and_measures_updates(
+    capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.workflows import check
+
+    monkeypatch.setattr(check, "_PROBE_SECONDS", 0.01)
+    tiny_run.tokenizer().save(corpus.parent / "tokenizer")
+    out, _ = run(
+        capsys, corpus, "--json", "--tokenizer", corpus.parent / "tokenizer", "--preset", "bert-tiny-uncased"
+    )
+    report = json.loads(out)
+    forecast = report["forecast"]
+    assert forecast["tokens"] == report["tokenizer"]["tokens"]
+    assert forecast["tokens_are"] == "counted"
+    assert forecast["seconds"] == pytest.approx(
+        forecast["steps"] * forecast["seconds_per_update"], rel=0.01, abs=0.1
+    )
+    assert 0 < forecast["seconds_per_update"] < 60
+    assert "of this machine" in forecast["rests_on"]
+    assert forecast["shard_bytes"] >= 2 * forecast["tokens"]
+
+
+class Page(HTMLParser):
+    """The tags of a page and the words between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_stands_alone_and_escapes_everything(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "a<b>&"
+    folder.mkdir()
+    name = "<img onerror=alert(1) src=x>.txt"
+    texts = [f"{ATTACK} {text}\n{ATTACK}\nÃ© {ATTACK}" for text in tiny_run.corpus(8).strip().split("\n\n")]
+    (folder / name).write_bytes(
+        ("\n\n".join([*texts, texts[0]]) + "\n").encode() + ATTACK.encode() + b"\xff\n"
+    )
+    hit = " ".join(random.Random(1).choices(tiny_run.WORDS, k=20))
+    with (folder / name).open("ab") as file:
+        file.write(f"\n{ATTACK} {hit}\n".encode())
+    (folder / "dev.txt").write_text(f"{ATTACK} {hit}\n", encoding="utf-8")
+    tiny_run.tokenizer().save(folder / "tokenizer")
+    html = tmp_path / "report.html"
+    run(
+        capsys, folder / name, "--html", html, "--against", folder / "dev.txt", "--tokenizer",
+        folder / "tokenizer", "--no-probe",
+    )  # fmt: skip
+    text = html.read_text(encoding="utf-8")
+    page = Page(text)
+    assert text.startswith("<!doctype html>")
+    tags = [tag for tag, _ in page.tags]
+    assert not {"script", "img", "link", "iframe", "object", "embed", "form", "a", "image"} & set(tags)
+    for _, attributes in page.tags:
+        for attribute, value in attributes.items():
+            assert not attribute.startswith("on")
+            if attribute.endswith(("href", "src")):
+                assert str(value).startswith("#")
+    assert tags.count("svg") == 8
+    assert "".join(page.words).count(ATTACK) >= 5
+    assert name in "".join(page.words)
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_a_missing_file_exits_with_2_and_findings_with_0(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: Path
+) -> None:
+    _, told = run(capsys, tmp_path / "none.txt", code=2)
+    assert "there is no such file" in told
+    _, told = run(capsys, corpus, "--against", tmp_path / "none.tsv", code=2)
+    assert "there is no such file" in told
+    _, told = run(capsys, corpus, "--preset", "bert-mni-uncased", code=2)
+    assert "did you mean" in told
+    _, told = run(capsys, corpus, "--html", tmp_path / "nowhere" / "r.html", code=2)
+    assert "no such folder" in told
+    _, told = run(capsys, corpus, "--sample", "many", code=2)
+    assert "not a size" in told
+    (tmp_path / "empty.txt").write_bytes(b"")
+    out, _ = run(capsys, tmp_path / "empty.txt", "--html", tmp_path / "r.html")
+    assert "there is no text" in out
+
+
+def test_against_takes_files_and_globs(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    for name in ("a.tsv", "b.tsv"):
+        (corpus.parent / name).write_text("text\tlabel\n", encoding="utf-8")
+    one, other = corpus.parent / "a.tsv", corpus.parent / "b.tsv"
+    for arguments in (
+        (corpus, "--json", "--no-probe", "--against", corpus.parent / "*.tsv"),
+        (corpus, "--against", one, other, "--json", "--no-probe"),
+        (corpus, "--against", one, "--against", other, "--json", "--no-probe"),
+        ("--json", "--no-probe", "--against", one, f"--against={other}", corpus),
+    ):
+        report = json.loads(run(capsys, *arguments)[0])
+        assert report["files"] == [str(corpus)]
+        assert [file["file"] for file in report["against"]["files"]] == [str(one), str(other)]
+
+
+def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, "--help")
+    assert out.index("Example:") < out.index("Options:")
+    assert "--against" in out
+
+
+def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertsmith.workflows import check
+
+    monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
+    monkeypatch.setattr(check, "_probe", lambda *_: pytest.fail("an update was made"))
+    small, large = (
+        check.check_corpus([corpus], preset_name=name)["forecast"]
+        for name in ("bert-mini-uncased", "bert-large-uncased")
+    )
+    assert "computed from a matrix product" in large["rests_on"]
+    assert large["seconds_per_update"] > 10 * small["seconds_per_update"]
+
+
+def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_path: Path) -> None:
+    import gzip
+
+    from bertsmith.data.checking.check import CheckOptions
+    from bertsmith.workflows.check import check_corpus
+
+    plain = tmp_path / "long.txt"
+    plain.write_text(tiny_run.corpus(4000), encoding="utf-8")
+    packed = tmp_path / "long.txt.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    whole = check_corpus([plain], probe=False)["forecast"]
+    options = CheckOptions(sample=plain.stat().st_size // 4)
+    sample = check_corpus([plain], options, probe=False)["forecast"]
+    assert sample["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
+    assert sample["tokens_are"] == "estimated"
+    assert "from the sample" in sample["covers"]
+    alone = check_corpus([packed], options, probe=False)["forecast"]
+    assert alone["tokens"] < 0.3 * whole["tokens"]
+    assert "the sample alone" in alone["covers"]

@@ -1,0 +1,140 @@
+"""`tokenizer inspect` and `tokenizer extend` as they are typed: tables, JSON, pages, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.text.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENS = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), "the", "card", "##io", "."]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    """stdout and stderr of `bertsmith tokenizer …`."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["bertsmith", "tokenizer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    out, told = capsys.readouterr()
+    assert ended.value.code == code, told
+    return out, told
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Tokenizer.of_vocabulary(TOKENS, lowercase=True).save(tmp_path / "one")
+    Tokenizer.of_vocabulary([*TOKENS, "cardio", "é", "É"], lowercase=False).save(tmp_path / "<b>two<b>")
+    text = "The cardio, the cardiogram. É 猫\n" * 6 + "<script>alert(1)</script>\n"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_inspect_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, told = run(
+        capsys, "inspect", "one", "<b>two<b>", "--text", "text.txt", "--html", "r.html", "--plot", "p.png"
+    )
+    assert "pieces a word" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "written: r.html" in told
+    assert (place / "p.png").read_bytes().startswith(b"\x89PNG")
+    page = (place / "r.html").read_text(encoding="utf-8")
+    assert page.rstrip().endswith("</html>")
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;two&lt;b&gt;" in page
+    assert not re.search(r"""(src|href)\s*=\s*["']?\s*(https?:|//)""", page)
+    document, _ = run(capsys, "inspect", "one", "<b>two<b>", "--text", "text.txt", "--json")
+    report = json.loads(document)
+    assert list(report["tokenizers"]) == ["one", "<b>two<b>"]
+    first, second = report["tokenizers"].values()
+    assert first["unknown_characters"] > 0
+    assert second["pieces_a_word"] < first["pieces_a_word"]
+
+
+def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "a").mkdir()
+    (place / "one").rename(place / "a" / "one")
+    Tokenizer.of_vocabulary(TOKENS, lowercase=True).save(place / "one")
+    arguments = ["inspect", "a/one", "one", "one/vocab.txt", "--cased", "one/vocab.txt", "--text", "*.txt"]
+    out, _ = run(capsys, *arguments, "--limit", "40B", "--plot", "p.svg", "--json")
+    report = json.loads(out)
+    names = list(report["tokenizers"])
+    assert len(set(names)) == 3
+    assert names[0].endswith("a/one")
+    assert [row["lowercase"] for row in report["tokenizers"].values()] == [True, True, False]
+    assert report["text"]["cut_short"] == ["text.txt"]
+    assert (place / "p.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["inspect", "none", "--text", "text.txt"], "none: "),
+        (["inspect", "one", "--text", "none.txt"], "no such file"),
+        (["inspect", "one", "one", "--text", "text.txt"], "named twice"),
+        (["inspect", "one", "--cased", "two", "--text", "text.txt"], "not one of the tokenizers"),
+        (["inspect", "one", "--text", "text.txt", "--plot", "p.gif"], "a plot is a .png or a .svg"),
+        (["inspect", "one", "--text", "text.txt", "--html", "no/p.html"], "is not there"),
+        (["inspect", "one", "--text", "text.txt", "--html", "one"], "this is a folder"),
+        (["inspect", "one"], "--text"),
+        (["extend", "text.txt", "--tokenizer", "one"], "--out DIR or --propose-only"),
+        (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--propose-only"], "--out DIR or"),
+        (["extend", "--tokenizer", "one", "--out", "o"], "FILES, or a --word-list"),
+        (["extend", "text.txt", "--out", "o"], "either a tokenizer or a model"),
+        (["extend", "text.txt", "--tokenizer", "one", "--out", "one"], "something already"),
+        (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l", "--words", "3"], "--words chooses"),
+        (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l.txt"], "no such file"),
+        (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--words", "0"], "--words"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    before = sorted(place.rglob("*"))
+    out, told = run(capsys, *arguments, code=2)
+    assert said in told.replace("\n", " ")
+    assert out == ""
+    assert "Traceback" not in told
+    assert sorted(place.rglob("*")) == before
+
+
+def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how: list[Any] = ["extend", "text.txt", "--tokenizer", "one"]
+    out, told = run(capsys, *how, "--propose-only")
+    assert "no more such words: 2 of the 1,000 asked" in told
+    assert "cardio" in out
+    assert "saved" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert not (place / "new").exists()
+    proposed = json.loads(run(capsys, *how, "--propose-only", "--json")[0])
+    assert [row["word"] for row in proposed["words"]] == ["cardiogram", "cardio"]
+    out, told = run(capsys, *how, "--out", "new", "--keep-others")
+    assert "no other word of the files" in out
+    assert f"new: {len(TOKENS)} → {len(TOKENS) + 1} entries" in told
+    assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram"]
+    (place / "list.txt").write_text("cardio\nthe\n")
+    out, told = run(capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--out", "listed")
+    assert "1 words of the list need no entry" in told
+    assert Tokenizer.load(place / "listed").tokens == [*TOKENS, "cardio"]
+    (place / "plain.txt").write_text("the cardio " * 99)
+    out, _ = run(capsys, *how, "--against", "plain.txt", "--propose-only")
+    assert "times commoner" in out
+    assert "cardiogram" in out
+
+
+@pytest.mark.parametrize("verb", ["inspect", "extend"])
+def test_help_begins_with_an_example(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    out, _ = run(capsys, verb, "--help")
+    assert out.index("Example:") < out.index("Options:")
+    assert f"bertsmith tokenizer {verb}" in out

@@ -1,0 +1,248 @@
+"""Training byte-level BPE and Unigram: the layouts of their families, the same in every process; and sampling of
+what does not fit into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith import draws
+from bertsmith.errors import InputError
+from bertsmith.text import training_text
+from bertsmith.text.files import Reading
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.training_text import before_blanks, between_blanks, count_words
+from bertsmith.text.vocabulary import train_tokenizer
+
+_SCRIPT = """
+import sys
+from bertsmith.text.vocabulary import train_tokenizer
+for kind, size in (("byte_level_bpe", 2000), ("unigram", 3000)):
+    train_tokenizer([sys.argv[1]], sys.argv[2] + kind, kind=kind, vocab_size=size)
+"""
+
+
+def test_three_processes_train_the_same_vocabularies(shared_data: Path, tmp_path: Path) -> None:
+    found = set()
+    for n in range(1, 4):
+        place = tmp_path / f"{n}-"
+        environment = {**os.environ, "PYTHONHASHSEED": str(n * 101), "RAYON_NUM_THREADS": str(n)}
+        file = shared_data / "corpora/sample/mixed.txt"
+        subprocess.run([sys.executable, "-c", _SCRIPT, str(file), str(place)], check=True, env=environment)
+        files = [
+            tmp_path / f"{n}-{name}"
+            for name in ("byte_level_bpe/vocab.json", "byte_level_bpe/merges.txt", "unigram/tokenizer.json")
+        ]
+        found.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(found) == 1
+
+
+@pytest.fixture(scope="module")
+def trained(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tokenizer, Path]]:
+    file = shared_data / "corpora/sample/english.txt"
+    found = {}
+    for kind in ("byte_level_bpe", "unigram"):
+        out = tmp_path_factory.mktemp("trained") / kind
+        found[kind] = (train_tokenizer([file], out, kind=kind, vocab_size=3_000), out)  # type: ignore[arg-type]
+    return found
+
+
+def test_byte_level_bpe_has_robertas_layout(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
+    tokenizer, out = trained["byte_level_bpe"]
+    assert tokenizer.vocab_size == 3_000
+    assert tokenizer.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert all(len(token) == 1 for token in tokenizer.tokens[4:260])
+    assert tokenizer.tokens[-1] == "<mask>"
+    assert {"Ġthe", "The", "ing"} <= set(tokenizer.tokens)
+    assert (tokenizer.separators, tokenizer.uses_segments, tokenizer.pad_id) == (2, False, 1)
+    merges = (out / "merges.txt").read_text("utf-8").splitlines()
+    assert len(merges) - 1 == 3_000 - 4 - 256 - 1
+    text = "Any bytes: 中国 😀 \x00\t  <mask> done"
+    assert tokenizer.decode(tokenizer.pieces([text])[0]) == text
+    assert tokenizer.mask_id not in tokenizer.pieces([text])[0]
+
+
+def test_unigram_has_alberts_layout(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
+    tokenizer, out = trained["unigram"]
+    assert tokenizer.vocab_size == 3_000
+    assert tokenizer.tokens[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert {"▁the", "ing", "▁"} <= set(tokenizer.tokens)
+    assert tokenizer.lowercase
+    assert tokenizer.decode(tokenizer.encode("Once upon a Time").ids) == "once upon a time"
+    scores = [score for _, score in json.loads((out / "tokenizer.json").read_text())["model"]["vocab"]][5:]
+    assert scores == sorted(scores, reverse=True)
+    found = tokenizer.pieces(["the king of the country was there"])[0]
+    assert len(found) < 14
+
+
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
+def test_trained_folders_load_in_the_reference(
+    trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path, kind: str
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer, out = trained[kind]
+    theirs = transformers.AutoTokenizer.from_pretrained(str(out))
+    lines = (shared_data / "corpora/sample/mixed.txt").read_bytes().decode("utf-8").split("\n")
+    texts = [line for line in lines if "<pad>" not in line and "<unk>" not in line][:800]
+    expected = theirs(texts, split_special_tokens=True)["input_ids"]
+    assert [e.ids for e in tokenizer.encode_many(texts, max_length=10**9)] == expected
+    assert Tokenizer.load(out).digest == tokenizer.digest
+    record = json.loads((out / "training.json").read_text())
+    assert (record["asked"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
+    assert record["documents"] == record["documents_sampled"] == 180
+
+
+def test_byte_level_words_are_those_of_the_whole_text(shared_data: Path) -> None:
+    from tokenizers import pre_tokenizers
+
+    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def words_of(text: str) -> list[str]:
+        return [word for word, _ in bytewise.pre_tokenize_str(text)]
+
+    file = shared_data / "corpora/sample/mixed.txt"
+    lines = file.read_bytes().decode("utf-8").split("\n")[:-1]
+    expected = Counter(word for line in lines for word in words_of(line.removesuffix("\r") + "\n"))
+    found = count_words([file], cut=before_blanks, words_of=words_of, progress=lambda _: None)
+    assert found.words == expected
+
+
+def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    out = tmp_path / "google"
+    file = shared_data / "corpora/sample/mixed.txt"
+    tokenizer = train_tokenizer([file], out, vocab_size=2_000, normalizer="google")
+    lines = file.read_bytes().decode("utf-8").split("\n")[:500]
+    lines += ["ΣΊΣΥΦΟΣ ΟΔΟΣ.", "a\U0002b825b", "İstanbul \ue000 x"]
+    expected = [e.ids for e in tokenizer.encode_many(lines, max_length=10**9)]
+    theirs = transformers.AutoTokenizer.from_pretrained(str(out))
+    assert theirs(lines, split_special_tokens=True)["input_ids"] == expected
+    assert theirs("a", "b")["token_type_ids"] == tokenizer.encode("a", "b").segments
+    assert Tokenizer.load(out).digest == tokenizer.digest
+    assert Tokenizer.load(out / "vocab.txt").digest == tokenizer.digest
+    plain = Tokenizer.of_vocabulary(tokenizer.tokens, lowercase=True)
+    assert plain.digest != tokenizer.digest
+    assert tokenizer.lowercase
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"kind": "byte_level_bpe", "vocab_size": 200}, "no room for all bytes and specials, 261 in all"),
+        ({"kind": "byte_level_bpe", "cased": False}, "byte-level BPE keeps case"),
+        ({"kind": "unigram", "normalizer": "google"}, "the google reading is of BERT's normaliser"),
+        ({"max_ram": 1_000_000}, "leave no room for words"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("some text some text\n")
+    with pytest.raises(InputError, match=told):
+        train_tokenizer([file], tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+# --- sampling ----------------------------------------------------------------------------------------------
+
+
+def numbered(folder: Path, documents: int) -> Path:
+    """A file whose document n holds the word wN and some of its own."""
+    file = folder / "numbered.txt"
+    texts = (f"w{n} " + " ".join(f"x{n}y{k}" for k in range(20)) for n in range(documents))
+    file.write_text("\n\n".join(texts) + "\n")
+    return file
+
+
+def sampled(file: Path, **how: Any) -> training_text.Counted:
+    return count_words([file], cut=between_blanks, words_of=lambda run: [run], progress=lambda _: None, **how)
+
+
+def test_a_sample_is_of_whole_documents_spread_evenly(tmp_path: Path) -> None:
+    file = numbered(tmp_path, 8_000)
+    whole = sampled(file)
+    assert (whole.share, whole.documents, whole.documents_taken) == (1, 8_000, 8_000)
+    room = training_text._FLOOR + 30_000_000
+    found = sampled(file, max_ram=room, seed=3)
+    assert found.share < 1
+    assert found.documents == 8_000
+    assert found.bytes == whole.bytes
+    expected = np.flatnonzero(draws.uniform(3, "tokenizer sample", np.arange(8_000)) < found.share)
+    assert found.documents_taken == len(expected)
+    assert abs(found.documents_taken - 8_000 * found.share) < 4 * np.sqrt(8_000 * found.share)
+    assert {int(word[1:]) for word in found.words if word.startswith("w")} == set(expected.tolist())
+    assert sum(n for word, n in found.words.items() if word) == 21 * len(expected)
+    assert sampled(file, max_ram=room, seed=3) == found
+    assert sampled(file, max_ram=room, seed=4).words != found.words
+    quarters = np.bincount(expected // 2_000, minlength=4) / len(expected)
+    assert np.all(np.abs(quarters - 0.25) < 0.06)
+
+
+@pytest.mark.parametrize(("documents", "expected"), [("blank_line", 2), ("file", 1), ("line", 3)])
+def test_documents_are_counted_by_the_reading(tmp_path: Path, documents: Any, expected: int) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one\ntwo\n\n\nthree\n")
+    found = sampled(file, reading=Reading(documents=documents))
+    assert found.documents == expected
+    assert {word: n for word, n in found.words.items() if word} == {"one": 1, "two": 1, "three": 1}
+
+
+def test_columns_and_folders_are_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("id,body\n1,alpha beta\n2,alpha\n")
+    (tmp_path / "in/b.csv").write_text("id,body\n1,gamma\n")
+    found = sampled(tmp_path / "in", reading=Reading(text_column="body"))
+    assert found.words == {"alpha": 2, "beta": 1, "gamma": 1}
+    assert found.documents == 3
+
+
+def test_the_command_says_what_it_sampled(tmp_path: Path) -> None:
+    file = numbered(tmp_path, 8_000)
+    limit = f"{(training_text._FLOOR + 30_000_000) // 1_000_000}MB"
+    command = [sys.executable, "-m", "bertsmith", "tokenizer", "train", str(file), "--json", "--seed", "3"]
+    command += ["--kind", "wordpiece", "--max-ram", limit, "--vocab-size", "400"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], check=True, capture_output=True, text=True
+    )
+    told = json.loads(done.stdout)
+    assert told["vocab_size"] == 400
+    assert told["documents"] == 8_000 > told["documents_sampled"] > 0
+    assert told["share_sampled"] < 1
+    assert "do not fit into" in done.stderr
+    assert f"{told['documents_sampled']:,} of them" in done.stderr
+    assert Tokenizer.load(tmp_path / "out").kind == "wordpiece"
+
+
+_MEMORY = """
+import sys
+from bertsmith.text.vocabulary import train_tokenizer
+train_tokenizer([sys.argv[1]], sys.argv[2], kind=sys.argv[3], vocab_size=8000, max_ram=int(sys.argv[4]))
+# Not getrusage, which begins with what the parent had when it started this process.
+print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is asked of Linux")
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level_bpe", "unigram"])
+def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "large.txt"
+    words = draws.bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
+    with open(file, "w") as out:
+        for row in words.tolist():
+            out.write(
+                " ".join(f"{bits >> 40:x}" if bits % 4 == 0 else f"w{bits % 5000}" for bits in row) + "\n\n"
+            )
+    limit = 400_000_000
+    command = [sys.executable, "-c", _MEMORY, str(file), str(tmp_path / "out"), kind, str(limit)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(printed) < limit
+    assert json.loads((tmp_path / "out/training.json").read_text())["share_sampled"] < 1
