@@ -9,6 +9,7 @@ generators", OOPSLA 2014), applied once for each counter.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +19,17 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser, in place: one pass over memory less for each of its steps."""
+    shifted = x >> np.uint64(30)
+    x ^= shifted
+    x *= _MIX_1
+    np.right_shift(x, np.uint64(27), out=shifted)
+    x ^= shifted
+    x *= _MIX_2
+    np.right_shift(x, np.uint64(31), out=shifted)
+    x ^= shifted
+    return x
 
 
 def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
@@ -33,10 +41,22 @@ def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
     state = np.array([int.from_bytes(name, "little")], dtype=np.uint64)
     for counter in counters:
-        state = _mixed(
-            state + (np.atleast_1d(np.asarray(counter)).astype(np.uint64) + np.uint64(1)) * _GOLDEN
-        )
+        state = further(state, np.atleast_1d(np.asarray(counter)))
     return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters)))
+
+
+def further(drawn: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
+    """Bits with one counter more: `further(bits(s, p, a), b)` is `bits(s, p, a, b)`.
+
+    For many draws that share their first counters, which are then hashed once. Both arrays broadcast.
+    """
+    step = counter.astype(np.uint64)
+    step += np.uint64(1)
+    step *= _GOLDEN
+    if step.shape == drawn.shape:
+        step += drawn
+        return _mix(step)
+    return _mix(np.asarray(step + drawn))
 
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:

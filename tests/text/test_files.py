@@ -123,14 +123,15 @@ def test_a_bad_jsonl_line_is_told_with_its_place(tmp_path: Path, line: str, told
     assert fault(file).startswith(told)
 
 
-@given(st.text())
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))  # many NULs are UTF-16
 def test_lines_joined_are_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     text = text.replace("\r\n", "\n").removeprefix("\ufeff")
     file = tmp_path_factory.mktemp("lines") / "a.txt"
     file.write_bytes(text.encode())
     lines = [line for _, line in read_lines(file)]
-    expected = text.removesuffix("\n") if text else None
-    assert lines == ([] if expected is None else [x.removesuffix("\r") for x in expected.split("\n")])
+    end = "\r" if "\n" not in text and "\r" in text else "\n"  # a file of the old Mac has no other
+    expected = text.removesuffix(end).split(end) if text else []
+    assert lines == [line.removesuffix("\r") for line in expected]
 
 
 def test_the_sample_of_hard_cases_has_its_72_blocks(shared_data: Path) -> None:
