@@ -334,8 +334,8 @@ def report(found: dict[str, Any], threads: int) -> None:
         ]
         parts.append(
             "From nothing, with this vocabulary and dropout, ours stood at a held-out MLM loss of 6.71 and NSP at "
-            "chance after 1,500 of 3,500 steps (5.1 M tokens). Both sides were stopped there: NSP was not on the way "
-            "to 55 % within the steps that a session holds.\n\n"
+            "chance after 1,500 of 3,500 steps (5.1 M tokens). Both sides were stopped there: NSP was not on the "
+            "way to 55 % within the steps that a session holds.\n\n"
             "Past the plateau: both go on from the hour-long run of the section below, its encoder and heads as "
             "they are, its vectors taken over into this vocabulary (a token's own, or the mean of its pieces'). "
             f"Dropout 0.1 on both sides, {warm['precision']}, {WARM_STEPS:,} steps of {LONG_BATCH} pairs, "

@@ -8,23 +8,15 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-_TWO_WORDS = {
-    "OLD",
-    "NEW",
-    "TAI",
-    "LINEAR",
-    "NORTH",
-    "SOUTH",
-}  # names of scripts of which this is the first word
+_TWO_WORDS = {"OLD", "NEW", "TAI", "LINEAR", "NORTH", "SOUTH"}  # a script's name goes on behind these
 _CODES = 0x110000
 
 
 @lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
     """The script of a letter by its name in Unicode: Latin, Han, Cyrillic, …; "others" where it names none."""
-    plain = unicodedata.normalize("NFKD", character)[
-        0
-    ]  # full-width and mathematical letters are what they show
+    # Full-width and mathematical letters are what they show.
+    plain = unicodedata.normalize("NFKD", character)[0]
     names = unicodedata.name(plain, "OTHERS").replace("-", " ").split()
     if names[0] in ("CJK", "IDEOGRAPHIC", "KANGXI"):
         return "Han"

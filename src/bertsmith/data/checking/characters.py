@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bertsmith.data import fingerprints
 from bertsmith.data.checking.distribution import Found
 from bertsmith.data.fingerprints import Ints, Words
+from bertsmith.text.scripts import script_of
 
 _CODES = 0x110000
 # What is counted with its places, by the number in the table below.
@@ -133,7 +134,7 @@ class Characters:
         found: Counter[str] = Counter()
         for code in np.flatnonzero(self._counts).tolist():
             if unicodedata.category(chr(code))[0] == "L":
-                found[_script(chr(code))] += int(self._counts[code])
+                found[script_of(chr(code))] += int(self._counts[code])
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def classes(self) -> dict[str, int]:
@@ -223,23 +224,6 @@ def _byte(character: str) -> int:
     """The byte that Windows-1252 (Latin-1 where it has none) shows as this character."""
     code = ord(character)
     return code if code < 0x100 else character.encode("cp1252")[0]
-
-
-def _script(character: str) -> str:
-    first, *others = unicodedata.name(character, "UNKNOWN").split()
-    if first in (
-        "FULLWIDTH",
-        "MATHEMATICAL",
-        "FEMININE",
-        "MASCULINE",
-        "SCRIPT",
-        "BLACK-LETTER",
-        "DOUBLE-STRUCK",
-    ):
-        return "Latin"
-    if first in ("HALFWIDTH", "OLD", "MODIFIER", "MICRO") and others:
-        first = {"OLD": f"OLD {others[0]}", "HALFWIDTH": others[0]}.get(first, "LATIN")
-    return {"CJK": "Han", "IDEOGRAPHIC": "Han", "KANGXI": "Han"}.get(first, first.title())
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -11,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.text.scripts import word_pattern
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.words import WordEncoder, can_encode
 
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")  # letters and digits; each ideograph is a word
 _KNOWN = 200_000  # distinct words that wait for their pieces: some 30 MB
 _KEPT = 20_000  # of those that fell apart
 _MOST = 20  # pieces a word in the distribution; more count as so many
@@ -48,7 +46,7 @@ class TokenFacts:
         self.tokens += len(ids)
         self.unknown += int(np.count_nonzero(ids == self._tokenizer.unk_id))
         for sentence in sentences:
-            self._words.update(_WORD.findall(sentence))
+            self._words.update(word_pattern().findall(sentence))
             if len(self._words) > _KNOWN:
                 self._settle()
 
