@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -32,7 +32,8 @@ class PieceEncoder:
     def encode(self, documents: Sequence[Document]) -> tuple[Rows, Counter[str]]:
         """The rows of some documents, and the counts: documents and sentences without a token are dropped."""
         sentences = [split(document.text, self._language) for document in documents]
-        flat, lengths = self._ids(list(chain.from_iterable(sentences)))
+        sizes = [len(document.text.encode("utf-8")) for document in documents]
+        flat, lengths = self._ids(sentences, sizes)
         owner = np.repeat(np.arange(len(documents)), [len(found) for found in sentences])[lengths > 0]
         kept = lengths[lengths > 0]
         counts = np.bincount(owner, minlength=len(documents))
@@ -55,16 +56,16 @@ class PieceEncoder:
             tokens=len(flat),
             unknown=int(np.count_nonzero(flat == self._tokenizer.unk_id)),
             characters=sum(len(document.text) for document in documents),
-            bytes=sum(len(document.text.encode("utf-8")) for document in documents),
+            bytes=sum(sizes),
             empty_documents_dropped=int((~some).sum()),
             empty_sentences_dropped=len(lengths) - len(kept),
         )
         return rows, counted
 
-    def _ids(self, texts: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all texts end to end, and how many each has."""
+    def _ids(self, texts: list[list[str]], sizes: list[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all texts of all documents end to end, and how many each text has."""
         kind = id_type(self._tokenizer.vocab_size)
-        found = [self._ids_of_slice(some) for some in _slices(texts)]
+        found = [self._ids_of_slice(some) for some in _slices(texts, sizes)]
         if not found:
             return np.empty(0, dtype=kind), np.empty(0, dtype=np.int64)
         return (
@@ -80,13 +81,18 @@ class PieceEncoder:
         return np.fromiter(chain.from_iterable(pieces), dtype=np.int64), lengths
 
 
-def _slices(texts: list[str]) -> list[list[str]]:
-    slices: list[list[str]] = []
-    size = _SLICE
-    for text in texts:
-        if size >= _SLICE:
-            slices.append([])
-            size = 0
-        slices[-1].append(text)
-        size += len(text.encode("utf-8"))
-    return slices
+def _slices(texts: list[list[str]], sizes: list[int]) -> Iterator[list[str]]:
+    """The texts in order, some documents at a time; of a document larger than a slice some texts at a time."""
+    waiting: list[str] = []
+    size = 0
+    for of_document, bytes_ in zip(texts, sizes, strict=True):
+        parts = -(-bytes_ // _SLICE)
+        many = -(-len(of_document) // max(1, parts)) or 1
+        for at in range(0, len(of_document), many):
+            waiting += of_document[at : at + many]
+            size += bytes_ // max(1, parts)
+            if size >= _SLICE:
+                yield waiting
+                waiting, size = [], 0
+    if waiting:
+        yield waiting

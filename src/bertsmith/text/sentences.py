@@ -28,10 +28,12 @@ def split(text: str, language: str = "en") -> list[str]:
 
 
 def _of_line(line: str, language: str, closing: str) -> list[str]:
+    sentences = [sentence for part in sentencex.segment(language, line) if (sentence := part.strip())]
+    if not any(sentence[0] in closing for sentence in sentences):
+        return sentences
     found: list[str] = []
-    for part in sentencex.segment(language, line):
-        sentence = part.strip()
-        if found and sentence[:1] in closing and sentence:
+    for sentence in sentences:
+        if found and sentence[0] in closing:
             rest = sentence.lstrip(closing)
             found[-1] += sentence[: len(sentence) - len(rest)]
             sentence = rest.strip()
