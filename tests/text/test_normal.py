@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from original_rules import words_of
 from tokenizers import normalizers, pre_tokenizers
 
 from bertsmith.text import unicode_classes as classes
 from bertsmith.text.normal import bert_borders, bert_normalizer
+from original_rules import words_of
 
 pytestmark = pytest.mark.skipif(
     unicodedata.unidata_version != classes.UNICODE,

@@ -29,7 +29,7 @@ def split(text: str, language: str = "en") -> list[str]:
 
 def _of_line(line: str, language: str, closing: str) -> list[str]:
     sentences = [sentence for part in sentencex.segment(language, line) if (sentence := part.strip())]
-    if not any(sentence[0] in closing for sentence in sentences):
+    if line.isascii():  # the closing marks are not
         return sentences
     found: list[str] = []
     for sentence in sentences:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from bertsmith.text.tokenizer import Tokenizer
 Ints = NDArray[np.int64]
 
 _BLANK, _ALONE, _RUN = 0, 1, 2
+_BLANKS = b"\t\n\r "
 _KEPT = 1 << 17  # distinct runs that are remembered, some 20 MB
 _TOGETHER = 1000  # runs in one text for the library
 _ALWAYS = 1 << 60
@@ -78,16 +79,19 @@ class WordEncoder:
         whole = "\n".join(texts) + "\n"
         if whole.count("\n") > len(texts):  # a line end is a blank like others, but here it parts the texts
             whole = "\n".join(text.replace("\n", " ") for text in texts) + "\n"
-        data = np.frombuffer(whole.encode("utf-8"), dtype=np.uint8)
-        kinds = self._classes[data]
+        raw = whole.encode("utf-8")
+        data = np.frombuffer(raw, dtype=np.uint8)
+        kinds = self._classes.take(data)
         in_run = kinds == _RUN
         begins = kinds == _ALONE
         begins[0] |= in_run[0]
         begins[1:] |= in_run[1:] > in_run[:-1]
         self._cut_wide(data, in_run, begins)
-        kept = kinds != _BLANK
-        starts = np.flatnonzero(begins[kept])
-        first, lengths = self._looked_up(data[kept], starts)
+        # Both without the blanks; deleting bytes is three times as quick as an index of bools.
+        marks = begins.view(np.uint8) | (kinds == _BLANK).view(np.uint8) << 1
+        dense = np.frombuffer(marks.tobytes().translate(None, b"\2"), dtype=np.uint8)
+        letters = np.frombuffer(raw.translate(None, _BLANKS), dtype=np.uint8)
+        first, lengths = self._looked_up(letters, np.flatnonzero(dense))
         ids = self._ids[_laid(first, lengths)]
         runs_before = np.cumsum(begins, dtype=np.int32)[data == 10]
         tokens_before = np.concatenate([[0], np.cumsum(lengths)])[runs_before]
@@ -119,11 +123,12 @@ class WordEncoder:
         distinct: list[bytes] = runs.dictionary.to_pylist()
         if len(self._known) + len(distinct) > _KEPT:
             self._forget()
-        known = self._known
-        new = [run for run in distinct if run not in known]
-        if new:
-            self._learn(new)
-        number = np.fromiter(map(known.__getitem__, distinct), dtype=np.int32, count=len(distinct))
+        number = np.fromiter(map(self._known.get, distinct, repeat(-1)), dtype=np.int32, count=len(distinct))
+        new = np.flatnonzero(number < 0)
+        if len(new):
+            unknown = [distinct[i] for i in new.tolist()]
+            self._learn(unknown)
+            number[new] = [self._known[run] for run in unknown]
         number = number[runs.indices.to_numpy()]
         self._uses += np.bincount(number, minlength=len(self._uses))
         return self._first[number], self._count[number]
@@ -233,7 +238,7 @@ def _laid(first: Ints, lengths: Ints) -> Ints:
 
 def _byte_classes() -> NDArray[np.uint8]:
     classes = np.full(256, _RUN, dtype=np.uint8)
-    classes[[9, 10, 13, 32]] = _BLANK
+    classes[list(_BLANKS)] = _BLANK
     classes[_ASCII_ALONE] = _ALONE
     return classes
 
