@@ -76,14 +76,20 @@ class _Process:
     """A `worker` and its two pipes."""
 
     def __init__(self, tokenizer: Path, language: str) -> None:
-        # The package may be here by a path that a new process does not have; one thread each is enough.
+        # The package may be here by a path that a new process does not have. One thread each is enough, and memory
+        # that goes back when it is free.
+        frugal = {
+            "TOKENIZERS_PARALLELISM": "false",
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "MALLOC_ARENA_MAX": "1",
+        }
         home = str(Path(__file__).parents[2])
         paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-m", worker.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false"},
+            env={**os.environ, "PYTHONPATH": paths, **frugal},
         )
         self._to: Any = None
         self._from: Any = None
@@ -96,7 +102,7 @@ class _Process:
             self._to.write_batch(worker.batch_of_documents(piece))
             self._process.stdin.flush()  # type: ignore[union-attr]
             if self._from is None:
-                self._from = pa.ipc.open_stream(self._process.stdout)
+                self._from = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
             return worker.result_of(*self._from.read_next_batch_with_custom_metadata())
         except (OSError, StopIteration, pa.ArrowException):
             code = self._process.wait()
