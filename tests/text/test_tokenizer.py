@@ -301,3 +301,17 @@ def test_the_references_folder_loads_here(published: tuple[Tokenizer, Any], tmp_
     assert differ in ([], ["\u2028", "##\u2028"])
     assert (again.digest == ours.digest) == (differ == [])
     assert again.encode("a b c d e f").ids == ours.encode("a b c d e f").ids
+
+
+def test_a_vocabulary_is_loaded_with_either_normaliser(shared_data: Path) -> None:
+    place = shared_data / "vocabs/bert-base-uncased"
+    library, original = (Tokenizer.load(place, normalizer=reading) for reading in ("hf", "google"))
+    assert library.digest == Tokenizer.load(place).digest != original.digest
+    assert original.pieces(["Running wild!"]) == library.pieces(["Running wild!"])
+
+
+def test_a_normaliser_is_not_chosen_for_a_whole_tokenizer(shared_data: Path, tmp_path: Path) -> None:
+    Tokenizer.load(shared_data / "vocabs/bert-base-uncased", normalizer="google").save(tmp_path)
+    with pytest.raises(InputError, match=r"tokenizer\.json: the normaliser is chosen for a vocab\.txt alone"):
+        Tokenizer.load(tmp_path, normalizer="hf")
+    assert Tokenizer.load(tmp_path / "vocab.txt").digest == Tokenizer.load(tmp_path).digest

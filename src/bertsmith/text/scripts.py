@@ -36,9 +36,16 @@ def script_of_word(word: str) -> str:
 @cache
 def word_pattern() -> re.Pattern[str]:
     """A word: letters, marks and digits in a row from a letter or digit on, or one ideograph."""
-    # Marks by table: Python's \w leaves them out and would cut the words of India at their vowel signs.
-    marks = "".join(_ranges([code for code in range(_CODES) if unicodedata.category(chr(code))[0] == "M"]))
-    return re.compile(rf"[{_HAN}]|[^\W_{_HAN}](?:[^\W_{_HAN}]|[{marks}])*")
+    return re.compile(rf"[{_HAN}]|[^\W_{_HAN}](?:[^\W_{_HAN}]|[{marks()}])*")
+
+
+@cache
+def marks() -> str:
+    """All combining marks, as ranges for a character class of a regular expression.
+
+    By table: Python's \\w leaves them out and would cut the words of India at their vowel signs.
+    """
+    return "".join(_ranges([code for code in range(_CODES) if unicodedata.category(chr(code))[0] == "M"]))
 
 
 def _ranges(codes: Sequence[int]) -> Iterator[str]:

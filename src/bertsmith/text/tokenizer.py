@@ -93,15 +93,18 @@ class Tokenizer:
         self._framed = self.separators > 0 and {"cls", "sep"} <= specials.keys()
 
     @classmethod
-    def load(cls, path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+    def load(
+        cls, path: str | Path, *, lowercase: bool | None = None, normalizer: Normalizer | None = None
+    ) -> Tokenizer:
         """Read a folder (tokenizer.json, else vocab.txt, vocab.json with merges.txt, or spiece.model;
         tokenizer_config.json if there) or one of these files.
 
         A bare vocab.txt or spiece.model does not say whether it is lower-cased: `lowercase`, else the
-        configuration's `do_lower_case`, else True. Raises `InputError` for what is no tokenizer, naming the
+        configuration's `do_lower_case`, else True; nor whose normaliser it had: `normalizer`, "hf" (else the
+        configuration's, else this one) or "google". Raises `InputError` for what is no tokenizer, naming the
         file.
         """
-        source = read_folder(Path(path), lowercase)
+        source = read_folder(Path(path), lowercase, normalizer)
         return cls(source.definition, source.max_length, source.specials, source.piece_model)
 
     @classmethod

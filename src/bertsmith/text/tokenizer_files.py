@@ -40,14 +40,19 @@ class Source:
     piece_model: bytes | None = None
 
 
-def read_folder(path: Path, lowercase: bool | None) -> Source:
-    """Read a tokenizer's folder, or one of its files."""
+def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | None = None) -> Source:
+    """Read a tokenizer's folder, or one of its files; `normalizer` only with a vocab.txt."""
     folder = path if path.is_dir() else path.parent
     config = {**_object(folder / "special_tokens_map.json"), **_object(folder / "tokenizer_config.json")}
     # Files of the field write "no limit" as 10**30.
     length = config.get("model_max_length")
     max_length = int(length) if isinstance(length, int | float) and 0 < length < 10**9 else _MAX_LENGTH
     file = _file_of(path)
+    if normalizer is not None and file.name != "vocab.txt":
+        raise InputError(
+            f"{file}: the normaliser is chosen for a vocab.txt alone; this file has its own",
+            "load the vocab.txt beside it, if there is one",
+        )
     if file.name.endswith(".model"):
         library, specials = _of_piece_model(file, lowercase, config)
         return Source(library.to_str(), max_length, specials, file.read_bytes())
@@ -64,6 +69,7 @@ def read_folder(path: Path, lowercase: bool | None) -> Source:
         return Source(definition, max_length, specials, kept)
     specials = _named(config, SPECIALS)
     lower = config.get("do_lower_case", True) if lowercase is None else lowercase
+    reading = normalizer or ("google" if config.get("bertsmith_normalizer") == "google" else "hf")
     library = wordpiece(
         _vocabulary(file),
         lowercase=bool(lower),
@@ -71,7 +77,7 @@ def read_folder(path: Path, lowercase: bool | None) -> Source:
         place=str(file),
         chinese=bool(config.get("tokenize_chinese_chars", True)),
         strip_accents=config.get("strip_accents"),
-        normalizer="google" if config.get("bertsmith_normalizer") == "google" else "hf",
+        normalizer=reading,
     )
     return Source(library.to_str(), max_length, specials)
 
