@@ -243,8 +243,8 @@ def report(found: dict[str, Any]) -> None:
         ratios = sorted(b / a for a, b in zip(calls, maps, strict=True))
         settings = found["map settings"]
         parts.append(
-            f"enwiki ({size:.0f} MB), a vocabulary of 30,522. `prepare` with two workers, from the compressed "
-            f"file: median {own:.1f} s, {size / own:.1f} MB/s (the whole command with its start-up {whole:.1f} s, peak "
+            f"enwiki ({size:.0f} MB), a vocabulary of 30,522. `prepare`, two workers, from the compressed "
+            f"file: median {own:.1f} s, {size / own:.1f} MB/s (the whole command {whole:.1f} s, peak "
             f"{max(a[1] for a in ours) / 2**20:.0f} MiB, of which 128 are zstd's window). `map`, from lines: "
             f"median {other:.1f} s, {size / other:.1f} MB/s (one process with the library's threads took "
             f"{settings['1']:.0f} s, two processes {settings['2']:.0f} s; the faster was kept). Ratio, "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bertsmith.workflows.predict import Model as Model
     from bertsmith.workflows.predict import load as load
     from bertsmith.workflows.pretrain import pretrain as pretrain
+    from bertsmith.workflows.show import show_instance as show_instance
 
 _HOMES = {
     "BertsmithError": "errors",
@@ -44,6 +45,7 @@ _HOMES = {
     "load": "workflows.predict",
     "prepare": "data.prepare",
     "pretrain": "workflows.pretrain",
+    "show_instance": "workflows.show",
     "train_tokenizer": "text.vocabulary",
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
 
@@ -33,6 +34,17 @@ def note(text: str) -> None:
 def result(text: str) -> None:
     """A line of the result: to stdout."""
     _console(stderr=False).print(text, markup=False)
+
+
+def result_text(text: Text) -> None:
+    """A paragraph of the result with styles, which show on a terminal alone: to stdout."""
+    _console(stderr=False).print(text)
+
+
+def has_colours() -> bool:
+    """Whether stdout shows colours: a terminal, and no NO_COLOR."""
+    console = _console(stderr=False)
+    return console.is_terminal and not console.no_color
 
 
 def result_json(document: Any) -> None:

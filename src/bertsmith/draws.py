@@ -32,6 +32,12 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x
 
 
+def _mixed_number(x: int) -> int:
+    x = (x ^ (x >> 30)) * int(_MIX_1) % 2**64
+    x = (x ^ (x >> 27)) * int(_MIX_2) % 2**64
+    return x ^ (x >> 31)
+
+
 def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     """64 random bits for each combination of counters.
 
@@ -39,10 +45,15 @@ def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     their common shape. Equal arguments give equal bits, always.
     """
     name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
-    state = np.array([int.from_bytes(name, "little")], dtype=np.uint64)
-    for counter in counters:
+    first = int.from_bytes(name, "little")
+    leading = 0  # plain numbers in front, as an epoch's, are hashed as such: arrays of one are slow
+    while leading < len(counters) and isinstance(number := counters[leading], int):
+        first = _mixed_number((first + (number + 1) * int(_GOLDEN)) % 2**64)
+        leading += 1
+    state = np.array([first], dtype=np.uint64)
+    for counter in counters[leading:]:
         state = further(state, np.atleast_1d(np.asarray(counter)))
-    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters)))
+    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[leading:])))
 
 
 def further(drawn: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:

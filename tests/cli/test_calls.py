@@ -172,3 +172,18 @@ def test_asking_for_help_never_imports_torch() -> None:
         assert heavy == "", arguments
     code = "import sys, bertsmith; bertsmith.__version__; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("task", ["sop", "none"])
+def test_pretraining_without_next_sentence_prints_its_own_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, task: str
+) -> None:
+    shards = tiny_run.make_shards(tmp_path).folder
+    settings = [*TINY, "--set", f"data.sentence_task={task}", "--set", "train.max_steps=2"]
+    command = ("pretrain", "--preset", "bert-tiny-uncased", "--data", shards, *settings)
+    out, _ = run(capsys, *command, "--out", tmp_path / "bert")
+    assert ("SOP accuracy" in out) == (task == "sop")
+    assert "NSP" not in out
+    assert "no padding" in out
+    found = one_json(capsys, *command, "--out", tmp_path / "bert", "--resume")  # the same words name the run
+    assert found["batches"]["padding"] == 0

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
-from bertsmith.data.batches import DataSettings, PairStream, special_ids, split_documents, token_counts
+from bertsmith.data.batches import PairStream, SpecialIds, special_ids, split_documents, token_counts
+from bertsmith.data.settings import DataSettings
 from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
 
@@ -185,3 +186,128 @@ def test_token_counts_are_those_of_the_documents(shards: Shards) -> None:
     assert counts.tolist() == np.bincount(shards.take(np.arange(shards.tokens)), minlength=46).tolist()
     halves = [token_counts(shards, part, 46) for part in np.array_split(np.arange(shards.documents), 2)]
     assert (sum(halves) == counts).all()
+
+
+# --- the other kinds of instances, static masks, budgets ------------------------------------------------------
+
+KINDS: list[dict[str, object]] = [
+    {},
+    {"sentence_task": "sop", "masking": "whole_word"},
+    {"sentence_task": "none", "masking": "span"},
+    {"instances": "sentence_pair"},
+    {"instances": "sentence_pair", "sentence_task": "sop"},
+    {"instances": "full_sentences", "sentence_task": "none"},
+    {"instances": "doc_sentences", "sentence_task": "none", "masks": "static", "duplicates": 2},
+    {"instances": "single", "sentence_task": "none", "predictions_max": 3},
+]
+
+
+def kind_of(shards: Shards, data: dict[str, object], batch_tokens: int | None = None) -> PairStream:
+    return PairStream(
+        shards,
+        np.arange(shards.documents),
+        IDS,
+        DataSettings.of(data, "test"),
+        length=32,
+        seed=4,
+        word_starts=TOKENIZER.word_starts,
+        batch_tokens=batch_tokens,
+    )
+
+
+@pytest.mark.parametrize("data", KINDS, ids=str)
+@pytest.mark.parametrize("budget", [None, 200])
+def test_any_instance_alone_is_the_instance_in_its_batch(
+    shards: Shards, data: dict[str, object], budget: int | None
+) -> None:
+    stream = kind_of(shards, data, budget)
+    for epoch in (0, 3):
+        start, seen = 0, 0
+        while start < stream.size(epoch):
+            stop = stream.stop(epoch, start, 7)
+            batch = stream.batch(epoch, start, stop)
+            assert batch.packed.sequences == stop - start
+            assert budget is None or batch.tokens <= budget
+            for k in range(start, stop):
+                one = kind_of(shards, data, budget) if k < 2 else stream
+                alone = one.batch(epoch, k, k + 1)
+                a, b = (int(batch.packed.starts[k - start + j]) for j in (0, 1))
+                assert torch.equal(alone.packed.tokens, batch.packed.tokens[a:b])
+                assert torch.equal(alone.packed.segments, batch.packed.segments[a:b])
+                assert torch.equal(alone.packed.positions, batch.packed.positions[a:b])
+                rows = batch.rows[(batch.rows >= a) & (batch.rows < b)]
+                assert torch.equal(alone.rows, rows - a)
+                assert torch.equal(alone.pair_labels, batch.pair_labels[k - start : k - start + 1])
+            seen += stop - start
+            start = stop
+        assert seen == stream.size(epoch)
+
+
+@pytest.mark.parametrize("data", KINDS, ids=str)
+def test_frames_segments_and_counts_of_every_kind(shards: Shards, data: dict[str, object]) -> None:
+    stream = kind_of(shards, data)
+    plan = stream.plan(0)
+    batch = stream.batch(0, 0, len(plan))
+    task = str(data.get("sentence_task", "nsp"))
+    assert batch.counts == {"mlm": len(batch.rows)} | ({} if task == "none" else {task: len(plan)})
+    text = shards.take(np.arange(shards.tokens)).tolist()
+    original = batch.packed.tokens.clone()
+    original[batch.rows] = batch.labels
+    expected, segments = [], []
+    for i in range(len(plan)):
+        expected.append(TOKENIZER.cls_id)
+        segments.append(0)
+        for k, part in enumerate(range(int(plan.first[i]), int(plan.first[i + 1]))):
+            start, n = int(plan.starts[part]), int(plan.lengths[part])
+            expected += [*text[start : start + n], TOKENIZER.sep_id]
+            segments += [k if plan.pair else 0] * (n + 1)
+    assert original.tolist() == expected
+    assert batch.packed.segments.tolist() == segments
+    assert batch.packed.lengths.tolist() == plan.sizes.tolist()
+    assert batch.packed.longest == plan.sizes.max() <= 32
+
+
+def test_a_tokenizer_with_two_separators_and_no_segments(shards: Shards) -> None:
+    special = np.zeros(TOKENIZER.vocab_size, dtype=bool)
+    special[[2, 3, 4]] = True
+    ids = SpecialIds(2, 3, 4, special, separators=2, uses_segments=False)
+    stream = PairStream(shards, np.arange(shards.documents), ids, DataSettings(), length=32, seed=0)
+    batch = stream.batch(0, 0, stream.size(0))
+    assert not batch.packed.segments.any()
+    plan = stream.plan(0)
+    for i, row in enumerate(np.split(batch.packed.tokens.numpy(), batch.packed.starts[1:-1].numpy())):
+        a = int(plan.a_length[i])
+        assert np.flatnonzero(row == 3).tolist() == [a + 1, a + 2, len(row) - 1]
+        assert len(row) <= 32
+
+
+def test_static_masks_come_again_in_another_order(shards: Shards) -> None:
+    def rows(stream: PairStream, epoch: int) -> list[tuple[int, ...]]:
+        return [tuple(masked) for masked, *_ in sequences(stream, epoch)]
+
+    static = stream_of(shards, masks="static", duplicates=3)
+    assert rows(static, 1) != rows(static, 4)
+    assert sorted(rows(static, 1)) == sorted(rows(static, 4)) == sorted(rows(static, 7))
+    assert len(set(rows(static, 1)) & set(rows(static, 2))) < 0.1 * len(rows(static, 1))
+    dynamic = stream_of(shards)
+    assert sorted(rows(dynamic, 1)) != sorted(rows(dynamic, 4))
+    assert sorted(rows(dynamic, 1)) == sorted(rows(static, 1))
+
+
+def test_choices_that_do_not_fit_together_are_refused() -> None:
+    for instances in ("full_sentences", "doc_sentences", "single"):
+        for task in ("nsp", "sop"):
+            with pytest.raises(InputError, match=f"sentence_task {task} asks about a pair"):
+                DataSettings.of({"instances": instances, "sentence_task": task}, "test")
+        DataSettings.of({"instances": instances, "sentence_task": "none"}, "test")
+    with pytest.raises(InputError, match="word_segmenter jieba"):
+        DataSettings.of({"word_segmenter": "jieba"}, "test")
+    assert DataSettings().changed(["sentence_task=none", "word_segmenter=none"]).sentence_task == "none"
+
+
+def test_one_document_is_enough_without_next_sentence() -> None:
+    hashes = np.array([7, 9], dtype=np.uint64)
+    assert [part.tolist() for part in split_documents(hashes, 0.1, 1)] == [[1], [0]]
+    assert split_documents(hashes[:1], 0, 1)[0].tolist() == [0]
+    with pytest.raises(InputError, match="one document to train on"):
+        split_documents(hashes[:1], 0.1, 1)

@@ -157,3 +157,15 @@ def test_a_folder_that_is_no_data_is_refused(folder: Path, tmp_path: Path) -> No
         path.write_text(text)
         with pytest.raises(InputError, match=told):
             Shards.open(folder)
+
+
+def test_runs_are_laid_where_they_belong(folder: Path) -> None:
+    shards = Shards.open(folder)
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    starts, lengths = ends[:-1][::-1], np.diff(ends)[::-1]
+    at = np.cumsum(lengths + 1) - lengths - 1
+    out = np.full(int(lengths.sum()) + len(lengths), -1)
+    shards.lay(starts, lengths, out, at)
+    assert (out == -1).sum() == len(lengths)
+    for start, n, place in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
+        assert out[place : place + n].tolist() == shards.take(np.arange(start, start + n)).tolist()

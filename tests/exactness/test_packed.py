@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny_run
-from bertsmith.data.batches import DataSettings, PairBatch, PairStream, special_ids
+from bertsmith.data.batches import PairBatch, PairStream, special_ids
+from bertsmith.data.settings import DataSettings
 from bertsmith.data.shards import Shards
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder

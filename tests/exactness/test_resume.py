@@ -170,6 +170,36 @@ def test_the_second_phase_is_longer(shards: Shards, tmp_path: Path) -> None:
     assert model.report["tokens"] > short.report["tokens"]
 
 
+# Batches of unlike numbers of instances, masks of whole words, masks that come again, the other pair task.
+BUDGET = [
+    "train.epochs=2",
+    "train.batch_tokens=90",
+    "data.masking=whole_word",
+    "data.sentence_task=sop",
+    "data.masks=static",
+    "data.duplicates=2",
+]
+
+
+@pytest.fixture(scope="module")
+def straight_budget(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("budget") / "run"
+    tiny_run.run(shards, run, *BUDGET, "train.workers=0")
+    return outcome(run)
+
+
+@pytest.mark.parametrize("step", range(1, 10, 2))
+def test_batches_under_a_budget_resume_to_the_bit(
+    shards: Shards, straight_budget: dict[str, Any], tmp_path: Path, step: int
+) -> None:
+    assert straight_budget["state"]["step"] == 10
+    settings = [*BUDGET, f"train.workers={2 * (step % 4 == 1)}", "train.checkpoint_every=2"]
+    run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
+    run_until_killed(shards, tmp_path / "run", step + 1, *settings, saved=True, resume=True)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", straight_budget)
+
+
 def test_resuming_a_finished_run_changes_nothing(
     shards: Shards, straight: dict[str, Any], tmp_path: Path
 ) -> None:

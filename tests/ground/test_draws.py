@@ -72,3 +72,10 @@ def test_shapes_broadcast() -> None:
     assert draws.bits(0, "x", np.arange(3)[:, None], np.arange(4)).shape == (3, 4)
     assert draws.integers(0, "x", np.array([1, 2, 3]), np.arange(3)).shape == (3,)
     assert 0 <= draws.generator_seed(0, "dropout") < 2**63
+
+
+def test_a_counter_more_is_the_same_draw() -> None:
+    first = draws.bits(3, "x", 5, np.arange(4))
+    again = draws.further(np.repeat(first, 3), np.tile(np.arange(3), 4))
+    assert again.tolist() == draws.bits(3, "x", 5, np.arange(4)[:, None], np.arange(3)).ravel().tolist()
+    assert first.tolist() == draws.bits(3, "x", 5, np.arange(4)).tolist()  # nothing was changed in place

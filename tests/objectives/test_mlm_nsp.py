@@ -26,7 +26,7 @@ CONFIG = ModelConfig(
 )
 
 
-def a_batch(sequences: int = 5) -> PairBatch:
+def a_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
     draw = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (sequences,), generator=draw).tolist()
     tokens = [torch.randint(5, 50, (n,), generator=draw).tolist() for n in lengths]
@@ -35,7 +35,7 @@ def a_batch(sequences: int = 5) -> PairBatch:
     rows = torch.randperm(sum(lengths), generator=draw)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 50, (len(rows),), generator=draw)
     pair_labels = torch.randint(0, 2, (sequences,), generator=draw)
-    return PairBatch(packed, rows, labels, pair_labels, 0, 0)
+    return PairBatch(packed, rows, labels, pair_labels if task != "none" else pair_labels[:0], 0, 0, task)
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,31 @@ def test_figures_are_means_over_all_batches_not_means_of_means(ours: tuple[Encod
     assert values["mlm_accuracy"] == right / sum(len(b.labels) for b in batches)
     assert values["mlm_perplexity"] == pytest.approx(math.exp(values["mlm_loss"]))
     assert objective.measure(encoder, [])["mlm_loss"] == 0.0
+
+
+def test_masked_tokens_alone_have_no_head_for_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    encoder, objective = Encoder(CONFIG, generator), MlmNsp(CONFIG, generator, "none")
+    assert set(objective.heads) == {"masked"}
+    assert objective.architecture == "BertForMaskedLM"
+    batch = a_batch(task="none")
+    loss = objective.loss(encoder, batch)
+    assert set(loss.sums) == set(loss.counts) == {"mlm"}
+    torch.autograd.backward(loss.over(batch.counts))
+    assert all(p.grad is not None for p in objective.parameters())
+    with torch.inference_mode():
+        assert set(objective.measure(encoder, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
+
+
+def test_sentence_order_is_the_pair_head_under_its_own_name(ours: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = ours
+    order = MlmNsp(CONFIG, torch.Generator().manual_seed(0), "sop")
+    order.load_state_dict(objective.state_dict())
+    with torch.inference_mode():
+        nsp, sop = objective.loss(encoder, a_batch()), order.loss(encoder, a_batch(task="sop"))
+        values = order.measure(encoder, [a_batch(task="sop")])
+    assert float(nsp.sums["nsp"]) == float(sop.sums["sop"])
+    assert set(sop.sums) == {"mlm", "sop"}
+    assert values["sop_loss"] == pytest.approx(float(sop.sums["sop"]) / 5, rel=1e-6)
+    assert "sop_accuracy" in values
+    assert "nsp_loss" not in values

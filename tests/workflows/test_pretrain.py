@@ -100,3 +100,68 @@ def test_equal_documents_fall_on_one_side() -> None:
     training, held_out = split_documents(hashes, 1e-18)
     assert not set(hashes[training].tolist()) & set(hashes[held_out].tolist())
     assert set(hashes[held_out].tolist()) == {5, 900}
+
+
+# --- other objectives, instances and batches ----------------------------------------------------------------
+
+FORMATS = {
+    "sop": ["data.sentence_task=sop", "data.masking=whole_word"],
+    "mlm": ["data.instances=full_sentences", "data.sentence_task=none", "data.masking=span"],
+    "doc": ["data.instances=doc_sentences", "data.sentence_task=none", "train.batch_tokens=128"],
+    "single": ["data.instances=single", "data.sentence_task=none", "data.masks=static", "data.duplicates=1"],
+}
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_what_was_trained_is_what_the_folder_holds(shards: Shards, tmp_path: Path, name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = tiny_run.run(shards, tmp_path / "run", "train.max_steps=3", *FORMATS[name])
+    held_out = model.report["held_out"]
+    assert ("sop_accuracy" in held_out) == (name == "sop")
+    assert "nsp_accuracy" not in held_out
+    architecture = "BertForPreTraining" if name == "sop" else "BertForMaskedLM"
+    reader = getattr(transformers, architecture)
+    reference, report = reader.from_pretrained(tmp_path / "run" / "model", output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert reference.config.architectures == [architecture]
+    assert len(model.fill_mask("kaba [MASK] lode.", top_k=3)[0]) == 3
+    assert model.report["first_epoch"]["tokens_left_out"] == 0
+
+
+def test_a_budget_of_tokens_is_told_and_reported(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = ("train.batch_tokens=100", "train.epochs=1", "train.accumulate=1")
+    model = tiny_run.run(shards, tmp_path / "run", *settings, tell=told.append)
+    batches = model.report["batches"]
+    assert model.report["steps"] == batches["number"]
+    assert 0 < batches["fill_min"] <= batches["fill_mean"] <= batches["fill_max"] <= 1
+    assert batches["padding"] == 0
+    assert batches["tokens_mean"] <= 100
+    assert any("filled to" in line and "no padding" in line for line in told)
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert len([line for line in lines if '"train"' in line]) == model.report["steps"]
+    again = tiny_run.run(shards, tmp_path / "two", "train.batch_tokens=100", "train.max_tokens=1000")
+    assert abs(again.report["tokens"] - 1000) < 400
+
+
+def test_what_cannot_be_is_told_before_a_run_is_written(shards: Shards, tmp_path: Path) -> None:
+    for setting, message in (
+        ("train.batch_tokens=31", "an instance alone may have 32 tokens"),
+        ("data.instances=single", "sentence_task nsp asks about a pair"),
+        ("data.masking=letters", "data.masking"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", setting)
+        assert not (tmp_path / "run").exists()
+
+
+def test_one_document_can_be_pretrained_on_without_next_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.txt"
+    file.write_text(" ".join(f"{word.capitalize()} lode kaba." for word in tiny_run.WORDS))
+    shards = bs.prepare([file], tiny_run.tokenizer(), tmp_path / "shards")
+    with pytest.raises(InputError, match="two documents"):
+        tiny_run.run(shards, tmp_path / "nsp", "train.max_steps=1", "data.held_out=0")
+    model = tiny_run.run(
+        shards, tmp_path / "sop", "train.max_steps=1", "data.held_out=0", "data.sentence_task=sop"
+    )
+    assert model.report["steps"] == 1

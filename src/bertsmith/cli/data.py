@@ -1,4 +1,4 @@
-"""The verbs of a corpus: `data prepare`."""
+"""The verbs of a corpus: `data prepare`, `data check`, `data show`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
+from bertsmith.cli.options import Size, as_json, assignments, bytes_of, reading_of, reading_options
 
 
 @click.group()
@@ -212,3 +212,63 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
         print_check(report)
     if html is not None:
         console.note(f"the report as a page: {html}")
+
+
+@data.command("show")
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--index", type=click.IntRange(0), default=0, show_default=True, metavar="I", help="Which instance."
+)
+@click.option(
+    "--epoch", type=click.IntRange(0), default=0, show_default=True, metavar="E", help="Of which epoch."
+)
+@click.option("--settings", "settings_file", metavar="FILE", help="A run's settings.yaml, or a recipe.")
+@assignments
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="The run's seed; default: of the settings.")
+@click.option(
+    "--phase",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="2: the run's second phase, with long sequences.",
+)
+@as_json
+def data_show(
+    folder: str,
+    index: int,
+    epoch: int,
+    settings_file: str | None,
+    assignments: tuple[str, ...],
+    seed: int | None,
+    phase: int,
+    as_json: bool,
+) -> None:
+    """Print one training instance: what is masked, what stood there, its label, where its text is from.
+
+    \b
+    Example:
+      bertsmith data show shards --index 12 --epoch 3 --set data.masking=whole_word
+      bertsmith data show shards --index 12 --settings bert/settings.yaml
+
+    DIR: a folder of data prepare. The instance is the one that pre-training with these settings reads; the names
+    of its settings are those of pretrain --help.
+    """
+    from bertsmith import console
+    from bertsmith.cli.instance_text import print_instance
+    from bertsmith.workflows.show import show_instance
+
+    found = show_instance(
+        folder,
+        index,
+        epoch,
+        settings_file=settings_file,
+        settings=assignments,
+        seed=seed,
+        phase=phase,
+        tell=console.note,
+    )
+    if as_json:
+        console.result_json(found)
+    else:
+        print_instance(found)

@@ -99,8 +99,15 @@ def pretrain(
                 f"{held['mlm_loss']:.3f} (a unigram model: {held['unigram_mlm_loss']:.3f})",
             ),
             ("held-out MLM accuracy", f"{held['mlm_accuracy']:.1%}"),
-            ("held-out NSP accuracy", f"{held['nsp_accuracy']:.1%}"),
         ]
+        rows += [
+            (f"held-out {task.upper()} accuracy", f"{held[f'{task}_accuracy']:.1%}")
+            for task in ("nsp", "sop")
+            if f"{task}_accuracy" in held
+        ]
+    batches = report["batches"]
+    filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
+    rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     console.note(f'next: bertsmith fill-mask {out} "Paris is the [MASK] of France."')
 

@@ -176,6 +176,24 @@ class Shards:
             found[here] = self._ids[i][positions[here] - self._token_starts[i]]
         return found
 
+    def lay(
+        self,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        out: NDArray[np.int64],
+        at: NDArray[np.int64],
+    ) -> None:
+        """Copy runs of ids, each within a document: run k becomes out[at[k] : at[k] + lengths[k]].
+
+        Quicker than `take` for runs: what is contiguous on disk is copied so.
+        """
+        shard = np.searchsorted(self._token_starts, starts, side="right") - 1
+        begin = starts - self._token_starts[shard]
+        for i, source, target, n in zip(
+            shard.tolist(), begin.tolist(), at.tolist(), lengths.tolist(), strict=True
+        ):
+            out[target : target + n] = self._ids[i][source : source + n]
+
     def place(self, document: int) -> str:
         """Where a document stood: `path:line` of its first line."""
         shard = int(np.searchsorted(self._document_starts, document, side="right")) - 1

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Batch(Protocol):
@@ -46,6 +46,15 @@ class Stream(Protocol):
         ...
 
 
+@runtime_checkable
+class CutStream(Stream, Protocol):
+    """A stream that says itself where its batches end: they need not have the same number of instances."""
+
+    def stop(self, epoch: int, start: int, size: int) -> int:
+        """Behind which instance the batch ends that begins with `start`, where `size` instances are asked for."""
+        ...
+
+
 @dataclass(frozen=True)
 class Position:
     """Where a run stands in its stream: the next instance to be used."""
@@ -55,7 +64,8 @@ class Position:
 
 
 def batches(stream: Stream, size: int, position: Position, workers: int) -> Generator[tuple[Batch, Position]]:
-    """Endless batches of `size` instances from `position` on, each with the position behind it.
+    """Endless batches of `size` instances (a `CutStream`'s: as it cuts them) from `position` on, each with the
+    position behind it.
 
     The last batch of an epoch may be smaller. workers: threads that build ahead; 0 builds when asked. The
     batches are the same for any number. Close the iterator to stop the workers.
@@ -87,7 +97,8 @@ def _spans(stream: Stream, size: int, position: Position) -> Generator[tuple[int
         if start >= instances:
             epoch, start = epoch + 1, 0
             continue
-        stop = min(start + size, instances)
+        cut = stream.stop(epoch, start, size) if isinstance(stream, CutStream) else start + size
+        stop = min(cut, instances)
         behind = Position(epoch, stop) if stop < instances else Position(epoch + 1, 0)
         yield epoch, start, stop, behind
         start = stop

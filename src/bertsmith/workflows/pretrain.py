@@ -13,15 +13,11 @@ from numpy.typing import NDArray
 
 from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
-from bertsmith.data.batches import (
-    PairStream,
-    SpecialIds,
-    special_ids,
-    split_documents,
-    token_counts,
-)
+from bertsmith.data.batches import PairStream, ids_of, split_documents, token_counts
+from bertsmith.data.buckets import check_budget
 from bertsmith.data.plan import Ints
 from bertsmith.data.shards import Shards
+from bertsmith.data.word_borders import word_borders
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
@@ -55,11 +51,9 @@ _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how
 
 @dataclass(frozen=True)
 class _Data:
-    """The two sides of the corpus, and what batches need of the tokenizer."""
+    """The two sides of the corpus."""
 
     shards: Shards
-    tokenizer: Tokenizer
-    ids: SpecialIds
     training: Ints
     held_out: Ints
 
@@ -76,7 +70,7 @@ def pretrain(
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Model:
-    """Pre-train a BERT on prepared shards with masked LM and next sentence.
+    """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
     model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
@@ -109,7 +103,7 @@ def pretrain(
     refuse_foreign(out / MODEL)
     _check_length(chosen)
     precision, threads = prepare_machine(chosen.train, tell)
-    source = _data(shards, own, chosen)
+    source = _data(shards, chosen)
     tell(
         f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(source.held_out):,} documents held out"
     )
@@ -119,7 +113,7 @@ def pretrain(
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, counts)
     phases = _phases(chosen, source)
-    _tell_of_labels(_stream(source, chosen, chosen.data.sequence_length).plan(0).counts, tell)
+    batches = _tell_of_instances(chosen, source, tell)
     measure, unigram_loss = _evaluation(chosen, source, encoder, objective, counts)
     progress = train(
         encoder,
@@ -135,7 +129,7 @@ def pretrain(
         resume=resume,
         tell=tell,
     )
-    return _finished(out, chosen, source, encoder, objective, progress, unigram_loss)
+    return _finished(out, chosen, source, encoder, objective, progress, unigram_loss, batches)
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
@@ -154,25 +148,19 @@ def _check_length(chosen: PretrainSettings) -> None:
             f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
+    check_budget(chosen.train.batch_tokens, longest)
 
 
-def _data(shards: Shards, tokenizer: Tokenizer, chosen: PretrainSettings) -> _Data:
-    training, held_out = split_documents(shards.hashes, chosen.data.held_out)
-    ids = special_ids(
-        tokenizer.cls_id,
-        tokenizer.sep_id,
-        tokenizer.mask_id,
-        sorted(tokenizer.special_ids),
-        tokenizer.vocab_size,
-    )
-    return _Data(shards, tokenizer, ids, training, held_out)
+def _data(shards: Shards, chosen: PretrainSettings) -> _Data:
+    least = chosen.data.least_documents
+    return _Data(shards, *split_documents(shards.hashes, chosen.data.held_out, least))
 
 
 def first_weights(chosen: PretrainSettings, counts: Ints | None = None) -> tuple[Encoder, MlmNsp]:
     """Encoder and heads before the first update: a function of the settings (and of the corpus's token counts
     [V], where the output bias starts from them)."""
     encoder = Encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
-    objective = MlmNsp(chosen.model, encoder.generator)
+    objective = MlmNsp(chosen.model, encoder.generator, chosen.data.sentence_task)
     with torch.no_grad():
         if chosen.start.positions == "sinusoidal":
             table = encoder.embeddings.position.weight
@@ -195,10 +183,29 @@ def _unigram(counts: Ints) -> NDArray[np.float64]:
     return shares
 
 
-def _stream(source: _Data, chosen: PretrainSettings, length: int) -> PairStream:
+def instances_of(
+    shards: Shards,
+    documents: Ints,
+    chosen: PretrainSettings,
+    length: int,
+    batch_tokens: int | None = None,
+) -> PairStream:
+    """The instances of some documents as a run with these settings sees them."""
+    tokenizer = shards.tokenizer
     return PairStream(
-        source.shards, source.training, source.ids, chosen.data, length=length, seed=chosen.train.seed
+        shards,
+        documents,
+        ids_of(tokenizer),
+        chosen.data,
+        length=length,
+        seed=chosen.train.seed,
+        word_starts=word_borders(tokenizer, chosen.data),
+        batch_tokens=batch_tokens,
     )
+
+
+def _stream(source: _Data, chosen: PretrainSettings, length: int) -> PairStream:
+    return instances_of(source.shards, source.training, chosen, length, chosen.train.batch_tokens)
 
 
 def _phases(chosen: PretrainSettings, source: _Data) -> list[Phase]:
@@ -223,8 +230,6 @@ def _budgeted(
 ) -> PretrainSettings:
     """The settings with the budget as a number of updates, and the precision and threads it will have."""
     settings = chosen.train
-    short = _stream(source, chosen, chosen.data.sequence_length)
-    per_update = settings.batch_size * settings.accumulate
     if settings.max_steps:
         updates = settings.max_steps
     elif settings.max_tokens:
@@ -236,7 +241,7 @@ def _budgeted(
             f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
         )
     else:
-        updates = max(1, math.ceil(settings.epochs * short.size(0) / per_update))
+        updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(chosen, source)))
     fixed = {
         "max_steps": updates,
         "max_tokens": None,
@@ -254,12 +259,20 @@ def _per_phase(chosen: PretrainSettings, source: _Data) -> list[tuple[Phase, flo
     return list(zip(_phases(chosen, source), shares, strict=True))
 
 
+def _updates_per_epoch(chosen: PretrainSettings, source: _Data) -> float:
+    train = chosen.train
+    stream = _stream(source, chosen, chosen.data.sequence_length)
+    if train.batch_tokens is None:
+        return stream.size(0) / (train.batch_size * train.accumulate)
+    return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
+
+
 def _tokens_per_update(chosen: PretrainSettings, source: _Data) -> float:
-    per_update = chosen.train.batch_size * chosen.train.accumulate
+    train = chosen.train
     lengths = [chosen.data.sequence_length, chosen.data.long_sequence_length or 0]
     shares = [share for _, share in _per_phase(chosen, source)]
-    return sum(
-        share * per_update * _stream(source, chosen, length).mean_tokens()
+    return train.accumulate * sum(
+        share * float(_stream(source, chosen, length).filling(0, train.batch_size).tokens.mean())
         for length, share in zip(lengths, shares, strict=False)
     )
 
@@ -281,15 +294,10 @@ def _evaluation(
     """How the run is judged on its held-out documents, and what a unigram model would lose there."""
     if not len(source.held_out):
         return None, None
-    stream = PairStream(
-        source.shards,
-        source.held_out,
-        source.ids,
-        chosen.data,
-        length=chosen.data.sequence_length,
-        seed=chosen.train.seed,
-    )
+    stream = instances_of(source.shards, source.held_out, chosen, chosen.data.sequence_length)
     last = min(stream.size(0), chosen.data.held_out_instances)
+    if not last:
+        return None, None
     batches = [
         stream.batch(0, start, min(start + _EVALUATION_BATCH, last))
         for start in range(0, last, _EVALUATION_BATCH)
@@ -299,8 +307,43 @@ def _evaluation(
     return Evaluation(lambda: objective.measure(encoder, batches)), float(surprise[labels].mean())
 
 
+def _tell_of_instances(
+    chosen: PretrainSettings, source: _Data, tell: Callable[[str], None]
+) -> dict[str, float | int]:
+    """Say how the text became instances and batches, in the first epoch; the figures of the batches."""
+    stream = _stream(source, chosen, chosen.data.sequence_length)
+    if not stream.size(0):
+        raise InputError(
+            f"{source.shards.folder}: no instance can be made of these documents",
+            "give longer documents, or other data.instances",
+        )
+    counts = stream.plan(0).counts
+    _tell_of_labels(counts, tell)
+    if counts["tokens_left_out"]:
+        tell(f"{counts['tokens_left_out']:,} tokens stand in no instance")
+    found = stream.filling(0, chosen.train.batch_size).report
+    limit = (
+        f"{chosen.train.batch_tokens:,} tokens"
+        if chosen.train.batch_tokens
+        else "the longest instances' tokens"
+    )
+    tell(
+        f"{counts['instances']:,} instances an epoch in {found['number']:,} batches, filled to "
+        f"{found['fill_mean']:.1%} of {limit} (the least full to {found['fill_min']:.1%}); no padding "
+        f"(padded, {found['padding_if_padded']:.1%} of them would be)"
+    )
+    return found
+
+
 def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs."""
+    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice."""
+    if "is_next" not in counts:
+        return
+    if counts["added_for_balance"]:
+        tell(
+            f"one document holds most of the text: {counts['added_for_balance']:,} of {counts['instances']:,} "
+            "pairs use a segment a second time, so that half are NotNext"
+        )
     share = counts["is_next"] / max(1, counts["instances"])
     if abs(share - 0.5) > _UNEVEN:
         tell(
@@ -317,6 +360,7 @@ def _finished(
     objective: MlmNsp,
     progress: Progress,
     unigram_loss: float | None,
+    batches: dict[str, float | int],
 ) -> Model:
     plan = _stream(source, chosen, chosen.data.sequence_length).plan(0)
     report = {
@@ -330,13 +374,14 @@ def _finished(
         | ({"unigram_mlm_loss": unigram_loss} if unigram_loss is not None else {}),
         "corpus": source.shards.counts,
         "first_epoch": plan.counts,
+        "batches": batches,
     }
     write_folder(
         out / MODEL,
         chosen.model,
-        {"encoder": encoder, "masked": objective.masked, "pooler": objective.pooler, "pair": objective.pair},
-        architecture="BertForPreTraining",
-        tokenizer=source.tokenizer,
+        {"encoder": encoder, **objective.heads},
+        architecture=objective.architecture,
+        tokenizer=source.shards.tokenizer,
         record={"task": "pretrain", **{k: report[k] for k in ("steps", "tokens", "held_out")}},
     )
     write_report(out, report)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bertsmith.data.batches import DataSettings
+from bertsmith.data.settings import DataSettings
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig, preset
 from bertsmith.settings import Settings, read_yaml
@@ -30,13 +30,25 @@ class StartSettings(Settings):
     )
 
 
+class PretrainTrainSettings(TrainSettings):
+    """What the loop may be told of pre-training, whose instances have no size of their own."""
+
+    batch_tokens: int | None = Field(
+        None,
+        ge=8,
+        description="tokens in a batch at most, of instances of similar length; in place of batch_size",
+    )
+
+
 class PretrainSettings(Settings):
     """Everything a pre-training run depends on, besides its data."""
 
     model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")
     start: StartSettings = Field(default_factory=StartSettings, description="first weights")
     data: DataSettings = Field(default_factory=DataSettings, description="instances")
-    train: TrainSettings = Field(default_factory=TrainSettings, description="the training itself")
+    train: PretrainTrainSettings = Field(
+        default_factory=PretrainTrainSettings, description="the training itself"
+    )
 
 
 def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:

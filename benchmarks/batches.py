@@ -1,0 +1,152 @@
+"""Shards to packed masked batches on one core: tokens a second, beside the reference library's collator.
+
+    python benchmarks/batches.py [--repeats 7] [--batches 100]
+
+Segment pairs of 128 tokens with next sentence, token masks drawn anew for each epoch, 15 % exactly in every
+sequence. Ours: from the memory-mapped shards to tensors, with its share of the epoch's plan. The reference:
+`DataCollatorForLanguageModeling` on the same rows, which it is handed as lists of ids; making them is not timed.
+Both in turn, one thread; the median of the windows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.data.batches import PairBatch, PairStream, ids_of, split_documents
+from bertsmith.data.settings import DataSettings
+from bertsmith.data.shards import Shards
+from corpus import prepared
+from record import section, table, where
+
+SIZES = (32, 64, 256)
+OTHERS: list[dict[str, Any]] = [
+    {"masking": "whole_word"},
+    {"masking": "span"},
+    {"sentence_task": "sop"},
+    {"instances": "full_sentences", "sentence_task": "none"},
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=100, help="in a window of ours")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    shards = Shards.open(prepared())
+    stream = stream_of(shards, {})
+    plan_seconds = [timed(lambda epoch=epoch: stream.plan(epoch)) for epoch in range(options.repeats)]
+    tokens = stream.plan(0).tokens
+    plan = statistics.median(plan_seconds)
+    rows = [beside(stream, size, options, plan / tokens) for size in SIZES]
+    others = [alone(shards, data, options) for data in OTHERS]
+    text = [
+        "Shards → packed masked batches, segment pairs of 128 tokens, token masks anew for each epoch, exactly "
+        f"15 % of each sequence; enwiki, {tokens:,} tokens an epoch; one core. {where(1)}.",
+        f"The plan of an epoch takes {plan:.2f} s ({min(plan_seconds):.2f} to {max(plan_seconds):.2f}), "
+        f"{plan / tokens * 1e9:.0f} ns a token; it is part of the first column. The reference's collator gets the "
+        f"same rows as lists. Median of {options.repeats} windows in turn (least and most); other work ran on the "
+        "machine, so the ratios count more than the figures.",
+        table(
+            ["batch", "ours, M tokens/s", "without the plan", "collator, M tokens/s", "ratio"],
+            rows,
+        ),
+        "Ours with other settings, batches of 64, the plan included:",
+        table(["data.*", "M tokens/s"], others),
+    ]
+    print("\n\n".join(text))
+    section("Batches", "\n\n".join(text))
+
+
+def stream_of(shards: Shards, data: dict[str, Any]) -> PairStream:
+    """The training instances of the usual split."""
+    training, _ = split_documents(shards.hashes, 0.01)
+    words = shards.tokenizer
+    settings = DataSettings.of(data, "benchmark")
+    return PairStream(
+        shards, training, ids_of(words), settings, length=128, seed=0, word_starts=words.word_starts
+    )
+
+
+def timed(call: Any) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def beside(stream: PairStream, size: int, options: argparse.Namespace, plan: float) -> list[str]:
+    """One row: ours and the collator in turn. plan: seconds a token."""
+    collator = collator_of(stream)
+    ours, theirs = [], []
+    for window in range(options.repeats):
+        first = window * options.batches * size
+        rate, batches = rate_of(stream, first, size, options.batches)
+        ours.append(rate)
+        some = batches[: max(1, options.batches // 20)]
+        features = [rows_of(batch) for batch in some]
+        seconds = timed(lambda features=features: [collator(rows) for rows in features])
+        theirs.append(sum(batch.tokens for batch in some) / seconds)
+    whole = [1 / (1 / rate + plan) for rate in ours]
+    return [
+        str(size),
+        spread(whole),
+        spread(ours),
+        spread(theirs),
+        f"{statistics.median(w / t for w, t in zip(whole, theirs, strict=True)):.0f} ×",
+    ]
+
+
+def alone(shards: Shards, data: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    stream = stream_of(shards, data)
+    plan = timed(lambda: stream.plan(0)) / stream.plan(0).tokens
+    rates = [
+        1 / (1 / rate_of(stream, window * options.batches * 64, 64, options.batches)[0] + plan)
+        for window in range(options.repeats)
+    ]
+    return [", ".join(f"{name}={value}" for name, value in data.items()), spread(rates)]
+
+
+def rate_of(stream: PairStream, first: int, size: int, number: int) -> tuple[float, list[PairBatch]]:
+    """Tokens a second over some batches in a row, and the batches."""
+    stream.plan(0)
+    begin = time.perf_counter()
+    batches = [stream.batch(0, first + k * size, first + (k + 1) * size) for k in range(number)]
+    seconds = time.perf_counter() - begin
+    return sum(batch.tokens for batch in batches) / seconds, batches
+
+
+def collator_of(stream: PairStream) -> Any:
+    from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
+
+    words = BertTokenizerFast.from_pretrained(prepared() / "tokenizer")
+    return DataCollatorForLanguageModeling(words, mlm=True, mlm_probability=0.15, return_tensors="pt")
+
+
+def rows_of(batch: PairBatch) -> list[dict[str, list[int]]]:
+    """The batch's sequences before masking, as a data set of the reference gives them."""
+    original = batch.packed.tokens.clone()
+    original[batch.rows] = batch.labels
+    cuts = batch.packed.starts[1:-1].numpy()
+    return [
+        {"input_ids": ids.tolist(), "token_type_ids": segments.tolist()}
+        for ids, segments in zip(
+            np.split(original.numpy(), cuts), np.split(batch.packed.segments.numpy(), cuts), strict=True
+        )
+    ]
+
+
+def spread(rates: list[float]) -> str:
+    """Median (least to most), in millions."""
+    return f"{statistics.median(rates) / 1e6:.2f} ({min(rates) / 1e6:.2f} to {max(rates) / 1e6:.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""How text becomes instances: what a user may set of the data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from bertsmith.settings import Settings
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+PAIRS = ("segment_pair", "sentence_pair")
+
+
+class DataSettings(Settings):
+    """How text becomes instances."""
+
+    instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single"] = Field(
+        "segment_pair",
+        description="segment_pair, sentence_pair; full_sentences (across documents), doc_sentences (within "
+        "one); single (a document is an instance)",
+    )
+    sequence_length: int = Field(
+        128, ge=8, le=8192, description="tokens an instance may have, specials included"
+    )
+    long_sequence_length: int | None = Field(
+        None, ge=8, le=8192, description="tokens an instance may have in the second phase; none: one phase"
+    )
+    long_share: float = Field(0.1, gt=0, lt=1, description="share of the steps that the second phase takes")
+    short_share: float = Field(
+        0.1, ge=0, le=1, description="share of segment pairs with a random shorter target length"
+    )
+    masking: Literal["token", "whole_word", "span"] = Field(
+        "token", description="what is masked together: token, whole_word, or span (of whole words)"
+    )
+    mask_share: float = Field(0.15, gt=0, le=1, description="share of the tokens to predict")
+    mask_split: tuple[_Share, _Share, _Share] = Field(
+        (0.8, 0.1, 0.1), description="of those: share that becomes [MASK], a random token, or stays"
+    )
+    predictions_max: int | None = Field(
+        None, ge=1, description="at most so many predicted tokens an instance; none: no limit"
+    )
+    span_lengths: Literal["geometric", "harmonic"] = Field(
+        "geometric", description="words a span has: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
+    )
+    span_p: float = Field(0.2, gt=0, lt=1, description="p of the geometric lengths")
+    span_max: int = Field(10, ge=1, le=64, description="words in a span at most (ALBERT: 3)")
+    word_segmenter: Literal["none", "jieba"] = Field(
+        "none", description="who joins Chinese characters into words to mask: none, or jieba (extra zh)"
+    )
+    masks: Literal["dynamic", "static"] = Field(
+        "dynamic", description="instances and masks anew each epoch, or the same again after `duplicates`"
+    )
+    duplicates: int = Field(10, ge=1, description="epochs with masks of their own, where masks are static")
+    sentence_task: Literal["nsp", "sop", "none"] = Field(
+        "nsp", description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none"
+    )
+    held_out: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="share of the documents kept for evaluation, chosen by hash of their text",
+    )
+    held_out_instances: int = Field(
+        1024, ge=1, description="instances of the held-out documents to evaluate on"
+    )
+
+    @field_validator("sentence_task", "word_segmenter", mode="before")
+    @classmethod
+    def _none_is_a_choice(cls, value: Any) -> Any:
+        return "none" if value is None else value  # `--set NAME=none` reads it as no value
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> DataSettings:
+        if abs(sum(self.mask_split) - 1) > 1e-6:
+            raise ValueError(f"mask_split {list(self.mask_split)} does not sum to 1")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> DataSettings:
+        if self.sentence_task != "none" and self.instances not in PAIRS:
+            raise ValueError(
+                f"sentence_task {self.sentence_task} asks about a pair, and instances {self.instances} are no "
+                "pairs: set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
+            )
+        if self.word_segmenter != "none" and self.masking == "token":
+            raise ValueError(
+                f"word_segmenter {self.word_segmenter} joins words, and masking token masks none whole: "
+                "set data.masking to whole_word or span"
+            )
+        return self
+
+    @property
+    def least_documents(self) -> int:
+        """How many documents instances can be made of: a NotNext segment comes from another one."""
+        return 2 if self.sentence_task == "nsp" else 1
