@@ -227,7 +227,7 @@ def _unigram(wish: Wish, words: Counter[str]) -> Made:
     characters, _ = _characters(short)
     letters = _alphabet(characters, set(), wish) | {unigram.WORD}
     kept = Counter({word: n for word, n in short.items() if letters.issuperset(word)})
-    pieces = unigram_training.pieces_of(kept, wish.vocab_size - len(unigram.ALBERT), _repeated)
+    pieces = unigram_training.pieces_of(kept, wish.vocab_size - len(unigram.ALBERT))
     specials = [(token, 0.0) for token in unigram.ALBERT.values()]
     library = unigram.unigram(
         [*specials, *pieces],

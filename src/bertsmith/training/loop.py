@@ -165,7 +165,8 @@ def train(
                     ends = step == updates
                     recorder.stepped(step, tokens, values["loss"])
                     if step % settings.log_every == 0 or ends:
-                        recorder.record(step, "train", {"epoch": micro[-1][0].epoch, **values})
+                        at = {"epoch": micro[-1][0].epoch, "tokens": tokens}
+                        recorder.record(step, "train", {**at, **values})
                     if evaluation and (
                         ends or (settings.evaluate_every and step % settings.evaluate_every == 0)
                     ):
