@@ -449,3 +449,11 @@ def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(printed) < limit
     assert json.loads((tmp_path / "out/training.json").read_text())["share_sampled"] < 1
+
+
+def test_text_without_blanks_is_not_left_out(shared_data: Path, tmp_path: Path) -> None:
+    file = shared_data / "corpora/sample/chinese.txt"
+    tokenizer = train_tokenizer([file], tmp_path / "u", kind="unigram", vocab_size=6000, chinese=True)
+    assert tokenizer.vocab_size == 6000
+    long = [token for token in tokenizer.tokens if len(token.strip("▁")) > 1 and token[-1] > "\u4dff"]
+    assert len(long) > 1000  # words of several characters, not only characters

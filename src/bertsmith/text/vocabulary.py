@@ -1,16 +1,17 @@
 """Training a vocabulary from files: the same files give the same vocabulary, in every process.
 
-Words are counted here, merged (or pruned) by the library, whose hash maps differ from process to process.
+Words are counted here and merged by the library, whose hash maps differ from process to process.
 
 * WordPiece: its trainer numbers the first symbols in the order of such a map, and ties between merges go by
   number; it is therefore seeded with all first symbols, sorted. Merges go by the frequency of pairs.
 * Byte-level BPE: all 256 first symbols are given, sorted; the heap of pairs orders ties by number.
-* Unigram: `unigram_training.py`.
+* Unigram: pruned by `unigram_training.py`, not by the library.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -223,11 +224,19 @@ def _byte_level(wish: Wish, words: Counter[str]) -> Made:
 
 
 def _unigram(wish: Wish, words: Counter[str]) -> Made:
-    short = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_WORD})
-    characters, _ = _characters(short)
+    # A word is a whole sentence in scripts without blanks: of any length, and what holds a rare character is cut
+    # there, not left out.
+    characters, _ = _characters(words, longest=None)
     letters = _alphabet(characters, set(), wish) | {unigram.WORD}
-    kept = Counter({word: n for word, n in short.items() if letters.issuperset(word)})
-    pieces = unigram_training.pieces_of(kept, wish.vocab_size - len(unigram.ALBERT))
+    kept = Counter({word: n for word, n in words.items() if letters.issuperset(word)})
+    parts = kept.copy()
+    if rare := "".join(sorted(set(characters) - letters)):
+        border = re.compile(f"[{re.escape(rare)}]+")
+        for word, n in words.items():
+            if word not in kept:
+                for part in filter(None, border.split(word)):
+                    parts[part] += n
+    pieces = unigram_training.pieces_of(parts, wish.vocab_size - len(unigram.ALBERT))
     specials = [(token, 0.0) for token in unigram.ALBERT.values()]
     library = unigram.unigram(
         [*specials, *pieces],
@@ -265,12 +274,14 @@ def _record(
     )
 
 
-def _characters(words: Mapping[str, int]) -> tuple[Counter[str], set[str]]:
+def _characters(
+    words: Mapping[str, int], longest: int | None = _LONGEST_WORD
+) -> tuple[Counter[str], set[str]]:
     """How often each character stands in the words, and which ones stand within a word, not only first."""
     seen: Counter[str] = Counter()
     going_on: set[str] = set()
     for word, count in words.items():
-        if len(word) <= _LONGEST_WORD:
+        if longest is None or len(word) <= longest:
             for character in word:
                 seen[character] += count
             going_on.update(word[1:])
