@@ -30,11 +30,9 @@ def main() -> None:
         "-m",
         "pytest",
         str(TABLE),
-        "-q",
+        "--verbose",
         "-m",
         "slow or not slow",
-        "-p",
-        "no:cacheprovider",
     ]
     done = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=False)
     said = done.stdout.strip().splitlines()[-1].strip("= ")
