@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from bertsmith.errors import InputError
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
+_NUMBERS = re.compile(r"\(?\s*[-+.\deE]+(?:\s*,\s*[-+.\deE]+)+\s*\)?")
 
 
 class Settings(BaseModel):
@@ -125,6 +126,8 @@ def _scalar(text: str, assignment: str) -> Any:
         return None
     if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()):  # YAML 1.1 reads 1e-4 as text
         return float(value)
+    if isinstance(value, str) and _NUMBERS.fullmatch(text.strip()):  # as --help shows them: (0.8, 0.1, 0.1)
+        return [float(number) for number in text.strip().strip("()").split(",")]
     return value
 
 

@@ -313,3 +313,24 @@ def test_other_tools_open_the_shards(tmp_path: Path, tokenizer: Tokenizer) -> No
         "corpus.txt:4",
     ]
     assert shards.documents == 2
+
+
+def test_byte_level_sentences_keep_the_blank_between_them(shared_data: Path, tmp_path: Path) -> None:
+    file = corpus(tmp_path, "One came. His father went.\nA third.\n\nAnother one.")
+    roberta = Tokenizer.load(shared_data / "vocabs/roberta-base")
+    shards = prepare([file], roberta, tmp_path / "out")
+    whole = roberta.pieces(["One came. His father went. A third.", "Another one."])
+    assert shards.take(np.arange(shards.tokens)).tolist() == [*whole[0], *whole[1]]
+    assert shards.document_sentences.tolist() == [0, 3, 4]
+
+
+def test_nothing_left_to_read_is_told_by_its_reason(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("some text".encode("utf-16"))
+    with pytest.raises(InputError, match=r"nothing in the files can be read; .*UTF-16"):
+        prepare([file], tokenizer, tmp_path / "out", on_error="skip")
+
+
+def test_a_vocabulary_without_a_frame_is_refused_before_the_work(shared_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this vocabulary has no"):
+        prepare([corpus(tmp_path, "a b.")], shared_data / "vocabs/gpt2", tmp_path / "out")

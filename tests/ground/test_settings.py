@@ -106,3 +106,10 @@ def test_one_budget_at_a_time() -> None:
     assert TrainSettings(max_steps=5).changed(["max_steps=none", "max_tokens=10"]).max_tokens == 10
     with pytest.raises(InputError, match="max_steps and max_minutes are budgets both"):
         TrainSettings(max_steps=5).changed(["max_minutes=1"])
+
+
+@pytest.mark.parametrize("text", ["0.5,0.3,0.2", "(0.5, 0.3, 0.2)", "[0.5, 0.3, 0.2]"])
+def test_several_numbers_are_read_as_help_shows_them(text: str) -> None:
+    from bertsmith.data.settings import DataSettings
+
+    assert DataSettings().changed([f"mask_split={text}"]).mask_split == (0.5, 0.3, 0.2)

@@ -109,7 +109,8 @@ def pretrain(
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
-    console.note(f'next: bertsmith fill-mask {out} "Paris is the [MASK] of France."')
+    mask = model.tokenizer.mask_token
+    console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
 
 
 @click.command(cls=options.command_with_settings(_finetune_settings))

@@ -32,6 +32,8 @@ class PieceEncoder:
     def encode(self, documents: Sequence[Document]) -> tuple[Rows, Counter[str]]:
         """The rows of some documents, and the counts: documents and sentences without a token are dropped."""
         sentences = [split(document.text, self._language) for document in documents]
+        if self._tokenizer.kind == "byte_level_bpe":  # which has the blank before a word in its piece
+            sentences = [[*found[:1], *(f" {sentence}" for sentence in found[1:])] for found in sentences]
         sizes = [len(document.text.encode("utf-8")) for document in documents]
         flat, lengths = self._ids(sentences, sizes)
         owner = np.repeat(np.arange(len(documents)), [len(found) for found in sentences])[lengths > 0]

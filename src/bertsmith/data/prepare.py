@@ -83,6 +83,7 @@ def prepare(
         raise InputError("there is no file to prepare", "name some text files")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
+    tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id  # noqa: B018  # says what is missing
     machine.return_freed_memory()
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     workers = _workers(workers, max_ram, engine)
@@ -137,6 +138,11 @@ class _Preparation:
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], pieces), done.pieces, None)
             self._write(encoded(left, language), progress)
+        if not done.shards and rejects.first is not None:
+            raise InputError(
+                f"{rejects.first.file}: nothing in the files can be read; {rejects.first.reason}",
+                "look at them with bertsmith data check",
+            )
         if not done.shards:
             place = first[0].place if first else str(files[0])
             raise InputError(

@@ -17,12 +17,14 @@ class RejectFile:
     def __init__(self, path: Path, most: int) -> None:
         """Begin the file anew; more than `most` rejects are an `InputError`."""
         self.count, self._most = 0, most
+        self.first: Reject | None = None
         self._path = path
         self._out = path.open("w", encoding="utf-8", newline="\n")
 
     def __call__(self, reject: Reject) -> None:
         """Write one."""
         self.count += 1
+        self.first = self.first or reject
         if self.count > self._most:
             place = reject.file if reject.line is None else f"{reject.file}:{reject.line}"
             raise InputError(

@@ -294,7 +294,8 @@ def _alphabet(characters: Counter[str], going_on: set[str], wish: Wish) -> set[s
     letters: set[str] = set()
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         room -= 2 if character in going_on else 1  # itself and its ## form
-        if count < wish.min_frequency or room < 0 or len(letters) == most:
+        least = 1 if wish.chinese else wish.min_frequency  # every ideograph that fits
+        if count < least or room < 0 or len(letters) == most:
             break
         letters.add(character)
     if not letters:

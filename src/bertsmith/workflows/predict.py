@@ -120,12 +120,19 @@ class Model:
                     {
                         "token": (token := self.tokenizer.tokens[i]),
                         "score": score,
-                        "text": _filled(text, start, end, token),
+                        "text": _filled(text, start, end, self._as_text(i, token)),
                     }
                     for score, i in zip(scores, ids, strict=True)
                 ]
             )
         return answers
+
+    def _as_text(self, number: int, token: str) -> str:
+        """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""
+        kind = self.tokenizer.kind
+        if kind == "byte_level_bpe":
+            return self.tokenizer.decode([number])
+        return token.replace("▁", " ") if kind == "unigram" else token
 
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """One {"label", "score", "scores", "tokens", "tokens_read"} a text; `seconds` for tasks on pairs."""
@@ -239,6 +246,8 @@ def _filled(text: str, start: int, end: int, token: str) -> str:
     """The text with a token in place of [start, end); one that goes on a word is joined to it."""
     if token.startswith("##"):
         return text[:start].rstrip() + token.removeprefix("##") + text[end:]
+    if token.startswith(" "):
+        return text[:start].rstrip() + token + text[end:]
     return text[:start] + token + text[end:]
 
 
