@@ -10,7 +10,7 @@ from bertsmith import console
 
 # kind → (style, how it is written without colours, what it means)
 _KINDS = {
-    "mask": ("bold white on red", "{{{now}←{was}}}", "predicted, behind [MASK]"),
+    "mask": ("bold white on red", "{{{now}←{was}}}", "predicted, behind the mask token"),
     "random": ("bold black on yellow", "{{{now}←{was}}}", "predicted, behind a random token"),
     "kept": ("bold black on green", "{{{now}=}}", "predicted, left as it was"),
 }
@@ -20,7 +20,11 @@ def print_instance(found: dict[str, Any]) -> None:
     """The instance as `workflows.show` describes it, on stdout."""
     colours = console.has_colours()
     drawn = found["drawn_as_epoch"]
-    static = f" (masks and instances of epoch {drawn})" if drawn != found["epoch"] else ""
+    static = (
+        f" (the instances and masks of epoch {drawn}, in an order of their own)"
+        if drawn != found["epoch"]
+        else ""
+    )
     console.result(
         f"{found['data']}: epoch {found['epoch']}{static}, instance {found['index']:,} of "
         f"{found['instances_of_epoch']:,}; {found['instances']}, {found['masking']} masks, seed {found['seed']}"

@@ -83,7 +83,11 @@ def prepare(
         raise InputError("there is no file to prepare", "name some text files")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id  # noqa: B018  # says what is missing
+    if not tokenizer.separators:  # said before the work, not by the training that cannot begin
+        raise InputError(
+            "this vocabulary has no special tokens to frame what a BERT reads",
+            "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
+        )
     machine.return_freed_memory()
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     workers = _workers(workers, max_ram, engine)

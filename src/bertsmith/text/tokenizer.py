@@ -358,7 +358,7 @@ def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> 
         needed = total + limit - room
         raise InputError(
             f"this text has {needed} tokens with the special ones, the limit is {limit}",
-            "cut it, let it be truncated, or ask for windows",
+            "cut it, or let it be truncated",
         )
     if room < 0:
         raise InputError(f"a limit of {limit} tokens leaves no room for the special ones", "raise the limit")
