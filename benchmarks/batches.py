@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.data.batches import PairBatch, PairStream, ids_of, split_documents
-from bertsmith.data.settings import DataSettings
-from bertsmith.data.shards import Shards
+from bertsmith.instances.batches import PairBatch, PairStream, ids_of, split_documents
+from bertsmith.instances.settings import DataSettings
+from bertsmith.shards.shards import Shards
 from corpus import prepared
 from record import section, table, where
 

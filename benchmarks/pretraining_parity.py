@@ -24,10 +24,10 @@ import torch
 import bertsmith as bs
 from bertsmith import machine
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.data.batches import PairBatch, split_documents, token_counts
-from bertsmith.data.shards import Shards
+from bertsmith.instances.batches import PairBatch, split_documents, token_counts
 from bertsmith.models.heads import MaskedHead
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.shards.shards import Shards
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import Trained, update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.workflows.pretrain import first_weights

@@ -97,7 +97,7 @@ def reference_of(folder: Path) -> Any:
         return transformers.RobertaTokenizerFast(
             vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt")
         )
-    from bertsmith.text import unigram
+    from bertsmith.tokenizer import unigram
 
     model = unigram.read_model(
         folder / "spiece.model"
@@ -106,7 +106,7 @@ def reference_of(folder: Path) -> Any:
 
 
 def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.tokenizer.tokenizer import Tokenizer
 
     path = VOCABS / folder
     lowercase = {"bert-base-uncased": True, "bert-base-cased": False, "bert-base-chinese": True}.get(folder)
@@ -124,7 +124,7 @@ def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
 
 
 def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
-    from bertsmith.text.normal import bert_borders, bert_normalizer
+    from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
     from original_rules import words_of
 
     kinds = ("google", "hf")

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertsmith.data.prepare import prepare
-from bertsmith.data.shards import Shards
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.shards.prepare import prepare
+from bertsmith.shards.shards import Shards
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import pretrain
 

@@ -11,15 +11,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertsmith.data.prepare import prepare as prepare
-    from bertsmith.data.shards import Shards as Shards
     from bertsmith.errors import BertsmithError as BertsmithError
     from bertsmith.errors import InputError as InputError
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.packed import Packed as Packed
-    from bertsmith.text.tokenizer import Tokenizer as Tokenizer
-    from bertsmith.text.vocabulary import train_tokenizer as train_tokenizer
+    from bertsmith.shards.prepare import prepare as prepare
+    from bertsmith.shards.shards import Shards as Shards
+    from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.check import check_corpus as check_corpus
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
@@ -36,17 +36,17 @@ _HOMES = {
     "Model": "workflows.predict",
     "ModelConfig": "models.config",
     "Packed": "packed",
-    "Shards": "data.shards",
-    "Tokenizer": "text.tokenizer",
+    "Shards": "shards.shards",
+    "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "workflows.check",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
     "inspect_tokenizers": "workflows.inspect",
     "load": "workflows.predict",
-    "prepare": "data.prepare",
+    "prepare": "shards.prepare",
     "pretrain": "workflows.pretrain",
     "show_instance": "workflows.show",
-    "train_tokenizer": "text.vocabulary",
+    "train_tokenizer": "vocabulary.learn",
 }
 
 __version__ = version("bertsmith")

@@ -210,7 +210,7 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
 def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_path: Path) -> None:
     import gzip
 
-    from bertsmith.data.checking.check import CheckOptions
+    from bertsmith.survey.check import CheckOptions
     from bertsmith.workflows.check import check_corpus
 
     plain = tmp_path / "long.txt"

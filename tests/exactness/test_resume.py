@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import tiny_run
-from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError, Stopped
+from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 from bertsmith.workflows.finetune import finetune

@@ -110,6 +110,6 @@ def test_one_budget_at_a_time() -> None:
 
 @pytest.mark.parametrize("text", ["0.5,0.3,0.2", "(0.5, 0.3, 0.2)", "[0.5, 0.3, 0.2]"])
 def test_several_numbers_are_read_as_help_shows_them(text: str) -> None:
-    from bertsmith.data.settings import DataSettings
+    from bertsmith.instances.settings import DataSettings
 
     assert DataSettings().changed([f"mask_split={text}"]).mask_split == (0.5, 0.3, 0.2)

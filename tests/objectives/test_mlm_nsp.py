@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bertsmith.data.batches import PairBatch
+from bertsmith.instances.batches import PairBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp

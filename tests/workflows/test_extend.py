@@ -22,9 +22,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
 from bertsmith.packed import Packed
-from bertsmith.text import extension
-from bertsmith.text.extension import WordCounts, count_words, effect, propose, with_words
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary import extend as extension
+from bertsmith.vocabulary.extend import WordCounts, count_words, effect, propose, with_words
 from bertsmith.workflows.extend import Choice, extend_tokenizer, grown_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -10,9 +10,9 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.data.batches import split_documents
-from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import split_documents
+from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, Stopped
-from bertsmith.text.documentation import Library, documents, installed
-from bertsmith.text.files import Document
+from bertsmith.files.documentation import Library, documents, installed
+from bertsmith.files.files import Document
 from bertsmith.workflows.predict import load
 from bertsmith.workflows.quickstart import quickstart, show
-from bertsmith.workflows.quickstart_task import Task, make_task
+from bertsmith.workflows.quickstart_task import QuickstartTask, make_task
 
 FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
 ROWS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]
@@ -37,16 +37,16 @@ def corpus(few: list[Library]) -> list[Document]:
 
 
 @pytest.fixture(scope="module")
-def task(corpus: list[Document]) -> Task:
+def task(corpus: list[Document]) -> QuickstartTask:
     return make_task(corpus, seed=0)
 
 
-def test_no_sentence_is_in_two_parts(task: Task) -> None:
+def test_no_sentence_is_in_two_parts(task: QuickstartTask) -> None:
     sentences = [_letters(text) for rows in task.parts.values() for text, _ in rows]
     assert len(sentences) == len(set(sentences))
 
 
-def test_the_tasks_text_is_not_in_the_pretraining_text(task: Task, corpus: list[Document]) -> None:
+def test_the_tasks_text_is_not_in_the_pretraining_text(task: QuickstartTask, corpus: list[Document]) -> None:
     rest = {document.place for document in task.rest}
     held = {document.place for document in task.held_out}
     assert not rest & held
@@ -59,7 +59,7 @@ def test_the_tasks_text_is_not_in_the_pretraining_text(task: Task, corpus: list[
         assert len(alone) > 0.97 * len(rows)  # a part of a longer sentence may stand elsewhere
 
 
-def test_parts_come_from_different_documents(task: Task) -> None:
+def test_parts_come_from_different_documents(task: QuickstartTask) -> None:
     at: dict[str, set[str]] = {}
     texts = {d.place: _letters(d.text) for d in task.held_out}
     for part, rows in task.parts.items():
@@ -72,7 +72,7 @@ def test_parts_come_from_different_documents(task: Task) -> None:
     assert not at["train"] & at["dev"]
 
 
-def test_classes_are_even_and_are_not_named(task: Task) -> None:
+def test_classes_are_even_and_are_not_named(task: QuickstartTask) -> None:
     assert task.labels == sorted(FEW)
     for rows in task.parts.values():
         assert len(set(Counter(label for _, label in rows).values())) == 1
@@ -81,7 +81,7 @@ def test_classes_are_even_and_are_not_named(task: Task) -> None:
             assert not any(name in low for name in (*FEW, "sklearn", "scikit"))
 
 
-def test_the_task_is_a_function_of_the_seed(corpus: list[Document], task: Task) -> None:
+def test_the_task_is_a_function_of_the_seed(corpus: list[Document], task: QuickstartTask) -> None:
     assert make_task(corpus, seed=0) == task
     assert make_task(corpus, seed=1).parts["test"] != task.parts["test"]
 
@@ -152,7 +152,7 @@ def test_ctrl_c_says_how_to_start_again(
     def stopped(*_: Any, **__: Any) -> None:
         raise stop
 
-    monkeypatch.setattr("bertsmith.text.documentation.documents", stopped)
+    monkeypatch.setattr("bertsmith.files.documentation.documents", stopped)
     with pytest.raises(Stopped, match="stopped") as caught:
         quickstart(tmp_path / "out", libraries=few)
     assert caught.value.exit_code == 130

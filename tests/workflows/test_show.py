@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import tiny_run
 from bertsmith.cli.data import data
-from bertsmith.data.batches import split_documents
-from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import split_documents
+from bertsmith.shards.shards import Shards
 from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.show import show_instance

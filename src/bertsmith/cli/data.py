@@ -49,7 +49,7 @@ def data() -> None:
     help="Drop documents that repeat an earlier one.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Pieces made at a time; same bytes for any N."
+    "--workers", type=click.IntRange(1), metavar="N", help="Portions encoded at a time; same bytes for any N."
 )
 @click.option("--max-ram", type=Size(), metavar="SIZE", help="Memory to stay below: 512MB, 2GB, …")
 @click.option(
@@ -73,7 +73,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     .zst, .bz2 or .xz. Stopped and started again with the same arguments it goes on.
     """
     from bertsmith import console
-    from bertsmith.data.prepare import prepare
+    from bertsmith.shards.prepare import prepare
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
@@ -180,8 +180,8 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     """
     from bertsmith import console
     from bertsmith.cli.corpus_table import print_check
-    from bertsmith.data.checking.check import CheckOptions
-    from bertsmith.text.compressed import is_compressed
+    from bertsmith.files.compressed import is_compressed
+    from bertsmith.survey.check import CheckOptions
     from bertsmith.workflows.check import check_corpus
 
     reading = reading_of(how)

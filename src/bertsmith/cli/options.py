@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from bertsmith.files.files import Reading
     from bertsmith.settings import Settings
-    from bertsmith.text.files import Reading
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 assignments = click.option(
@@ -80,7 +80,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def reading_of(arguments: dict[str, Any]) -> Reading:
     """The `Reading` that `reading_options` chose; takes its values out of a verb's arguments."""
-    from bertsmith.text.files import Reading
+    from bertsmith.files.files import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
     return Reading(documents, arguments.pop("text_column"), arguments.pop("delimiter"))

@@ -54,7 +54,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     """
     from bertsmith import console
     from bertsmith.errors import InputError
-    from bertsmith.text.vocabulary import train_tokenizer
+    from bertsmith.vocabulary.learn import train_tokenizer
 
     how["reading"] = reading_of(how)
     how["kind"] = how["kind"].replace("-", "_")

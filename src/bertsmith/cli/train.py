@@ -214,7 +214,7 @@ def _names(text: str | None) -> list[str] | None:
     import os
 
     from bertsmith.errors import InputError
-    from bertsmith.text.files import read_lines
+    from bertsmith.files.files import read_lines
 
     if text is None:
         return None

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.data.batches import PairBatch
-from bertsmith.data.plan_pairs import SentenceTask
+from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.plan_pairs import SentenceTask
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder

@@ -17,7 +17,7 @@ _HATCHES = ("", "//", "..", "xx", "\\\\", "++")  # told apart without colours, t
 
 
 def tokenizers_page(report: dict[str, Any]) -> str:
-    """The HTML page of a report of `text.inspect.measure`; all that came from files is escaped."""
+    """The HTML page of a report of `survey.inspect.measure`; all that came from files is escaped."""
     told = "; ".join(
         f"{name}: {row['pieces_a_word']:.2f} pieces a word, {row['unknown_token_share']:.2%} unknown"
         for name, row in report["tokenizers"].items()

@@ -17,14 +17,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.files.tables import read_table
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, Pooler
 from bertsmith.settings import Settings
 from bertsmith.tasks.task import EncodedRow, RowBatch, Task, run_over
-from bertsmith.text.tables import read_table
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
 class ClassifySettings(Settings):

@@ -26,7 +26,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS = {"classify": "bertsmith.tasks.classify:Classify"}
 """Each task's name with its home, imported when asked for."""

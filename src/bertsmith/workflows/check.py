@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import disk
-from bertsmith.data.checking.check import CheckOptions, check
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig, count_parameters, preset
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.survey.check import CheckOptions, check
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
 _LENGTH, _MASKED = 128, 0.15
@@ -46,7 +46,7 @@ def check_corpus(
     progress: Callable[[int], None] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Look through a corpus (`data.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
+    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
     disk, updates and time.
 
     probe: measure a few updates here for the time; else none is told. html: also write the report as a page.

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from bertsmith import disk
 from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, write_folder
 from bertsmith.errors import InputError, MachineError
+from bertsmith.files.files import Reading
 from bertsmith.models.config import ModelConfig
-from bertsmith.text import extension
-from bertsmith.text.extension import NewWord
-from bertsmith.text.files import Reading
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary import extend as extension
+from bertsmith.vocabulary.extend import NewWord
 from bertsmith.workflows.inspect import tokenizer_place
 
 Init = Literal["mean", "first"]
@@ -33,8 +33,8 @@ _TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
 
 @dataclass(frozen=True)
 class Choice:
-    """Which words are proposed: see `text.extension.propose`. against: files whose words are too common to be the
-    domain's."""
+    """Which words are proposed: see `vocabulary.extend.propose`. against: files whose words are too common to be
+    the domain's."""
 
     words: int = 1000
     min_frequency: int = 5
@@ -60,7 +60,7 @@ def extend_tokenizer(
 
     word_list: a file with one word a line to add instead of proposed ones; `files` may then be empty. out None:
     only propose. Returns the report, which also stands in extension.json beside the tokenizer: `words` (word,
-    count, pieces, saved), `effect` on the files (see `text.extension.effect`), sizes before and after.
+    count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`), sizes before and after.
 
     The new rows of the token table, and of the masked-LM bias, are the mean of their pieces' rows (init "mean")
     or the first piece's ("first"); the masked-LM decoder is the token table. Ids, weights and heads that were

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import EncodedRow, RowStream, Task, task_type
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.examples import FileSettings, gather, write_split

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
-from bertsmith.text.files import Reading
-from bertsmith.text.inspect import measure
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.files.files import Reading
+from bertsmith.survey.inspect import measure
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def inspect_tokenizers(
     plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure tokenizers on the text of some files: see `text.inspect.measure`, whose report this is, by the
+    """Measure tokenizers on the text of some files: see `survey.inspect.measure`, whose report this is, by the
     shortest names that tell them apart.
 
     tokenizers: folders, files, runs or published names; cased: those that are bare word lists and keep case,

@@ -14,14 +14,14 @@ import torch
 
 from bertsmith.artifacts.folder import ModelFolder, locate, read_folder
 from bertsmith.errors import InputError
+from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 from bertsmith.tasks.task import EncodedRow, Task, task_type
-from bertsmith.text.files import bare_suffix, read_lines
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _CHUNK = 1024  # texts that are encoded and answered at a time, so that memory does not grow with the file
 

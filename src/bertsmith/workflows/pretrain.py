@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
-from bertsmith.data.batches import PairStream, ids_of, split_documents, token_counts
-from bertsmith.data.buckets import check_budget
-from bertsmith.data.plan import Ints
-from bertsmith.data.shards import Shards
-from bertsmith.data.word_borders import word_borders
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
+from bertsmith.instances.buckets import check_budget
+from bertsmith.instances.plan import Ints
+from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.shards.shards import Shards
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import (
     Evaluation,
     Phase,
@@ -347,7 +347,7 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
     share = counts["is_next"] / max(1, counts["instances"])
     if abs(share - 0.5) > _UNEVEN:
         tell(
-            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_piece']:,} of "
+            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
             f"{counts['documents']:,} documents have one sentence, which has no next one"
         )
 

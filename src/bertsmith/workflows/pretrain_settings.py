@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bertsmith.data.settings import DataSettings
 from bertsmith.errors import InputError
+from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig, preset
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.run import BUDGETS
 

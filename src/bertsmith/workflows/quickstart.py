@@ -15,17 +15,17 @@ from torch import nn
 
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.data.prepare import prepare
 from bertsmith.errors import InputError, Stopped
-from bertsmith.text import documentation
-from bertsmith.text.documentation import Library
-from bertsmith.text.files import Document
-from bertsmith.text.vocabulary import train_tokenizer
+from bertsmith.files import documentation
+from bertsmith.files.documentation import Library
+from bertsmith.files.files import Document
+from bertsmith.shards.prepare import prepare
+from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import first_weights, pretrain
 from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.quickstart_task import Task, linear, majority, make_task, write_task
+from bertsmith.workflows.quickstart_task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.workflows.run import SETTINGS, write_report, write_whole
 
 _VOCABULARY = 6_000
@@ -195,7 +195,9 @@ def _read(libraries: Sequence[Library]) -> list[Document]:
         return list(documentation.documents(libraries, lambda done: bar.advance_to(done, "source files")))
 
 
-def _scores(out: Path, bert: Model, task: Task, files: dict[str, Path], seed: int) -> list[dict[str, Any]]:
+def _scores(
+    out: Path, bert: Model, task: QuickstartTask, files: dict[str, Path], seed: int
+) -> list[dict[str, Any]]:
     """Each way to solve the task, on the same test sentences, in order of effort."""
     scores: list[dict[str, Any]] = [
         {"model": "majority", **majority(task)},
@@ -226,7 +228,7 @@ def untrained(folder: Path, bert: Model) -> Path:
     return write_folder(folder, encoder.config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
 
 
-def _corpus(libraries: Sequence[Library], task: Task, words: int) -> dict[str, Any]:
+def _corpus(libraries: Sequence[Library], task: QuickstartTask, words: int) -> dict[str, Any]:
     of_each: Counter[str] = Counter()
     for document in task.rest:
         of_each[documentation.library_of(document)] += len(document.text.split())
@@ -241,7 +243,7 @@ def _corpus(libraries: Sequence[Library], task: Task, words: int) -> dict[str, A
     }
 
 
-def _task(task: Task, files: dict[str, Path]) -> dict[str, Any]:
+def _task(task: QuickstartTask, files: dict[str, Path]) -> dict[str, Any]:
     return {
         "kind": task.kind,
         "labels": task.labels,

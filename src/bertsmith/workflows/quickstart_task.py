@@ -13,9 +13,9 @@ from typing import Any
 
 from bertsmith import draws
 from bertsmith.errors import InputError
-from bertsmith.text.documentation import STANDARD, library_of
-from bertsmith.text.files import Document
-from bertsmith.text.sentences import split
+from bertsmith.files.documentation import STANDARD, library_of
+from bertsmith.files.files import Document
+from bertsmith.files.sentences import split
 from bertsmith.workflows.run import write_whole
 
 CLASSES = 5
@@ -28,7 +28,7 @@ _WORDS = range(8, 41)
 
 
 @dataclass(frozen=True)
-class Task:
+class QuickstartTask:
     """A task and the text that is left for pre-training.
 
     kind: what the labels are, for people. parts: "train", "dev", "test", each a list of (sentence, label), in
@@ -42,7 +42,7 @@ class Task:
     rest: list[Document]
 
 
-def make_task(documents: Sequence[Document], seed: int) -> Task:
+def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     """Hold documents out and draw labelled sentences from them.
 
     The classes are the five largest libraries that have enough text (measured in words); where fewer than
@@ -99,7 +99,7 @@ def _drawn(
     documents: Sequence[Document],
     share: float,
     seed: int,
-) -> Task:
+) -> QuickstartTask:
     held: dict[str, list[Document]] = {}
     for label in labels:
         own = [d for d in documents if name_of[d.place] == label]
@@ -123,7 +123,7 @@ def _drawn(
     for i, part in enumerate(("train", "dev", "test")):
         rows = [(sentence, label) for label in labels for sentence in pools[label][i][: sizes[i]]]
         parts[part] = [rows[j] for j in draws.permutation(seed, f"quickstart {part}", len(rows))]
-    return Task(kind, labels, parts, [d for label in labels for d in held[label]], rest)
+    return QuickstartTask(kind, labels, parts, [d for label in labels for d in held[label]], rest)
 
 
 def _names(labels: Iterable[str]) -> re.Pattern[str]:
@@ -156,7 +156,7 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalpha, text)).lower()
 
 
-def write_task(task: Task, folder: Path) -> dict[str, Path]:
+def write_task(task: QuickstartTask, folder: Path) -> dict[str, Path]:
     """train.csv, dev.csv and test.csv with the columns text and label; returns their paths."""
     files = {}
     for part, rows in task.parts.items():
@@ -169,7 +169,7 @@ def write_task(task: Task, folder: Path) -> dict[str, Path]:
     return files
 
 
-def majority(task: Task) -> dict[str, Any]:
+def majority(task: QuickstartTask) -> dict[str, Any]:
     """What always answering the most frequent training label scores on test."""
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -182,7 +182,7 @@ def majority(task: Task) -> dict[str, Any]:
     }
 
 
-def linear(task: Task) -> dict[str, Any]:
+def linear(task: QuickstartTask) -> dict[str, Any]:
     """TF-IDF and a linear classifier on test; words or letters, and how much it is regularised, by dev.
 
     The model gets what the BERTs get: train to learn from, dev to choose by.

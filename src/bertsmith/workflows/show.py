@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.data.batches import PairBatch, PairStream, split_documents
-from bertsmith.data.plan import Plan
-from bertsmith.data.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import PairBatch, PairStream, split_documents
+from bertsmith.instances.plan import Plan
 from bertsmith.settings import read_yaml
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.shards.shards import Shards
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 

@@ -1,1 +1,0 @@
-"""What is wrong with a corpus, before hours are spent on it: in one pass, a file a kind of finding."""

@@ -1,0 +1,281 @@
+"""A file's bytes become lines of text, whole blocks at once, and what is wrong with one is told by its place.
+
+Lines end at "\\n", and a "\\r" right before it goes too. `str.splitlines` and universal newlines cut at U+2028,
+U+0085, form feeds and lone carriage returns, which stand inside real sentences: here they are characters, and
+so are NUL and other control characters. Only a file that has no "\\n" in its first 256 KiB, but a "\\r", is
+of an old Mac: there each "\\r" ends a line. A byte order mark at the very start goes; elsewhere it is a
+character. UTF-16 and UTF-32 are refused, by their mark or by the NULs between their letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.files.compressed import BLOCK, FileFault, read_blocks
+
+LONGEST = 1 << 26  # bytes of a line or row; a longer one is a file without line ends, or with an open quote
+KEPT = 1 << 16  # bytes that are shown of such a one
+_BOM = b"\xef\xbb\xbf"
+_PLACE = re.compile(r"(?::(\d+))?(?::(\d+))?: ")
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line or row that was left out: its file and line (from 1; a parquet's row; None: the file, or its
+    rest), the byte (from 0, of the file unpacked) that it begins at, why, and its bytes without line end."""
+
+    file: str
+    line: int | None
+    byte: int | None
+    reason: str
+    raw: bytes
+
+
+class Faults:
+    """What becomes of the faults of one file: the first is raised, or each is handed to `reject`."""
+
+    def __init__(self, path: str | Path, reject: Callable[[Reject], None] | None) -> None:
+        self.path = str(path)
+        self.count = 0  # handed over
+        self._reject = reject
+
+    def tell(
+        self, error: InputError, line: int | None = None, byte: int | None = None, raw: bytes = b""
+    ) -> None:
+        """Raise `error`, whose sentence begins with its place; or hand over what is left out, and return."""
+        if self._reject is None:
+            raise error
+        self.count += 1
+        said = error.sentence.removeprefix(self.path)
+        place = _PLACE.match(said)
+        reason = said[place.end() :] if place else said
+        if place and place[2] and line is not None:
+            reason = f"column {place[2]}: {reason}"
+        self._reject(Reject(self.path, line, byte, reason, raw))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whole lines, one behind the other: the number of the first, the byte it begins at, and the text. Each
+    line ends with "\\n" (the last of a file, too); a "\\r" before it is still there."""
+
+    line: int
+    byte: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line: its number from 1, the byte it begins at, its text without "\\n" (a "\\r" may stand last)."""
+
+    number: int
+    byte: int
+    text: str
+
+    @property
+    def raw(self) -> bytes:
+        """Its bytes, without the line end."""
+        return self.text.removesuffix("\r").encode("utf-8")
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file, unpacked and decoded, as (number from 1, text without its line end).
+
+    Raises `InputError` with file:line:column for bytes that are not UTF-8, and for a missing file, a folder, a
+    torn compressed file, another encoding, a line longer than 64 MiB. An empty file has no lines.
+    """
+    for run in Lines(path, Faults(path, None)).runs():
+        for number, text in enumerate(run.text.removesuffix("\n").split("\n"), start=run.line):
+            yield number, text.removesuffix("\r")
+
+
+class Lines:
+    """The lines of one file, those that can be read; the others are told to `faults`."""
+
+    def __init__(self, path: str | Path, faults: Faults) -> None:
+        self.path, self.faults = str(path), faults
+        self.torn = False  # ended where the file does not
+        self._line, self._byte = 1, 0  # where what was not yet told begins
+        self._waiting: list[bytes] = []  # the beginning of a line; joined once, a long one is copied once
+        self._held = 0  # bytes of it
+        self._skipping = False  # inside of a line that was too long
+
+    def __iter__(self) -> Iterator[Line]:
+        for run in self.runs():
+            byte = run.byte
+            for number, text in enumerate(run.text.removesuffix("\n").split("\n"), start=run.line):
+                yield Line(number, byte, text)
+                byte += (len(text) if text.isascii() else len(text.encode("utf-8"))) + 1
+
+    def runs(self) -> Iterator[Run]:
+        """The lines in runs of some 256 KiB. A fault parts a run, and nothing else of it is lost."""
+        try:
+            yield from self._of_blocks(_gathered(read_blocks(self.path), BLOCK))
+        except FileFault as fault:
+            self.torn = True
+            start = b"".join(self._waiting)
+            if self._byte == 0 and not start:
+                self.faults.tell(fault, raw=fault.raw[:KEPT])
+            else:
+                self.faults.tell(fault, self._line, self._byte, start[:KEPT])
+        else:
+            if last := b"".join(self._waiting):
+                yield from self._decoded(last + b"\n")
+
+    def _of_blocks(self, blocks: Iterable[bytes]) -> Iterator[Run]:
+        mac = False
+        for number, block in enumerate(blocks):
+            if number == 0:
+                head = block[:BLOCK]
+                if encoding := _other_encoding(head):
+                    raise FileFault(
+                        f"{self.path}:1:1: this file is {encoding}, not UTF-8",
+                        f"iconv -f {encoding.lower()} -t utf-8 makes it so",
+                        head,
+                    )
+                mac = b"\n" not in head and b"\r" in head
+                if block.startswith(_BOM):
+                    block, self._byte = block[len(_BOM) :], len(_BOM)
+            if mac:
+                block = block.replace(b"\r", b"\n")
+            if self._skipping:
+                block = self._skipped(block)
+            cut = block.rfind(b"\n") + 1
+            if cut:
+                whole = b"".join((*self._waiting, block[:cut]))
+                self._waiting, self._held = [], 0
+                yield from self._decoded(whole)
+            if rest := block[cut:]:
+                self._waiting.append(rest)
+                self._held += len(rest)
+            if self._held > LONGEST:
+                self.faults.tell(self._too_long(), self._line, self._byte, b"".join(self._waiting)[:KEPT])
+                self._byte += self._held
+                self._waiting, self._held, self._skipping = [], 0, True
+
+    def _skipped(self, block: bytes) -> bytes:
+        """What follows the line that is too long."""
+        end = block.find(b"\n") + 1
+        self._byte += end or len(block)
+        if not end:
+            return b""
+        self._line += 1
+        self._skipping = False
+        return block[end:]
+
+    def _decoded(self, whole: bytes) -> Iterator[Run]:
+        """The lines of `whole`, which ends with one's end."""
+        if len(whole) <= LONGEST:
+            try:
+                run = Run(self._line, self._byte, whole.decode("utf-8"))
+            except UnicodeDecodeError:
+                pass
+            else:
+                self._line += whole.count(b"\n")
+                self._byte += len(whole)
+                yield run
+                return
+        good: list[bytes] = []
+        first, start = self._line, self._byte
+        for raw in whole[:-1].split(b"\n"):
+            fault = self._fault_of(raw)
+            if fault is None:
+                good.append(raw)
+            else:
+                if good:
+                    yield _run(first, start, good)
+                kept = raw[:KEPT] if len(raw) > LONGEST else raw.removesuffix(b"\r")
+                self.faults.tell(fault, self._line, self._byte, kept)
+                good = []
+            self._line += 1
+            self._byte += len(raw) + 1
+            if fault is not None:
+                first, start = self._line, self._byte
+        if good:
+            yield _run(first, start, good)
+
+    def _fault_of(self, raw: bytes) -> InputError | None:
+        if len(raw) > LONGEST:
+            return self._too_long()
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return _not_utf8(self.path, self._line, self._byte, error)
+        return None
+
+    def _too_long(self) -> InputError:
+        return too_long(self.path, self._line, "line", "break it into lines")
+
+
+def too_long(path: str, line: int, what: str, remedy: str) -> InputError:
+    """The fault of a line or row of more than `LONGEST` bytes."""
+    return InputError(
+        f"{path}:{line}: this {what} is longer than {LONGEST:,} bytes (of a reject the first {KEPT:,} are kept)",
+        remedy,
+    )
+
+
+def _gathered(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in blocks of at least `size`, but for the last."""
+    waiting: list[bytes] = []
+    held = 0
+    try:
+        for block in blocks:
+            waiting.append(block)
+            held += len(block)
+            if held >= size:
+                yield b"".join(waiting)
+                waiting, held = [], 0
+    except FileFault:  # what stands before it is told first
+        if waiting:
+            yield b"".join(waiting)
+        raise
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _run(line: int, byte: int, lines: list[bytes]) -> Run:
+    return Run(line, byte, (b"\n".join(lines) + b"\n").decode("utf-8"))
+
+
+_MARKS = {
+    b"\xff\xfe\x00\x00": "UTF-32",  # before UTF-16's, which begins the same
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+def _other_encoding(head: bytes) -> str | None:
+    """UTF-16 or UTF-32, if the file begins so. Without a mark it shows in NULs at every second byte, or at three
+    of four, and none beside them; a NUL now and then, or nothing else, is text."""
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    head = head[:4096]
+    for width in (4, 2):
+        columns = [head[i : len(head) // width * width : width] for i in range(width)]
+        nulls = [column.count(0) for column in columns]
+        length = len(columns[0])
+        letters = [0, 3] if width == 4 else [0, 1]
+        for letter in letters:  # little end first, or big
+            others = [n for i, n in enumerate(nulls) if i != letter]
+            if length >= 3 and nulls[letter] == 0 and min(others) > (0.8 if length < 16 else 0.4) * length:
+                return (
+                    ("UTF-32LE", "UTF-32BE")[letter // 3] if width == 4 else ("UTF-16LE", "UTF-16BE")[letter]
+                )
+    return None
+
+
+def _not_utf8(path: str, number: int, offset: int, error: UnicodeDecodeError) -> InputError:
+    line: bytes = error.object
+    column = len(line[: error.start].decode("utf-8")) + 1
+    byte = f"byte 0x{line[error.start]:02X} (number {offset + error.start} of the text, from 0)"
+    return InputError(
+        f"{path}:{number}:{column}: {byte} is not UTF-8",
+        "save it as UTF-8: iconv -f latin1 -t utf-8, or the like",
+    )

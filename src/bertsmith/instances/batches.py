@@ -1,0 +1,310 @@
+"""Plan and masks → packed batches: any batch of any epoch from two integers, so that a run resumes anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith import draws
+from bertsmith.errors import InputError
+from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
+from bertsmith.instances.masks import Masker, WordStarts
+from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
+from bertsmith.instances.plan_pairs import check_documents, plan_pairs
+from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
+from bertsmith.instances.settings import DataSettings
+from bertsmith.packed import Packed
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+class TokenShards(Corpus, Protocol):
+    """What batches need of token shards beyond the plan's ends."""
+
+    hashes: NDArray[np.uint64]  # [D]
+
+    def take(self, positions: Ints) -> Ints:
+        """The ids at token positions of the whole corpus."""
+        ...
+
+    def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
+        """Copy runs of ids, each within a document: run k becomes out[at[k] : at[k] + lengths[k]]."""
+        ...
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the tokens that frame an instance, and bool [V] of every special one.
+
+    separators: how many `sep` stand between A and B; uses_segments: whether B has segment 1, or 0 as all else.
+    """
+
+    cls: int
+    sep: int
+    mask: int
+    special: NDArray[np.bool_]
+    separators: int = 1
+    uses_segments: bool = True
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Masked instances.
+
+    rows: long [M], the rows of `packed` to predict; labels: long [M], what stood there; pair_labels: long [B],
+    0 where B follows A (nsp) or where both are in order (sop); [0] where nothing is asked of a pair (none).
+    """
+
+    packed: Packed
+    rows: Tensor
+    labels: Tensor
+    pair_labels: Tensor
+    epoch: int
+    first: int
+    task: str = "nsp"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What each part of the loss is a mean over."""
+        return {"mlm": len(self.rows)} | ({} if self.task == "none" else {self.task: len(self.pair_labels)})
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the batch, special ones included."""
+        return len(self.packed.tokens)
+
+    @property
+    def place(self) -> str:
+        """Which instances these are, for messages."""
+        return f"epoch {self.epoch}, instances {self.first} to {self.first + self.packed.sequences - 1}"
+
+    def to(self, device: torch.device | str) -> PairBatch:
+        """The same on another device."""
+        if torch.device(device) == self.rows.device:
+            return self
+        return PairBatch(
+            self.packed.to(device),
+            self.rows.to(device),
+            self.labels.to(device),
+            self.pair_labels.to(device),
+            self.epoch,
+            self.first,
+            self.task,
+        )
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """A plan in the order of training, and the bounds of its batches, if a budget of tokens sets them."""
+
+    plan: Plan
+    bounds: Ints | None
+
+
+class PairStream:
+    """Every epoch's instances of some documents: plans made once an epoch, masks an instance.
+
+    word_starts: needed for masks of whole words and spans. batch_tokens: batches of similar lengths with at most
+    so many tokens, in place of a number of instances. With static masks an epoch's instances are those of epoch
+    (epoch mod duplicates), in an order of its own.
+    """
+
+    def __init__(
+        self,
+        shards: TokenShards,
+        documents: Ints,
+        ids: SpecialIds,
+        settings: DataSettings,
+        *,
+        length: int,
+        seed: int,
+        word_starts: WordStarts | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self._shards, self._documents, self._ids = shards, documents, ids
+        self._settings, self._length, self._seed = settings, length, seed
+        self._masker = Masker.of(settings, ids.mask, ids.special, word_starts, seed)
+        self._budget = batch_tokens
+        self._epochs: dict[int, _Epoch] = {}
+        check_budget(batch_tokens, length)
+
+    def drawn_epoch(self, epoch: int) -> int:
+        """The epoch by which instances and masks are drawn."""
+        return epoch % self._settings.duplicates if self._settings.masks == "static" else epoch
+
+    def plan(self, epoch: int) -> Plan:
+        """The epoch's plan, in the order of training."""
+        return self._epoch(epoch).plan
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        """The last two are kept, since workers stand on either side of an epoch's end."""
+        known = self._epochs.get(epoch)
+        if known is None:
+            plan = self._planned(self.drawn_epoch(epoch))
+            plan = plan.reordered(draws.permutation(self._seed, "order", len(plan), epoch))
+            bounds = None
+            if self._budget is not None and len(plan):
+                order, bounds = bucketed(plan.sizes, self._budget, self._seed, epoch)
+                plan = plan.reordered(order)
+            known = _Epoch(plan, bounds)
+            self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: known}
+        return known
+
+    def _planned(self, epoch: int) -> Plan:
+        chosen, length, seed = self._settings, self._length, self._seed
+        if chosen.instances == "full_sentences":
+            return plan_full_sentences(self._shards, self._documents, length=length, seed=seed, epoch=epoch)
+        if chosen.instances == "doc_sentences":
+            return plan_doc_sentences(self._shards, self._documents, length=length)
+        if chosen.instances == "single":
+            return plan_single(self._shards, self._documents, length=length)
+        return plan_pairs(
+            self._shards,
+            self._documents,
+            length=length,
+            seed=seed,
+            epoch=epoch,
+            short_share=chosen.short_share,
+            task=chosen.sentence_task,
+            sentences=chosen.instances == "sentence_pair",
+            separators=self._ids.separators,
+        )
+
+    def size(self, epoch: int) -> int:
+        """Instances in the epoch."""
+        return len(self.plan(epoch))
+
+    def stop(self, epoch: int, start: int, size: int) -> int:
+        """Behind which instance the batch ends that begins with `start`: `size` of them, or what the budget of
+        tokens allows."""
+        known = self._epoch(epoch)
+        if known.bounds is None:
+            return min(start + size, len(known.plan))
+        return int(known.bounds[np.searchsorted(known.bounds, start, side="right")])
+
+    def mean_tokens(self) -> float:
+        """Tokens an instance has on average, special ones included."""
+        plan = self.plan(0)
+        return plan.tokens / max(1, len(plan))
+
+    def filling(self, epoch: int, size: int) -> Filling:
+        """How full the epoch's batches are, of `size` instances or as the budget of tokens has them."""
+        known = self._epoch(epoch)
+        bounds = known.bounds
+        if bounds is None:
+            bounds = np.append(np.arange(0, len(known.plan), size), len(known.plan))
+        return filling(known.plan.sizes, bounds, self._budget or size * self._length)
+
+    def batch(self, epoch: int, start: int, stop: int) -> PairBatch:
+        """Instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
+        plan = self.plan(epoch)
+        rows = slice(start, min(stop, len(plan)))
+        ids, segments, lengths = framed(self._shards, plan, rows, self._ids)
+        positions = ranges(np.zeros_like(lengths), lengths)
+        masked, predicted = self._masker.apply(
+            ids, lengths, plan.number[rows], self.drawn_epoch(epoch), positions
+        )
+        starts = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=starts[1:])
+        longest = int(lengths.max()) if len(lengths) else 0
+        asked = self._settings.sentence_task != "none"
+        return PairBatch(
+            Packed(
+                torch.from_numpy(masked),
+                torch.from_numpy(segments),
+                torch.from_numpy(positions),
+                torch.from_numpy(starts),
+                longest,
+            ),
+            torch.from_numpy(predicted),
+            torch.from_numpy(ids[predicted]),
+            torch.from_numpy(plan.label[rows].copy() if asked else plan.label[:0].copy()),
+            epoch,
+            start,
+            self._settings.sentence_task,
+        )
+
+
+def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> tuple[Ints, Ints, Ints]:
+    """[CLS] part [SEP] … part [SEP] for each instance of the rows, laid end to end: ids [N], segments [N], which
+    are 1 for a pair's B and its [SEP], lengths [B]."""
+    first = plan.first[rows.start : rows.stop + 1]
+    parts = slice(int(first[0]), int(first[-1]))
+    sizes, number = plan.lengths[parts], np.diff(first)
+    begins = np.zeros(len(sizes), dtype=np.int64)  # of an instance: [CLS] stands before these parts
+    begins[first[:-1] - first[0]] = 1
+    behind = np.where(np.append(begins[1:], 1) == 1, 1, plan.between)  # separators behind each part
+    ends = np.cumsum(begins + sizes + behind)
+    at = ends - behind - sizes
+    total = int(ends[-1])
+    tokens = np.full(total, ids.sep, dtype=np.int64)
+    tokens[at[begins == 1] - 1] = ids.cls
+    shards.lay(plan.starts[parts], sizes, tokens, at)
+    segments = np.zeros(total, dtype=np.int64)
+    if plan.pair and ids.uses_segments:
+        second = (begins == 0).astype(np.int64)
+        segments = np.repeat(second, begins + sizes + behind)
+    lasts = np.cumsum(number) - 1
+    return tokens, segments, np.diff(ends[lasts], prepend=0)
+
+
+def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2) -> tuple[Ints, Ints]:
+    """Documents to train on and documents held out: those whose hash falls into the lowest share.
+
+    Equal documents fall on the same side, and a document keeps its side when others come or go. With a share
+    above 0 at least those of the `least` lowest hashes are held out and those of the highest kept:
+    next-sentence pairs need two documents, all else one.
+    """
+    if held_out == 0:
+        if least == 2:
+            check_documents(len(hashes))
+        return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
+    different = np.unique(hashes)
+    if len(different) < 2 * least:
+        needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
+        raise InputError(
+            f"different documents: {len(different)}; {needed} to hold out are needed",
+            "give more documents (a blank line stands between two), or set data.held_out=0",
+        )
+    out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
+    out |= hashes <= different[least - 1]
+    out &= hashes < different[-least]
+    return np.flatnonzero(~out), np.flatnonzero(out)
+
+
+def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
+    """How often each token stands in these documents, [V]: the unigram model of the corpus."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    before = np.concatenate([[0], shards.sentence_ends])
+    bounds = before[shards.document_sentences]
+    for some in np.array_split(documents, max(1, len(documents) // 1000)):
+        starts, ends = bounds[some], bounds[some + 1]
+        counts += np.bincount(shards.take(ranges(starts, ends - starts)), minlength=vocab_size)
+    return counts
+
+
+def special_ids(
+    cls: int,
+    sep: int,
+    mask: int,
+    specials: Sequence[int],
+    vocab_size: int,
+    separators: int = 1,
+    uses_segments: bool = True,
+) -> SpecialIds:
+    """`SpecialIds` from a tokenizer's numbers."""
+    special = np.zeros(vocab_size, dtype=bool)
+    special[list(specials)] = True
+    return SpecialIds(cls, sep, mask, special, separators, uses_segments)
+
+
+def ids_of(tokenizer: Tokenizer) -> SpecialIds:
+    """`SpecialIds` of a tokenizer; `InputError` where it lacks one that instances need."""
+    t = tokenizer
+    numbers = (t.cls_id, t.sep_id, t.mask_id)
+    return special_ids(*numbers, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments)

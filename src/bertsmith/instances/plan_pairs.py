@@ -1,0 +1,177 @@
+"""Pairs of segments or sentences for one epoch, with the question asked of them.
+
+It departs from BERT's original data preparation (Devlin et al. 2019, appendix A.2, and the
+`create_pretraining_data` of its release) where that one loses text or gives the label away:
+
+* A sentence longer than half of what a pair may hold is parted into equal fragments (`fragments.py`), so that any
+  two neighbours fit in one instance and nothing has to be trimmed.
+* NotNext: half of the chunks exchange B with a chunk of another document, as alike in length as the epoch
+  allows (`exchange.py`). So A and B have the same lengths whatever the label (in the original, a random B
+  fills up to the target while a true one ends with its document), and every fragment is used once an epoch (in
+  the original, what a random B displaced has to be put back).
+* Documents of one fragment have no B of their own. Each takes its place in the NotNext half: it borrows the B of
+  a chunk that is split behind its first fragment, one as long as the borrower's, and that chunk is labelled
+  IsNext. For each length there are then as many instances of either label.
+
+Sentence order (Lan et al. 2020, section 3.1) swaps A and B in half of the chunks, of which half are made from
+the end of their document, so that lengths do not tell the order; without a question A and B
+follow each other. For these two, a document of one fragment is read as its two halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from bertsmith import draws
+from bertsmith.errors import InputError
+from bertsmith.instances.fragments import (
+    Chunks,
+    fragments_of,
+    segment_chunks,
+    sentence_chunks,
+    two_way_chunks,
+)
+from bertsmith.instances.partners import borrowed, lenders, matched
+from bertsmith.instances.plan import (
+    IN_ORDER,
+    IS_NEXT,
+    NOT_NEXT,
+    SWAPPED,
+    Corpus,
+    Ints,
+    Plan,
+    covered,
+    pairs_plan,
+    tokens_of,
+)
+
+SentenceTask = Literal["nsp", "sop", "none"]
+
+
+def plan_pairs(
+    corpus: Corpus,
+    documents: Ints,
+    *,
+    length: int,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+    task: SentenceTask = "nsp",
+    sentences: bool = False,
+    separators: int = 1,
+) -> Plan:
+    """The pairs of one epoch.
+
+    documents: the indices to use, ascending; length: tokens an instance may have, its special ones included;
+    sentences: A and B are one sentence each, not segments of several. A pure function of its arguments.
+    InputError where next-sentence pairs are asked of fewer than two documents.
+    """
+    if task == "nsp":
+        check_documents(len(documents))
+    room = length - 2 - separators
+    fragments = fragments_of(corpus, documents, max(1, room // 2), halve_single=task != "nsp")
+    if sentences:
+        chunks = sentence_chunks(fragments, seed, epoch)
+    else:
+        walked = two_way_chunks if task == "sop" else segment_chunks
+        chunks = walked(fragments, room, seed, epoch, short_share)
+    if task == "nsp":
+        chunks, a_of, b_of, label, counts = _next_sentence(chunks, room, seed, epoch)
+    else:
+        a_of = np.flatnonzero(chunks.split < chunks.end)
+        b_of = a_of
+        label, counts = _order_labels(task, len(a_of), seed, epoch)
+        counts["documents_left_out"] = len(chunks.split) - len(a_of)
+    a_start, a_length = chunks.start[a_of], chunks.a_length[a_of]
+    b_start, b_whole = chunks.b_start[b_of], chunks.b_length[b_of]
+    b_length = np.minimum(b_whole, room - a_length)
+    seen = covered(np.concatenate([a_start, b_start]), np.concatenate([a_length, b_length]))
+    counts |= {
+        "documents": len(documents),
+        "sentences": int(np.diff(corpus.document_sentences)[documents].sum()),
+        "sentences_parted": fragments.parted,
+        "documents_of_one_fragment": int((np.diff(fragments.offsets) == 2).sum()),
+        "tokens_cut": int((b_whole - b_length).sum()),
+        "tokens_left_out": tokens_of(corpus, documents) - seen,
+    }
+    a = (a_start, a_length, chunks.document[a_of])
+    b = (b_start, b_length, chunks.document[b_of])
+    if task == "sop":
+        swapped = label == SWAPPED
+        both = [(np.where(swapped, y, x), np.where(swapped, x, y)) for x, y in zip(a, b, strict=True)]
+        a, b = ((both[0][k], both[1][k], both[2][k]) for k in (0, 1))
+    return pairs_plan(a, b, label, separators, counts)
+
+
+def check_documents(number: int) -> None:
+    """InputError where next-sentence pairs cannot be made of so few documents."""
+    if number < 2:
+        raise InputError(
+            "next-sentence pairs need at least two documents: a NotNext sentence comes from another one",
+            "put a blank line between the documents, or give one file a document",
+        )
+
+
+def _order_labels(task: SentenceTask, number: int, seed: int, epoch: int) -> tuple[Ints, dict[str, int]]:
+    label = np.full(number, IN_ORDER)
+    counts = {"instances": number}
+    if task == "sop":
+        odd = int(draws.integers(seed, "odd", 2, epoch))
+        label[draws.permutation(seed, "label", number, epoch)[: (number + odd) // 2]] = SWAPPED
+        counts |= {"in_order": int((label == IN_ORDER).sum()), "swapped": int((label == SWAPPED).sum())}
+    return label, counts
+
+
+def _next_sentence(
+    chunks: Chunks, room: int, seed: int, epoch: int
+) -> tuple[Chunks, Ints, Ints, Ints, dict[str, int]]:
+    """The chunks as they are split in the end; for each instance the chunk of its A and that of its B, and its
+    label.
+
+    A lender is bound to IsNext, one for each borrower. Of the rest so many exchange that the labels are even,
+    as far as chunks of different documents go; for what is missing then, chunks get a second instance.
+    """
+    single = np.flatnonzero(chunks.split == chunks.end)
+    paired = np.flatnonzero(chunks.split < chunks.end)
+    borrower, lender = lenders(chunks, single, paired, room, seed, epoch)
+    split = chunks.split.copy()
+    split[lender] = chunks.first[lender]
+    chunks = replace(chunks, split=split)
+    lent = np.zeros(len(split), dtype=bool)  # chunks that lend, and those that borrow
+    lent[lender] = lent[borrower] = True
+    others = single[~lent[single]]
+    size = (chunks.end - chunks.start)[others]
+    everyone = np.arange(len(split))
+    from_others = borrowed(chunks, others, size, size, everyone, room, seed, epoch)
+    others, from_others = others[from_others >= 0], from_others[from_others >= 0]
+
+    free = paired[~lent[paired]]
+    coin = int(draws.integers(seed, "odd", 4, epoch))
+    wanted = max(0, (len(free) - len(others) + coin) // 4)
+    one, two = matched(chunks, free, wanted, room, seed, epoch)
+    exchanged = np.zeros(len(split), dtype=bool)
+    exchanged[one] = exchanged[two] = True
+    kept = paired[~exchanged[paired]]
+    missing = min(4 * (wanted - len(one)), len(kept))
+    again = kept[draws.permutation(seed, "again", len(kept), epoch)[:missing]]
+    to_lend = borrowed(
+        chunks, again, chunks.b_length[again], chunks.a_length[again], everyone, room, seed, epoch
+    )
+    again, to_lend = again[to_lend >= 0], to_lend[to_lend >= 0]
+
+    a_of = np.concatenate([kept, one, two, borrower, others, again])
+    b_of = np.concatenate([kept, two, one, lender, from_others, to_lend])
+    label = np.full(len(a_of), NOT_NEXT)
+    label[: len(kept)] = IS_NEXT
+    counts = {
+        "instances": len(a_of),
+        "is_next": len(kept),
+        "not_next": len(a_of) - len(kept),
+        "second_segments_used_again": int(np.maximum(np.bincount(b_of) - 1, 0).sum()),
+        "added_for_balance": len(again),
+        "documents_left_out": len(single) - len(borrower) - len(others),
+    }
+    return chunks, a_of, b_of, label, counts

@@ -1,0 +1,1 @@
+"""A corpus on disk: documents encoded once into memory-mapped token shards, without repeats if asked."""

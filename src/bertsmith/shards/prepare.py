@@ -1,0 +1,258 @@
+"""Files become token shards: documents, sentences, ids; the same bytes for any engine and number of workers.
+
+Documents are cut into portions of fixed size in the order of the files; each portion is a pure function of its
+documents, and the portions are written in order. Nobody sees the folder before it is whole; a preparation that was
+killed goes on behind its last whole shard when it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
+
+from bertsmith import disk, machine
+from bertsmith.errors import InputError, MachineError
+from bertsmith.files.files import Document, Reading, find_files, read_documents
+from bertsmith.shards.duplicates import Duplicates
+from bertsmith.shards.rejects import RejectFile
+from bertsmith.shards.shards import FORMAT, Rows, Shards, file_entry, write_manifest, write_shard
+from bertsmith.shards.unfinished import Unfinished
+from bertsmith.shards.workers import Encoded, by_ray, locally
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+_PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
+_SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
+_BASE, _A_WORKER = 200 << 20, 200 << 20  # bytes of memory, measured with portions and shards of this size
+_MOST_WORKERS = 8  # what reads for them can keep no more busy
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All that rules which bytes a corpus becomes, beside its files and the tokenizer."""
+
+    language: str | None = None
+    reading: Reading = Reading()  # noqa: RUF009  # frozen
+    on_error: Literal["stop", "skip"] = "stop"
+    max_rejects: int = 1000
+    deduplicate: Literal["no", "exact", "near"] = "no"
+
+
+def prepare(
+    files: Sequence[str | Path],
+    tokenizer: Tokenizer | str | Path,
+    out: str | Path,
+    *,
+    language: str | None = None,
+    reading: Reading = Reading(),  # noqa: B008  # frozen
+    on_error: Literal["stop", "skip"] = "stop",
+    max_rejects: int = 1000,
+    deduplicate: Literal["no", "exact", "near"] = "no",
+    workers: int | None = None,
+    max_ram: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Shards:
+    """Encode the documents of some files, folders or globs into the data folder `out`, and open it.
+
+    language: ISO 639-1, rules where sentences end; None looks at the first portion: Chinese where every fifth
+    character is an ideograph, else English. reading: how files become documents. on_error: "stop" at the first
+    fault, or "skip" what cannot be read into `rejects.jsonl`, `max_rejects` at most. deduplicate: drop documents
+    that repeat an earlier one, to the letter or nearly (MinHash). workers portions are made at a time (None: a
+    core each, four at most); max_ram: bytes this process may come to, fewer workers if need be. engine "ray":
+    on the Ray cluster at `address`, by default one of this machine. progress hears the bytes of text done so
+    far, tell what a person should know.
+
+    Documents and sentences without a token are dropped and counted; long sentences stay whole. Killed and
+    called again with the same arguments it goes on; the bytes are those of an unbroken preparation.
+
+    Raises `InputError` for an `out` that holds something, files without any token, and what `read_documents`
+    raises; `MachineError` for a full disk. Of what a fault in the files stopped nothing stays.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    if not files:
+        raise InputError("there is no file to prepare", "name some text files")
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
+    if not tokenizer.separators:  # said before the work, not by the training that cannot begin
+        raise InputError(
+            "this vocabulary has no special tokens to frame what a BERT reads",
+            "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
+        )
+    machine.return_freed_memory()
+    choices = Choices(language, reading, on_error, max_rejects, deduplicate)
+    workers = _workers(workers, max_ram, engine)
+
+    def encoded(portions: Iterable[list[Document]], language: str) -> Iterator[Encoded]:
+        if engine == "ray":
+            return by_ray(portions, tokenizer, language, workers, address)
+        return locally(portions, tokenizer, language, workers or 1)
+
+    found = find_files(files)
+    work = _Preparation(Unfinished(out, _request(found, tokenizer, choices)), tokenizer, choices)
+    try:
+        work.run(found, encoded, progress or (lambda _: None), tell or (lambda _: None))
+    except BaseException as error:
+        shards = len(work.unfinished.progress.shards)
+        if isinstance(error, InputError) or not shards:
+            work.unfinished.remove()
+        elif tell:
+            tell(f"{shards} finished shards are kept; the same command goes on behind them")
+        if disk.is_full(error):
+            raise MachineError(
+                f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+            ) from None
+        raise
+    return Shards.open(out)
+
+
+class _Preparation:
+    """One preparation: portions in, shards and manifest out."""
+
+    def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices) -> None:
+        self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
+        self._left_out: Counter[str] = Counter()
+
+    def run(
+        self,
+        files: Sequence[Path],
+        encoded: Callable[[Iterable[list[Document]], str], Iterator[Encoded]],
+        progress: Callable[[int], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Read, encode and write what is not done yet, then finish the folder."""
+        done, folder = self.unfinished.progress, self.unfinished.folder
+        if done.portions:
+            tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
+        with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
+            reject = rejects if self._choices.on_error == "skip" else None
+            documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
+            portions = _portions(self._kept(documents))
+            first = next(portions, [])
+            language = self._choices.language or _guessed(first)
+            # What is done is read again, for the rejects and duplicates in it, but not encoded again.
+            left = islice(chain([first], portions), done.portions, None)
+            self._write(encoded(left, language), progress)
+        if not done.shards and rejects.first is not None:
+            raise InputError(
+                f"{rejects.first.file}: nothing in the files can be read; {rejects.first.reason}",
+                "look at them with bertsmith data check",
+            )
+        if not done.shards:
+            place = first[0].place if first else str(files[0])
+            raise InputError(
+                f"{place}: no document holds a single token", "is this the tokenizer for this text?"
+            )
+        self._finish(language, rejects.count)
+
+    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            self._left_out["documents_parted"] += document.part == 1
+            yield document
+
+    def _kept(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents that repeat no earlier one, as far as asked; counts what is dropped or parted."""
+        kind = self._choices.deduplicate
+        if kind == "no":
+            yield from documents
+            return
+        seen = Duplicates(kind)
+        for some in _portions(documents):  # many at a time is quicker
+            earlier = seen.first_seen_many([d.text for d in some], [d.place for d in some])
+            yield from (document for document, place in zip(some, earlier, strict=True) if place is None)
+            self._left_out["duplicates_dropped"] += len(earlier) - earlier.count(None)
+            self._left_out["duplicates_not_looked_for"] = seen.not_remembered
+
+    def _write(self, encoded: Iterator[Encoded], progress: Callable[[int], None]) -> None:
+        done = self.unfinished.progress
+        waiting: list[Rows] = []
+        portions, counts = done.portions, done.counts.copy()
+
+        def close_shard() -> None:
+            if sum(len(rows.lengths) for rows in waiting):
+                name = f"shard-{len(done.shards):05d}.arrow"
+                done.shards.append(write_shard(self.unfinished.folder / name, waiting))
+                done.portions, done.counts = portions, counts.copy()
+                self.unfinished.record()
+            waiting.clear()
+
+        for rows, counted in encoded:
+            waiting.append(rows)
+            counts.update(counted)
+            portions += 1
+            if sum(len(rows.ids) for rows in waiting) >= _SHARD:
+                close_shard()
+            progress(counts["bytes"])
+        close_shard()
+        done.counts = counts
+
+    def _finish(self, language: str, rejected: int) -> None:
+        folder, entries = self.unfinished.folder, list(self.unfinished.progress.shards)
+        self._tokenizer.save(folder / "tokenizer")
+        entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
+        if rejected:
+            entries.append(file_entry(folder / "rejects.jsonl"))
+        counts = {**self.unfinished.progress.counts, **{k: n for k, n in self._left_out.items() if n}}
+        write_manifest(
+            folder,
+            {
+                "vocab_size": self._tokenizer.vocab_size,
+                "tokenizer_digest": self._tokenizer.digest,
+                "language": language,
+                "counts": counts | ({"rejected": rejected} if rejected else {}),
+                "files": entries,
+            },
+        )
+        self.unfinished.finish()
+
+
+def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
+    if engine == "ray":
+        return workers
+    workers = workers or min(machine.allowed_cores(), _MOST_WORKERS)
+    if max_ram is None:
+        return workers
+    fit = (max_ram - _BASE) // _A_WORKER
+    if fit < 1:
+        least = (_BASE + _A_WORKER) / 1e6
+        raise InputError(f"--max-ram {max_ram / 1e6:,.0f} MB is too little", f"give {least:,.0f} MB or more")
+    return min(workers, fit)
+
+
+def _request(files: Sequence[Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
+    """What must be the same for a killed preparation to go on."""
+    states = [(str(file), os.stat(file)) for file in files if file.exists()]
+    return {
+        "files": [(name, state.st_size, state.st_mtime_ns) for name, state in states],
+        "tokenizer": tokenizer.digest,
+        "choices": asdict(choices),
+        "format": [FORMAT, _PORTION, _SHARD],
+    }
+
+
+def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    portion: list[Document] = []
+    size = 0
+    for document in documents:
+        portion.append(document)
+        size += len(document.text.encode("utf-8"))
+        if size >= _PORTION:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _guessed(documents: Sequence[Document]) -> str:
+    text = "".join(document.text for document in documents)
+    ideographs = sum("\u4e00" <= character <= "\u9fff" for character in text)
+    return "zh" if 5 * ideographs > len(text) else "en"

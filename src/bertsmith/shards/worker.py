@@ -1,0 +1,63 @@
+"""A process that encodes portions: Arrow batches of documents come in on stdin, batches of rows go out on stdout.
+
+    python -m bertsmith.shards.worker TOKENIZER LANGUAGE
+
+Started by `workers`, not by people. Not the multiprocessing module: that one runs the caller's script again, which
+then needs an `if __name__ == "__main__"`, and sends pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from bertsmith import machine
+from bertsmith.files.files import Document
+from bertsmith.shards.encode import PortionEncoder
+from bertsmith.shards.shards import Rows, batch_of, rows_of
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string()})
+
+
+def batch_of_documents(documents: Any) -> pa.RecordBatch:
+    """What goes in: a document a row."""
+    return pa.record_batch(
+        [
+            pa.array([document.text for document in documents], pa.large_string()),
+            pa.array([document.place for document in documents], pa.string()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def result_of(batch: pa.RecordBatch, metadata: Any) -> tuple[Rows, Counter[str]]:
+    """What comes out: rows, and the counts beside them."""
+    return rows_of(batch), Counter(json.loads(metadata[b"counts"]))
+
+
+def main() -> None:
+    """Encode until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+    machine.return_freed_memory()
+    encoder = PortionEncoder(Tokenizer.load(sys.argv[1]), sys.argv[2])
+    # A batch is written when its portion is done, so a parent that is gone is noticed at the next one.
+    with suppress(BrokenPipeError), pa.ipc.open_stream(sys.stdin.buffer) as source:
+        writer = None
+        for batch in source:
+            texts, places = batch.column("text").to_pylist(), batch.column("place").to_pylist()
+            rows, counts = encoder.encode([Document(t, p) for t, p in zip(texts, places, strict=True)])
+            result = batch_of([rows])
+            writer = writer or pa.ipc.new_stream(sys.stdout.buffer, result.schema)
+            writer.write_batch(result, custom_metadata={"counts": json.dumps(counts)})
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,396 @@
+"""What is wrong with a corpus, before hours are spent on it: one pass over the files, in bounded memory.
+
+Kept are counts, hashes and sketches, never texts: 28 bytes a distinct line (at most 4 million, then a sample of
+them), about 40 bytes a document for exact repetitions and 800 for near ones (at most 500,000 remembered), and the
+windows of a million characters that are looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import Document, Reading, Reject, bare_suffix, find_files, read_documents
+from bertsmith.files.sentences import split
+from bertsmith.shards import fingerprints
+from bertsmith.shards.duplicates import Duplicates, Places
+from bertsmith.shards.fingerprints import Hashes
+from bertsmith.survey.characters import Characters, Languages, as_shares
+from bertsmith.survey.distribution import Found
+from bertsmith.survey.findings import findings
+from bertsmith.survey.leakage import Leakage
+from bertsmith.survey.lines import LineFacts, RepeatedLines, WindowLines, find_lines, line_hashes
+from bertsmith.survey.structure import DocumentFacts, judge
+from bertsmith.survey.tokens import TokenFacts
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+_TOGETHER = 4096  # documents looked at together, or a window's characters
+_NEAR_CAPACITY = 500_000
+_LINE_CAPACITY = 4_000_000
+_CLUSTERS = 10_000  # of repeated documents that are told apart
+_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet")  # a record's place is its own; lines inside have none
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """How much is looked at and listed.
+
+    sample: bytes of text to look at, shared out over the files (None: all). listed: places a finding.
+    """
+
+    reading: Reading = field(default_factory=Reading)
+    language: str | None = None
+    ngram: int = 13
+    threshold: float = 0.8
+    sample: int | None = None
+    listed: int = 20
+
+
+def check(
+    files: Sequence[str | Path],
+    options: CheckOptions | None = None,
+    *,
+    tokenizer: Tokenizer | str | Path | None = None,
+    against: Sequence[str | Path] = (),
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Look through a corpus; returns the report, a document of plain values: `findings` (the worst first) and the
+    facts behind them. The same files give the same report.
+
+    tokenizer: also count its tokens, unknowns and pieces. against: task files that the corpus should not hold.
+    progress: hears the bytes of text done so far.
+
+    Raises `InputError` for files that are missing; what cannot be read inside of one is reported.
+    """
+    options = options or CheckOptions()
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
+    whole = _Pass(
+        options,
+        TokenFacts(tokenizer) if tokenizer is not None else None,
+        Leakage(find_files(against), options.ngram) if against else None,
+        progress or (lambda done: None),
+    )
+    found = [str(file) for file in find_files(files)]
+    whole.read(found)
+    report = whole.report(found)
+    return {"findings": findings(report), **report}
+
+
+class _Pass:
+    """All that is counted on the way through the files."""
+
+    def __init__(
+        self,
+        options: CheckOptions,
+        tokens: TokenFacts | None,
+        leakage: Leakage | None,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._options, self._tokens, self._leakage, self._progress = options, tokens, leakage, progress
+        self._language = options.language
+        limit = options.listed
+        self._faults, self._records, self._unreadable = Found(limit), Found(limit), Found(limit)
+        self._fault_lines = self._bytes = self._words = 0
+        self._cut_short: list[str] = []
+        self._characters, self._languages = Characters(limit), Languages()
+        self._documents, self._lines = DocumentFacts(limit), LineFacts()
+        self._repeated, self._places = RepeatedLines(_LINE_CAPACITY), Places()
+        self._exact = _Repetitions(Duplicates("exact"), limit)
+        self._near = _Repetitions(Duplicates("near", options.threshold, _NEAR_CAPACITY), limit)
+        self._missing: list[
+            int
+        ] = []  # lines of this file that could not be read: text below stands further down
+        self._in_parts = 0
+
+    def read(self, files: Sequence[str]) -> None:
+        """Look through the files. What one leaves of its share of a sample goes to those behind it."""
+        for position, file in enumerate(files):
+            sample = self._options.sample
+            stop = None if sample is None else self._bytes + (sample - self._bytes) // (len(files) - position)
+            self._missing = []
+            try:
+                found = read_documents([file], self._options.reading, reject=self._reject)
+                for documents in _together(found, partial(self._room, stop)):
+                    self._look(file, documents)
+                    self._progress(self._bytes)
+                    if stop is not None and self._bytes >= stop:
+                        self._cut_short.append(file)
+                        break
+            except InputError as error:
+                self._unreadable.add({"place": file, "reason": error.sentence})
+            self._documents.close()
+
+    def _room(self, stop: int | None) -> int:
+        """Characters to look at together, before as many bytes as `stop` were seen."""
+        return fingerprints.WINDOW if stop is None else min(stop - self._bytes, fingerprints.WINDOW)
+
+    def _reject(self, reject: Reject) -> None:
+        if reject.line is None:
+            self._unreadable.add({"place": reject.file, "reason": reject.reason})
+            return
+        self._missing.append(reject.line)
+        place = f"{reject.file}:{reject.line}"
+        if not reject.reason.endswith("is not UTF-8"):
+            self._records.add({"place": place, "reason": reject.reason})
+            return
+        # Each byte that is not UTF-8 becomes one half character here, and nothing else does.
+        line = reject.raw.decode("utf-8", "surrogateescape")
+        bad = [i for i, character in enumerate(line) if "\udc80" <= character <= "\udcff"]
+        self._fault_lines += 1
+        reason = reject.reason.partition(": ")[2] or reject.reason
+        self._faults.add({"place": f"{place}:{bad[0] + 1 if bad else 1}", "reason": reason}, max(1, len(bad)))
+
+    def _look(self, file: str, documents: list[Document]) -> None:
+        texts = [document.text for document in documents]
+        if self._language is None:
+            self._language = _guessed(texts)
+        number = np.zeros(len(texts), dtype=np.int64)
+        sentences: list[list[str]] = [[] for _ in texts]
+        for first, group, offset in fingerprints.windows(texts):
+            some = slice(first, first + len(group))
+            window = _Window(file, documents[some], group, offset, self._missing)
+            number[some] += np.diff(window.words.bounds)
+            for i, part in enumerate(group, start=first):
+                found = split(part, self._language)
+                sentences[i] += found
+                if self._tokens is not None:
+                    self._tokens.add(found)
+            self._count(window)
+        for i, document in enumerate(documents):
+            self._documents.add(file, document, sentences[i], int(number[i]))
+        self._documents.sentence_lengths.add([len(s) for found in sentences for s in found])
+        self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        self._in_parts += sum(document.part == 1 for document in documents)
+        whole = [document for i, document in enumerate(documents) if number[i] and document.part == 0]
+        self._near.add(self._exact.add(whole))
+
+    def _count(self, window: _Window) -> None:
+        """Count what stands in a window."""
+        codes, words, text = window.codes, window.words, window.text
+        self._words += len(words.hashes)
+        self._characters.add(codes, text, window.place)
+        self._languages.add(codes, window.bounds, words)
+        lines = find_lines(codes, window.bounds, text)
+        self._lines.add(lines, text)
+        lines = window.uncut(lines)
+        places = window.line_places(lines, self._places)
+        self._repeated.add(line_hashes(codes, lines), places, lines, text, window.begun)
+        if self._leakage is not None:
+            self._leakage.add(words, text, window.place)
+
+    def report(self, files: list[str]) -> dict[str, Any]:
+        """The facts, as plain values."""
+        self._documents.finish()
+        lines = self._lines.lengths
+        documents = self._documents.summary()
+        limit = self._options.listed
+        report: dict[str, Any] = {
+            "files": files,
+            "bytes": self._bytes,
+            "words": self._words,
+            "language": self._language or "en",
+            "documents_are": self._options.reading.documents,
+            "encoding": {
+                "bytes": self._faults.number,
+                "lines": self._fault_lines,
+                "places": self._faults.places,
+            },
+            "records": self._records.summary(),
+            "unreadable": self._unreadable.summary(),
+            "characters": {
+                "number": self._documents.characters.total,
+                "kinds": {name: found.summary() for name, found in self._characters.kinds.items()},
+                "mojibake": self._characters.mojibake.summary(),
+                "classes": as_shares(self._characters.classes()),
+            },
+            "documents": documents,
+            "lines": {
+                "lengths": lines.summary(),
+                "repeated": self._repeated.summary(lines.number, lines.total, self._places.name, limit),
+                "boilerplate": self._lines.boilerplate(),
+            },
+            "duplicates": {
+                "exact": self._exact.summary(self._documents.characters.total),
+                "near": self._near.summary(self._documents.characters.total)
+                | {"threshold": self._options.threshold, "shingle_words": 5},
+            },
+            "scripts": as_shares(self._characters.scripts()),
+            "languages": as_shares(
+                dict(sorted(self._languages.characters.items(), key=lambda i: (-i[1], i[0])))
+            ),
+            "structure": judge(
+                self._documents,
+                lines,
+                self._lines.wrapped,
+                self._lines.breaks,
+                self._options.reading.documents,
+            ),
+            "limits": self._limits(),
+        }
+        if self._tokens is not None:
+            report["tokenizer"] = self._tokens.summary(self._characters.counts())
+        if self._leakage is not None:
+            report["against"] = self._leakage.summary()
+        return report
+
+    def _limits(self) -> list[str]:
+        """What was not looked at, or only estimated, in a sentence each."""
+        told = [f"of each finding the first {self._options.listed} places are listed"]
+        if self._cut_short:
+            told.append(
+                f"a sample: the first {self._bytes / 1e6:,.1f} MB of text, shared out over the files; "
+                f"{len(self._cut_short)} of them not read to their end"
+            )
+        if self._in_parts:
+            told.append(
+                f"{self._in_parts:,} documents are too long to be held whole: compared is their first part"
+            )
+        if self._near.number:
+            told.append(
+                "near repetitions are judged by an estimate of the share of common runs of five words, whose "
+                "standard deviation is some 0.025"
+            )
+        if left := self._near.duplicates.not_remembered:
+            told.append(
+                f"near repetitions were looked for among the first {_NEAR_CAPACITY:,} different documents; "
+                f"{left:,} later ones were compared with those but not with each other"
+            )
+        if (share := self._repeated.share) < 1:
+            told.append(
+                f"repeated lines are estimated from a sample of 1/{round(1 / share)} of the distinct lines"
+            )
+        return told
+
+
+class _Window:
+    """Some documents, or a part of a long one, as characters and words; knows the place of each position."""
+
+    def __init__(
+        self, file: str, documents: Sequence[Document], texts: list[str], offset: int, missing: list[int]
+    ) -> None:
+        """texts: of the documents, or the part of the only one that begins at `offset`. missing: lines that the
+        documents lack, rising."""
+        self.codes, self.bounds = fingerprints.code_points(texts)
+        self.words = fingerprints.words(self.codes, self.bounds)
+        self.text = "\n".join(texts) + "\n"
+        self._plain = bare_suffix(file) not in _RECORDS
+        self._missing = missing
+        self._documents = documents
+        self.begun = np.array([document.part == 0 and offset == 0 for document in documents])  # [T]
+        whole = documents[0].text
+        self._lines_before = whole.count("\n", 0, offset)
+        self._columns_before = offset - (whole.rfind("\n", 0, offset) + 1)
+        end = offset + len(texts[0])
+        self._ends_within_a_line = len(texts) == 1 and end < len(whole) and whole[end - 1] != "\n"
+
+    def place(self, position: int) -> str:
+        """file:line:column of a character; in a file of records the place of the record."""
+        owner = int(np.searchsorted(self.bounds, position, side="right")) - 1
+        where = self._documents[owner].place
+        if not self._plain:
+            return where
+        path, _, first = where.rpartition(":")
+        begin = int(self.bounds[owner])
+        below = self.text.count("\n", begin, position)
+        if below:
+            column = position - self.text.rfind("\n", begin, position)
+        else:
+            column = position - begin + self._columns_before + 1
+        return f"{path}:{self._line(int(first), below + self._lines_before)}:{column}"
+
+    def uncut(self, lines: WindowLines) -> WindowLines:
+        """Without the pieces of a line that is longer than a window: they are no lines, and may be alike."""
+        first, last = self._columns_before > 0, self._ends_within_a_line
+        return lines.part(slice(int(first), -1 if last else None)) if first or last else lines
+
+    def line_places(self, lines: WindowLines, names: Places) -> Hashes:
+        """The place of each line, packed; uint64 [L]."""
+        packed = np.array([names.packed(document.place) for document in self._documents], dtype=np.uint64)
+        if not self._plain:
+            return packed[lines.owner]
+        below = lines.number + self._lines_before
+        if self._missing:
+            firsts = (packed & np.uint64((1 << 40) - 1)).astype(np.int64)[lines.owner].tolist()
+            found = [self._line(first, n) - first for first, n in zip(firsts, below.tolist(), strict=True)]
+            below = np.array(found, dtype=np.int64)
+        return packed[lines.owner] + below.astype(np.uint64)
+
+    def _line(self, first: int, below: int) -> int:
+        """The line in the file that is the `below`-th of a document that begins at line `first`."""
+        line = first + below
+        for missing in self._missing[bisect_left(self._missing, first) :]:
+            if missing > line:
+                break
+            line += 1
+        return line
+
+
+class _Repetitions:
+    """Documents that repeat an earlier one, in clusters around the first of each."""
+
+    def __init__(self, duplicates: Duplicates, limit: int) -> None:
+        self.duplicates, self._limit = duplicates, limit
+        self.number = self._characters = 0
+        self._sizes: Counter[str] = Counter()
+        self._members: dict[str, list[str]] = {}
+
+    def add(self, documents: list[Document]) -> list[Document]:
+        """Compare documents with all before; returns those that repeat none."""
+        fresh: list[Document] = []
+        found = self.duplicates.first_seen_many([d.text for d in documents], [d.place for d in documents])
+        for document, earlier in zip(documents, found, strict=True):
+            if earlier is None:
+                fresh.append(document)
+                continue
+            self.number += 1
+            self._characters += len(document.text)
+            if earlier in self._members or len(self._members) < _CLUSTERS:
+                self._sizes[earlier] += 1
+                members = self._members.setdefault(earlier, [])
+                if len(members) < self._limit:
+                    members.append(document.place)
+        return fresh
+
+    def summary(self, characters: int) -> dict[str, Any]:
+        """Documents that repeat another one, their share of the text, and the largest clusters."""
+        top = sorted(self._sizes, key=lambda first: -self._sizes[first])[: self._limit]
+        return {
+            "number": self.number,
+            "share_of_characters": round(self._characters / max(1, characters), 6),
+            "clusters": [
+                {"first": first, "repeated": self._sizes[first], "places": self._members[first]}
+                for first in top
+            ],
+            "not_remembered": self.duplicates.not_remembered,
+        }
+
+
+def _together(documents: Iterator[Document], limit: Callable[[], int]) -> Iterator[list[Document]]:
+    """Documents in groups of at most `limit` characters, asked anew for each (or one that is longer)."""
+    group: list[Document] = []
+    size = 0
+    for document in documents:
+        length = len(document.text) + 1
+        if group and (size + length > limit() or len(group) >= _TOGETHER):
+            yield group
+            group, size = [], 0
+        group.append(document)
+        size += length
+    if group:
+        yield group
+
+
+def _guessed(texts: Sequence[str]) -> str:
+    """The language for sentence ends, as `prepare` guesses it."""
+    codes, _ = fingerprints.code_points(texts)
+    ideographs = np.count_nonzero((codes >= 0x4E00) & (codes <= 0x9FFF))
+    return "zh" if 5 * ideographs > len(codes) else "en"

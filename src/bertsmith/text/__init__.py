@@ -1,1 +1,0 @@
-"""Files, sentences and tokens: from bytes that a user has to ids that a model takes."""

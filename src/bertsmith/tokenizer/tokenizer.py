@@ -1,0 +1,384 @@
+"""Text becomes ids, segments and offsets; tokenizers are read from and written to the field's files.
+
+The library encodes, this file lays out `[CLS] A [SEP] B [SEP]` (RoBERTa: `<s> A </s></s> B </s>`; GPT-2: the
+texts alone) and counts what it cuts. A special string inside a user's text (`[MASK]`, `</s>`) stays text unless
+the caller asks to parse it: a review that mentions `[SEP]` must not fold the input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer import byte_level, unigram
+from bertsmith.tokenizer.folder import (
+    SPECIALS,
+    Kind,
+    Source,
+    kind_of,
+    lowercases,
+    read_folder,
+    separators_of,
+    uses_segments,
+    wordpiece,
+    write_folder,
+)
+from bertsmith.tokenizer.normaliser import Normalizer
+
+Truncation = Literal["longest_first", "only_first", "only_second", "none"]
+Specials = Literal["text", "parse"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One sequence of n tokens as a model takes it; every list has n entries.
+
+    `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
+    text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
+    `cut` counts the tokens that truncation removed from the ends of the texts.
+    """
+
+    ids: list[int]
+    segments: list[int]
+    offsets: list[tuple[int, int]]
+    sources: list[int | None]
+    words: list[int | None]
+    cut: int
+
+
+class Tokenizer:
+    """A WordPiece, byte-level BPE or Unigram tokenizer; immutable, safe to share between threads, cheap to send
+    to other processes.
+
+    Made by `Tokenizer.load`, `Tokenizer.of_vocabulary` or `train_tokenizer`, not directly.
+    """
+
+    kind: Kind
+    """The algorithm that cuts words into pieces."""
+    separators: int
+    """How many special tokens stand between two texts: 1, RoBERTa 2; GPT-2, which has no frame, 0."""
+    uses_segments: bool
+    """Whether a second text has segment 1; RoBERTa's has 0."""
+
+    def __init__(
+        self, definition: str, max_length: int, specials: dict[str, str], piece_model: bytes | None = None
+    ) -> None:
+        """`definition`: text of a tokenizer.json; `specials`: from pad, unk, cls, sep, mask to tokens, those
+        that there are; `piece_model`: the spiece.model it came from, which is saved beside it."""
+        self._definition = definition
+        self.max_length = max_length
+        self._names = specials
+        self._piece_model = piece_model
+        whole = json.loads(definition)
+        self.kind = kind_of(whole)
+        self.separators = separators_of(whole)
+        self.uses_segments = uses_segments(whole)
+        # The library reads special strings, or not, by a switch on the object. Two objects and no flipping,
+        # so that calls from several threads cannot meet in the middle.
+        plain = definition
+        if self.kind == "unigram":
+            plain = json.dumps(unigram.without_specials(whole, specials))
+        self._plain = _library(plain, as_text=True)
+        self._ids: dict[str, int] = {r: self._whole.token_to_id(t) for r, t in specials.items()}  # type: ignore[misc]
+        self._framed = self.separators > 0 and {"cls", "sep"} <= specials.keys()
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, lowercase: bool | None = None, normalizer: Normalizer | None = None
+    ) -> Tokenizer:
+        """Read a folder (tokenizer.json, else vocab.txt, vocab.json with merges.txt, or spiece.model;
+        tokenizer_config.json if there) or one of these files.
+
+        A bare vocab.txt or spiece.model does not say whether it is lower-cased: `lowercase`, else the
+        configuration's `do_lower_case`, else True; nor whose normaliser it had: `normalizer`, "hf" (else the
+        configuration's, else this one) or "google". Raises `InputError` for what is no tokenizer, naming the
+        file.
+        """
+        source = read_folder(Path(path), lowercase, normalizer)
+        return cls(source.definition, source.max_length, source.specials, source.piece_model)
+
+    @classmethod
+    def of_vocabulary(
+        cls, tokens: Sequence[str], *, lowercase: bool, max_length: int = 512, normalizer: Normalizer = "hf"
+    ) -> Tokenizer:
+        """A BERT tokenizer of a list id → token, which holds [PAD] [UNK] [CLS] [SEP] [MASK] somewhere."""
+        specials = dict(SPECIALS)
+        library = wordpiece(
+            tokens, lowercase=lowercase, specials=specials, place="vocabulary", normalizer=normalizer
+        )
+        return cls(library.to_str(), max_length, specials)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the kind's files (vocab.txt; vocab.json and merges.txt; the spiece.model it came from),
+        tokenizer_config.json and tokenizer.json, each whole or not there."""
+        source = Source(self._definition, self.max_length, self._names, self._piece_model)
+        write_folder(Path(folder), source, self.tokens)
+
+    def encode(
+        self,
+        text: str,
+        second: str | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+        specials: Specials = "text",
+    ) -> Encoding:
+        """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on (RoBERTa and
+        GPT-2 as at the head of this file, in segment 0).
+
+        At most `max_length` tokens with the specials (None: the tokenizer's own `max_length`). What is too
+        long is cut at the end: of the longer text ("longest_first", the reference's shares), of one text,
+        or of none, which raises `InputError` and tells both lengths.
+        """
+        seconds = None if second is None else [second]
+        return self.encode_many(
+            [text], seconds, max_length=max_length, truncation=truncation, specials=specials
+        )[0]
+
+    def encode_many(
+        self,
+        texts: Sequence[str],
+        seconds: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+        specials: Specials = "text",
+    ) -> list[Encoding]:
+        """`encode` for each text (with the second of the same place), on all cores."""
+        library = self._plain if specials == "text" else self._parsing
+        limit = self.max_length if max_length is None else max_length
+        firsts = _encoded(library, texts)
+        if seconds is None:
+            return [self._laid_out([first], limit, truncation) for first in firsts]
+        others = _encoded(library, seconds)
+        return [
+            self._laid_out([first, other], limit, truncation)
+            for first, other in zip(firsts, others, strict=True)
+        ]
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text without specials, offsets or limit: the fast way for corpora."""
+        return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+        """The text of some ids: pieces joined, blanks before punctuation gone; specials kept on request."""
+        return str(self._whole.decode([int(i) for i in ids], skip_special_tokens=not specials))
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """The tokens by id, V strings."""
+        known = self._whole.get_vocab(with_added_tokens=True)
+        return sorted(known, key=known.__getitem__)
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills up rows. This and the four below raise `InputError` where there is no such token."""
+        return self._id("pad")
+
+    @property
+    def unk_id(self) -> int:
+        """The id of what has no pieces; no text of a byte-level tokenizer has it."""
+        return self._id("unk")
+
+    @property
+    def cls_id(self) -> int:
+        """The id before the first text."""
+        return self._id("cls")
+
+    @property
+    def sep_id(self) -> int:
+        """The id after each text."""
+        return self._id("sep")
+
+    @property
+    def mask_id(self) -> int:
+        """The id that stands for a gap."""
+        return self._id("mask")
+
+    def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool [N]: which of N pieces in a row begin a word; a special token always does.
+
+        WordPiece: what is not a continuation (`##`). Unigram: ▁, punctuation, and what follows punctuation.
+        Byte-level BPE: Ġ, and what is of another class (letter, number, other, blank) than the end of the piece
+        before, as GPT-2's pattern parts; bytes within a character never.
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        if self.kind == "wordpiece":
+            return ~self.continuation[ids]
+        first, last, special = self._edges
+        if self.kind == "unigram":
+            starts = first[ids].astype(np.bool_)
+            starts[1:] |= last[ids[:-1]].astype(np.bool_)
+            starts[:1] = True
+        else:
+            starts = byte_level.word_starts(first[ids], last[ids])
+        begins: NDArray[np.bool_] = starts | special[ids]
+        return begins
+
+    @cached_property
+    def continuation(self) -> NDArray[np.bool_]:
+        """bool [V]: the pieces that go on a word (`##ing`); of WordPiece alone, others have `word_starts`."""
+        special = self.special_ids
+        marks = [token.startswith("##") and i not in special for i, token in enumerate(self.tokens)]
+        return np.array(marks, dtype=np.bool_)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of the special tokens by role, and of any other that the files call special."""
+        added = json.loads(self._definition).get("added_tokens", [])
+        return frozenset({*self._ids.values()} | {int(token["id"]) for token in added if token["special"]})
+
+    @cached_property
+    def lowercase(self) -> bool:
+        """Whether the tokenizer lower-cases what it reads."""
+        return lowercases(self._definition)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 (hex) of all that determines the ids: vocabulary, normaliser, word borders, specials."""
+        whole = json.loads(self._definition)
+        model = {key: value for key, value in whole["model"].items() if key != "vocab"}
+        parts = [self.tokens, sorted(self.special_ids), model, whole["normalizer"], whole["pre_tokenizer"]]
+        if self.kind != "wordpiece":
+            parts += [self.separators, self.uses_segments, whole["added_tokens"]]
+        if self.kind == "unigram":
+            # The library's reader may be off by a score's last bit.
+            parts.append([round(score, 6) for _, score in whole["model"]["vocab"]])
+        text = json.dumps([*parts, self._names], sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    @property
+    def definition(self) -> str:
+        """The text of its tokenizer.json."""
+        return self._definition
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the specials among them."""
+        return len(self.tokens)
+
+    @property
+    def mask_token(self) -> str:
+        """What stands for a gap in a text that is encoded with specials="parse"; BERT: `[MASK]`."""
+        self._id("mask")
+        return self._names["mask"]
+
+    @cached_property
+    def _parsing(self) -> tokenizers.Tokenizer:
+        return _library(self._definition, as_text=False)
+
+    @property
+    def _whole(self) -> tokenizers.Tokenizer:
+        """A library that knows all tokens by their names."""
+        return self._parsing if self.kind == "unigram" else self._plain
+
+    @cached_property
+    def _edges(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        kind = byte_level if self.kind == "byte_level_bpe" else unigram
+        first, last = kind.edge_classes(self.tokens)
+        special = np.zeros(self.vocab_size, np.bool_)
+        special[sorted(self.special_ids)] = True
+        if self.kind == "byte_level_bpe":
+            last[special] = byte_level.SPACE
+        else:
+            last[special] = True
+        return first, last, special
+
+    def _id(self, role: str) -> int:
+        number = self._ids.get(role)
+        if number is None:
+            raise InputError(
+                f"this vocabulary has no {role} token, so it cannot frame what a BERT reads",
+                "take one of BERT's, RoBERTa's or ALBERT's layout, or train one",
+            )
+        return int(number)
+
+    def __getstate__(self) -> tuple[str, int, dict[str, str], bytes | None]:
+        # By hand: the library's own pickling forgets that special strings are text.
+        return self._definition, self.max_length, self._names, self._piece_model
+
+    def __setstate__(self, state: tuple[str, int, dict[str, str], bytes | None]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def _laid_out(self, parts: list[Any], limit: int, truncation: Truncation) -> Encoding:
+        lengths = [len(part) for part in parts]
+        between = self.separators if self._framed else 0
+        frame = 2 * self._framed + between * (len(parts) - 1)
+        kept = _kept(lengths, limit - frame, limit, truncation)
+        ids: list[int] = [self.cls_id] if self._framed else []
+        segments = [0] * len(ids)
+        offsets: list[tuple[int, int]] = [(0, 0)] * len(ids)
+        sources: list[int | None] = [None] * len(ids)
+        words: list[int | None] = [None] * len(ids)
+        for source, (part, n) in enumerate(zip(parts, kept, strict=True)):
+            after = (between if source + 1 < len(parts) else 1) if self._framed else 0
+            ids += [*part.ids[:n], *[self.sep_id] * after] if after else part.ids[:n]
+            segments += [source if self.uses_segments else 0] * (n + after)
+            offsets += [*part.offsets[:n], *[(0, 0)] * after]
+            sources += [*[source] * n, *[None] * after]
+            words += [*part.word_ids[:n], *[None] * after]
+        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(kept))
+
+
+def _library(definition: str, *, as_text: bool) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer.from_str(definition)
+    library.encode_special_tokens = as_text
+    return library
+
+
+def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Any]:
+    try:
+        return list(library.encode_batch(list(texts), add_special_tokens=False))
+    except (TypeError, UnicodeEncodeError):  # the library takes what UTF-8 can hold
+        for number, text in enumerate(texts, start=1):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise InputError(
+                    f"text {number} holds half a character (a lone surrogate)", "mend it"
+                ) from None
+        raise
+
+
+def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
+    """How many tokens of each text stay. "longest_first" leaves the shares that the reference leaves: the
+    longer text gives until both are even; what both exceed is halved, the odd token going to the longer."""
+    total = sum(lengths)
+    if total <= room:
+        return lengths
+    if truncation == "none":
+        needed = total + limit - room
+        raise InputError(
+            f"this text has {needed} tokens with the special ones, the limit is {limit}",
+            "cut it, or let it be truncated",
+        )
+    if room < 0:
+        raise InputError(f"a limit of {limit} tokens leaves no room for the special ones", "raise the limit")
+    if len(lengths) == 1:
+        if truncation == "only_second":
+            raise InputError(f"there is no second text to cut down to {limit} tokens", "cut the first")
+        return [room]
+    if truncation != "longest_first":
+        cut = 0 if truncation == "only_first" else 1
+        left = room - lengths[1 - cut]
+        if left < 0:
+            which, long = ("second", "first")[cut], lengths[1 - cut]
+            raise InputError(
+                f"the {which} text alone has {long} tokens, with the specials more than the limit of {limit}",
+                f"cut the {which} text too (longest_first), or raise the limit",
+            )
+        return [left, lengths[1]] if cut == 0 else [lengths[0], left]
+    shorter, longer = sorted(lengths)
+    if 2 * shorter <= room:
+        longer = room - shorter
+    else:
+        shorter, longer = room // 2, room - room // 2
+    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

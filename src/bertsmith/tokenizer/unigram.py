@@ -1,0 +1,187 @@
+"""Unigram tokenizers: ALBERT's SentencePiece model read, its normaliser built, its words found.
+
+A spiece.model is a Protocol Buffers message (sentencepiece_model.proto); the few fields that determine ids are
+read here, so that neither the sentencepiece package nor generated code is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer.byte_level import added
+
+ALBERT = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+WORD = "▁"  # stands for the blank before a word
+_AGAIN = "take the file from its source again"
+_UNKNOWN = 2
+_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
+
+
+@dataclass(frozen=True)
+class PieceModel:
+    """What a spiece.model says: pieces with their log probabilities by id, the unknown's id, and the
+    normaliser's table of replacements (empty where there is none)."""
+
+    pieces: list[tuple[str, float]]
+    unknown: int
+    replacements: bytes
+
+
+def read_model(file: Path) -> PieceModel:
+    """Read a SentencePiece model of the Unigram type; `InputError` for any other, and for a torn file."""
+    pieces: list[tuple[str, float]] = []
+    unknown: int | None = None
+    kind, replacements = 1, b""
+    try:
+        for field, value in _fields(file.read_bytes()):
+            if field == 1:
+                piece = dict(_fields(value))
+                pieces.append((piece[1].decode("utf-8"), struct.unpack("<f", piece.get(2, bytes(4)))[0]))
+                if piece.get(3) == _UNKNOWN:
+                    unknown = len(pieces) - 1
+            elif field == 2:
+                kind = dict(_fields(value)).get(3, 1)
+            elif field == 3:
+                replacements = dict(_fields(value)).get(2, b"")
+    except (ValueError, KeyError, AttributeError, TypeError, struct.error):
+        raise InputError(f"{file}: this is not a whole SentencePiece model", _AGAIN) from None
+    if kind != 1:
+        raise InputError(
+            f"{file}: its model is {_TYPES.get(kind, 'unheard of')}, not Unigram", "give an ALBERT model"
+        )
+    if not pieces or unknown is None:
+        raise InputError(f"{file}: this SentencePiece model holds no pieces, or none for unknowns", _AGAIN)
+    return PieceModel(pieces, unknown, replacements)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a message: (number, int for a varint, else the bytes). ValueError where it is torn."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        if key & 7 == 0:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            length, place = _varint(data, place)
+        elif key & 7 in (1, 5):
+            length = 8 if key & 7 == 1 else 4
+        else:
+            raise ValueError("no such wire type")
+        if place + length > len(data):
+            raise ValueError("the message ends within a field")
+        yield key >> 3, data[place : place + length]
+        place += length
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            break
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise ValueError("the message ends within a number")
+
+
+def unigram_normalizer(lowercase: bool, keep_accents: bool, replacements: bytes) -> normalizers.Normalizer:
+    """ALBERT's normaliser as the reference builds it, the model's own table of replacements last."""
+    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    if replacements:
+        steps.append(normalizers.Precompiled(replacements))
+    return normalizers.Sequence(steps)
+
+
+def unigram_borders() -> pre_tokenizers.PreTokenizer:
+    """What cuts normalised text into words: blanks; each word then begins with ▁."""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
+        ]
+    )
+
+
+def unigram(
+    pieces: Sequence[tuple[str, float]],
+    *,
+    unknown: int,
+    lowercase: bool,
+    specials: Mapping[str, str],
+    keep_accents: bool = False,
+    replacements: bytes = b"",
+    place: str,
+) -> tokenizers.Tokenizer:
+    """The library's tokenizer as the reference builds ALBERT's; `place` begins what is wrong.
+
+    Symbols that the model's maker defined (`.`, `(`, …) are pieces like others: their score of 0 keeps them
+    whole, and what follows one goes on the word, as in SentencePiece itself.
+    """
+    numbers = {piece: i for i, (piece, _) in enumerate(pieces)}
+    if len(numbers) < len(pieces):
+        twice = next(piece for i, (piece, _) in enumerate(pieces) if numbers[piece] != i)
+        raise InputError(f"{place}: the piece {twice!r} stands twice", _AGAIN)
+    for token in specials.values():
+        if token not in numbers:
+            raise InputError(
+                f"{place}: the special token {token} is missing", "name it in tokenizer_config.json"
+            )
+    try:
+        library = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
+        library.normalizer = unigram_normalizer(lowercase, keep_accents, replacements)
+    except Exception as error:  # the library raises bare Exception here
+        raise InputError(f"{place}: the tokenizers library cannot use it ({error})", _AGAIN) from None
+    library.pre_tokenizer = unigram_borders()
+    library.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
+    cls, sep = specials["cls"], specials["sep"]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, numbers[cls]), (sep, numbers[sep])],
+    )
+    library.add_special_tokens(added(specials))
+    return library
+
+
+def without_specials(definition: dict[str, Any], specials: Mapping[str, str]) -> dict[str, Any]:
+    """A tokenizer.json in which no text reaches a special piece: SentencePiece never matches one in text, the
+    library would (`<pad>` is a piece with the best score of all). A blank makes it unreachable."""
+    special = {t["content"] for t in definition.get("added_tokens", []) if t["special"]} | {
+        *specials.values()
+    }
+    model = definition["model"]
+    vocab = [[f" {piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
+    kept = [token for token in definition.get("added_tokens", []) if not token["special"]]
+    return {**definition, "model": {**model, "vocab": vocab}, "added_tokens": kept}
+
+
+def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """bool [V] twice: whether a piece begins a word wherever it stands (▁, punctuation), and whether the piece
+    after it does (punctuation)."""
+    begins = [token[:1] == WORD or _is_punctuation(token[:1]) for token in tokens]
+    ends = [_is_punctuation(token[-1:]) for token in tokens]
+    return np.array(begins, np.bool_), np.array(ends, np.bool_)
+
+
+def _is_punctuation(character: str) -> bool:
+    category = unicodedata.category(character or "a")[0]
+    return category == "P" or (category == "S" and character < "\x80")

@@ -1,0 +1,1 @@
+"""Learning a tokenizer: corpus files → counted words → a vocabulary, and words added to one."""

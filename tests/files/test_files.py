@@ -1,0 +1,141 @@
+"""Corpus files: the documents in them, and the place of every fault."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import Document, read_documents, read_lines
+
+TEXT = "One line.\nAnother.\n\n\nSecond document\u2028still, with \x00 and a lone \r inside.\n"
+
+
+def texts(path: Path) -> list[str]:
+    return [document.text for document in read_documents([path])]
+
+
+def fault(path: Path) -> str:
+    with pytest.raises(InputError) as error:
+        list(read_documents([path]))
+    assert error.value.sentence.startswith(str(path))
+    return error.value.sentence.removeprefix(str(path))
+
+
+def test_blank_lines_part_documents_and_only_newlines_part_lines(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(TEXT.encode())
+    assert list(read_documents([file])) == [
+        Document("One line.\nAnother.", f"{file}:1"),
+        Document("Second document\u2028still, with \x00 and a lone \r inside.", f"{file}:5"),
+    ]
+
+
+def test_windows_line_ends_and_a_leading_mark_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xef\xbb\xbfOne\r\ntwo\r\n\r\nthree")
+    assert texts(file) == ["One\ntwo", "three"]
+
+
+def test_a_file_without_a_blank_line_is_one_document(tmp_path: Path) -> None:
+    file = tmp_path / "story.md"
+    file.write_text("a\nb\nc")
+    assert texts(file) == ["a\nb\nc"]
+
+
+def test_jsonl_has_a_document_a_line_with_newlines_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"text": "a\n\nb", "id": 1}) + "\n\n" + json.dumps({"text": "ü"}))
+    assert list(read_documents([file])) == [Document("a\n\nb", f"{file}:1"), Document("ü", f"{file}:3")]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_read_as_plain_ones(tmp_path: Path, suffix: str) -> None:
+    pack = gzip.compress if suffix == ".gz" else zstandard.ZstdCompressor().compress
+    plain, packed, frames = tmp_path / "a.txt", tmp_path / f"a.txt{suffix}", tmp_path / f"b.txt{suffix}"
+    data = (TEXT * 20_000).encode()
+    plain.write_bytes(data)
+    packed.write_bytes(pack(data))
+    frames.write_bytes(pack(data[:1_000_003]) + pack(data[1_000_003:]))
+    assert texts(packed) == texts(plain)
+    assert texts(frames) == texts(plain)
+    lines = tmp_path / f"a.jsonl{suffix}"
+    lines.write_bytes(pack(b'{"text": "x"}'))
+    assert texts(lines) == ["x"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
+def test_a_torn_compressed_file_is_refused(tmp_path: Path, suffix: str, keep: float) -> None:
+    pack = gzip.compress if suffix == ".gz" else zstandard.ZstdCompressor().compress
+    whole = pack("".join(f"line {i}\n" for i in range(20_000)).encode())
+    file = tmp_path / f"a.txt{suffix}"
+    file.write_bytes(whole[: int(len(whole) * keep)])
+    assert fault(file) == ": the compressed file ends in the middle"
+    file.write_bytes(b"this is plain text")
+    assert "this is not a whole" in fault(file)
+
+
+def test_invalid_utf8_is_told_with_line_column_and_byte(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("fine\nü caf".encode() + b"\xe9\nmore\n")
+    assert fault(file) == ":2:6: byte 0xE9 (number 11 of the text, from 0) is not UTF-8"
+    file.write_bytes(b"\xef\xbb\xbfab\xff")
+    assert fault(file).startswith(":1:3: byte 0xFF (number 5 ")
+    file.write_bytes("\ufefftext".encode("utf-16-le"))
+    assert fault(file) == ":1:1: this file is UTF-16, not UTF-8"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b" \r\n\t\n", b"\xef\xbb\xbf"])
+def test_a_file_without_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    for name in ("a.txt", "a.jsonl"):
+        file = tmp_path / name
+        file.write_bytes(content)
+        assert fault(file) == ":1: there is no text in this file"
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    assert fault(tmp_path / "missing.txt") == ": there is no such file"
+    assert fault(tmp_path).startswith(": there is no .txt, .jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"text": "a"', ":2:13: this is not JSON"),
+        ('{"words": "a"}', ":2: the field 'text' is missing"),
+        ('{"text": 3}', ":2: the field 'text' is not a string"),
+        ('{"text": null}', ":2: the field 'text' is not a string"),
+        ('["text"]', ":2: this is not a JSON object"),
+        ('{"text": "\\ud83d"}', ":2: an escape"),
+        ('{"text": ' + "[" * 100_000, ":2: this JSON is nested too deeply"),
+    ],
+)
+def test_a_bad_jsonl_line_is_told_with_its_place(tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "fine \\ud83d\\ude00"}\n' + line)
+    assert fault(file).startswith(told)
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))  # many NULs are UTF-16
+def test_lines_joined_are_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    text = text.replace("\r\n", "\n").removeprefix("\ufeff")
+    file = tmp_path_factory.mktemp("lines") / "a.txt"
+    file.write_bytes(text.encode())
+    lines = [line for _, line in read_lines(file)]
+    end = "\r" if "\n" not in text and "\r" in text else "\n"  # a file of the old Mac has no other
+    expected = text.removesuffix(end).split(end) if text else []
+    assert lines == [line.removesuffix("\r") for line in expected]
+
+
+def test_the_sample_of_hard_cases_has_its_72_blocks(shared_data: Path) -> None:
+    found = texts(shared_data / "corpora/sample/mixed.txt")
+    assert len(found) == 72
+    assert any("\x00" in text for text in found)
+    assert any("\u2028" in text for text in found)

@@ -1,0 +1,129 @@
+"""Tables: the rows of csv, tsv and jsonl, and the place of every fault."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.files.tables import Row, read_table
+
+
+def table(folder: Path, name: str, content: str) -> Path:
+    file = folder / name
+    file.write_bytes(content.encode())
+    return file
+
+
+def test_csv_quotes_hold_delimiters_line_ends_and_quotes(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.csv", 'text,label\n"a, b",x\r\n\n"two\nlines ""said"" he",y\nplain,\n')
+    found = read_table(file)
+    assert found.columns == ["text", "label"]
+    assert found.rows == [
+        Row(2, {"text": "a, b", "label": "x"}),
+        Row(4, {"text": 'two\nlines "said" he', "label": "y"}),
+        Row(6, {"text": "plain", "label": ""}),
+    ]
+    assert found.column("label") == ["x", "y", ""]
+
+
+def test_in_tsv_a_quote_is_a_character(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.tsv", 'text\tlabel\n"open\t1\na "b" c\t2\n')
+    assert read_table(file).column("text") == ['"open', 'a "b" c']
+
+
+def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.txt", "great film\tjoy\nbad one\tanger\n")
+    found = read_table(file, header=False)
+    assert found.columns == ["1", "2"]
+    assert [row.line for row in found] == [1, 2]
+    other = table(tmp_path, "b.txt", "great film;joy\n")
+    assert read_table(other, header=False, delimiter=";").rows[0].values == {"1": "great film", "2": "joy"}
+
+
+def test_jsonl_values_become_text(tmp_path: Path) -> None:
+    lines = '{"text": "a", "label": 3, "gold": true}\n{"text": "b", "label": 0.5, "note": null, "x": ["ü"]}\n'
+    found = read_table(table(tmp_path, "a.jsonl", lines))
+    assert found.columns == ["text", "label", "gold", "x"]
+    assert found.column("label") == ["3", "0.5"]
+    assert found.rows[0].values["gold"] == "true"
+    assert found.rows[1].values["x"] == '["ü"]'
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the field 'gold' is missing"):
+        found.column("gold")
+
+
+def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    file = table(tmp_path, "reviews.csv", "text,mood\na,b\n")
+    with pytest.raises(InputError) as error:
+        read_table(file).column("label", "--label-column")
+    assert error.value.sentence == f"{file}:1: column 'label' is missing"
+    assert error.value.remedy == "the columns are text, mood; name it with --label-column"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", "text,label\na,b\na,b,c\n", ":3: 3 fields where the header has 2"),
+        ("a.tsv", "text\tlabel\n\nalone\n", ":3: 1 field where the header has 2"),
+        ("a.csv", 'text,label\n"a\nb",x\n"open,y\nz,z\n', ":4: a quote opens in this row and never closes"),
+        ("a.csv", 'text,label\n"a"b,x\n', ":2: text follows a closing quote"),
+        ("a.csv", "text,label\nx\ry,z\n", ":2: a carriage return stands in a field without quotes"),
+        ("a.csv", "text,text\na,b\n", ":1: the column 'text' stands twice in the header"),
+        ("a.csv", "", ":1: this table is empty"),
+        ("a.jsonl", "\n\n", ":1: this table is empty"),
+        ("a.tsv", "text\tlabel\n", ":1: there is a header but no row"),
+        ("a.jsonl", '{"text": "a"}\n[1]\n', ":2: this is not a JSON object"),
+        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not tell how columns are parted"),
+    ],
+)
+def test_faults_are_told_with_their_line(tmp_path: Path, name: str, content: str, told: str) -> None:
+    file = table(tmp_path, name, content)
+    with pytest.raises(InputError) as error:
+        read_table(file)
+    assert error.value.sentence == f"{file}{told}"
+
+
+def test_invalid_utf8_is_told_with_line_and_column(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"text,label\ncaf\xe9,1\n")
+    with pytest.raises(InputError, match=r"a\.csv:2:4: byte 0xE9"):
+        read_table(file)
+
+
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
+
+
+@given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8))
+def test_what_the_csv_module_writes_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("a", "b", "c"), *rows])
+    file = tmp_path_factory.mktemp("csv") / "a.csv"
+    file.write_bytes(text.getvalue().encode())
+    assert [tuple(row.values.values()) for row in read_table(file)] == rows
+
+
+def test_published_task_files_read(shared_data: Path) -> None:
+    sst2 = read_table(shared_data / "tasks/sst2/train.tsv.gz")
+    assert len(sst2) > 60_000
+    assert set(sst2.column(sst2.columns[-1])) == {"0", "1"}
+    assert len(read_table(shared_data / "tasks/imdb/dev.jsonl.gz").column("text")) == 1_000
+
+
+def test_quote_within_plain_field_is_a_character(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.csv", 'text,label\nx,a "b" c\n5" disk,y\n')
+    assert [row.values for row in read_table(file)] == [
+        {"text": "x", "label": 'a "b" c'},
+        {"text": '5" disk', "label": "y"},
+    ]
+
+
+def test_field_may_be_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
+    long = "word " * 100_000
+    assert read_table(table(tmp_path, "a.csv", f'text,label\n"{long}",y\n')).column("text") == [long]

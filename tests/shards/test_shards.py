@@ -1,0 +1,171 @@
+"""Shards: what was put in comes out by position, any Arrow tool reads them, and damage is told by file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import read_documents
+from bertsmith.files.sentences import split
+from bertsmith.shards import prepare as preparing
+from bertsmith.shards.prepare import prepare
+from bertsmith.shards.shards import Rows, Shards, hash_of, id_type, write_shard
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.", "##s", "the"]
+DOCUMENTS = [f"a b. The {chr(97 + i % 26)}s.\nNew line {i}. {'x ' * (i % 7)}" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.of_vocabulary(LETTERS, lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("corpus") / "a.txt"
+    file.write_text("\n\n".join(DOCUMENTS))
+    return file
+
+
+@pytest.fixture
+def folder(corpus: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of several small shards."""
+    monkeypatch.setattr(preparing, "_PORTION", 100)
+    monkeypatch.setattr(preparing, "_SHARD", 200)
+    prepare([corpus], tokenizer, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def expected(corpus: Path, tokenizer: Tokenizer) -> list[list[list[int]]]:
+    return [tokenizer.pieces(split(document.text)) for document in read_documents([corpus])]
+
+
+def test_every_token_comes_back_by_its_position(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
+    shards = Shards.open(folder)
+    documents = expected(corpus, tokenizer)
+    assert len(list(folder.glob("shard-*.arrow"))) > 2
+    assert shards.documents == len(documents) == 60
+    sentences = [sentence for document in documents for sentence in document]
+    flat = [i for sentence in sentences for i in sentence]
+    assert shards.tokens == len(flat)
+    assert shards.sentence_ends.dtype == shards.document_sentences.dtype == np.int64
+    assert shards.sentence_ends.tolist() == np.cumsum([len(sentence) for sentence in sentences]).tolist()
+    assert shards.document_sentences.tolist() == [0, *np.cumsum([len(d) for d in documents]).tolist()]
+    assert shards.take(np.arange(len(flat))).tolist() == flat
+    mixed = np.random.default_rng(0).integers(0, len(flat), 500)
+    found = shards.take(mixed)
+    assert found.dtype == np.int64
+    assert found.tolist() == [flat[i] for i in mixed]
+    assert shards.take(np.array([], dtype=np.int64)).shape == (0,)
+    with pytest.raises(IndexError):
+        shards.take(np.array([len(flat)]))
+
+
+def test_hashes_places_and_tokenizer_are_the_documents(
+    folder: Path, corpus: Path, tokenizer: Tokenizer
+) -> None:
+    shards = Shards.open(folder)
+    ids = [np.array([i for s in document for i in s]) for document in expected(corpus, tokenizer)]
+    assert shards.hashes.dtype == np.uint64
+    assert shards.hashes.tolist() == [hash_of(document) for document in ids]
+    places = [document.place for document in read_documents([corpus])]
+    assert [shards.place(i) for i in range(60)] == places
+    assert shards.tokenizer.digest == shards.tokenizer_digest == tokenizer.digest
+    assert shards.vocab_size == len(LETTERS)
+    shards.verify()
+
+
+def test_any_arrow_tool_reads_a_shard(folder: Path) -> None:
+    with pa.ipc.open_file(folder / "shard-00000.arrow") as reader:
+        table = reader.read_all()
+    assert table.schema.names == ["ids", "sentence_ends", "place", "hash"]
+    assert table.schema.field("ids").type.value_type == pa.uint16()
+    assert table.schema.field("sentence_ends").type.value_type == pa.int32()
+    row = table.slice(0, 1).to_pylist()[0]
+    assert row["sentence_ends"][-1] == len(row["ids"])
+
+
+def test_large_vocabularies_take_four_bytes_an_id(tmp_path: Path) -> None:
+    assert id_type(65_535) is np.uint16
+    assert id_type(65_536) is np.uint32
+    rows = Rows(
+        ids=np.array([70_000, 1], dtype=np.uint32),
+        lengths=np.array([2]),
+        sentence_ends=np.array([2], dtype=np.int32),
+        sentence_counts=np.array([1]),
+        places=["a:1"],
+        hashes=np.array([2**64 - 1], dtype=np.uint64),
+    )
+    write_shard(tmp_path / "a.arrow", [rows])
+    with pa.ipc.open_file(tmp_path / "a.arrow") as reader:
+        assert reader.read_all().to_pylist() == [
+            {"ids": [70_000, 1], "sentence_ends": [2], "place": "a:1", "hash": 2**64 - 1}
+        ]
+
+
+def test_a_torn_a_missing_and_a_flipped_file_are_told_by_name(folder: Path, tmp_path: Path) -> None:
+    names = [entry["name"] for entry in json.loads((folder / "manifest.json").read_text())["files"]]
+    assert "tokenizer/vocab.txt" in names
+    for name in names:
+        damaged = tmp_path / "damaged"
+        whole = (folder / name).read_bytes()
+        for damage in ("torn", "missing", "flipped"):
+            shutil.copytree(folder, damaged)
+            if damage == "torn":
+                (damaged / name).write_bytes(whole[:-1])
+            elif damage == "missing":
+                (damaged / name).unlink()
+            else:
+                at = len(whole) // 2
+                (damaged / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(InputError) as error:
+                Shards.open(damaged).verify()
+            assert error.value.sentence.startswith(f"{damaged / name}: ")
+            shutil.rmtree(damaged)
+
+
+def test_no_flip_of_a_bit_anywhere_in_a_shard_escapes(folder: Path) -> None:
+    path = folder / "shard-00001.arrow"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 61):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(InputError, match=r"shard-00001\.arrow"):
+            Shards.open(folder).verify()
+
+
+def test_a_folder_that_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this is no prepared data"):
+        Shards.open(tmp_path)
+    with pytest.raises(InputError, match="this is no prepared data"):
+        Shards.open(tmp_path / "nowhere")
+    path = folder / "manifest.json"
+    whole = path.read_text()
+    for text, told in [
+        (whole[:-9], "this is not whole JSON"),
+        ("[]", "this is not a JSON object"),
+        (whole.replace('"format": 1', '"format": 99'), "format 99 is not known"),
+        (whole.replace('"vocab_size"', '"vocabulary"'), "an entry is missing"),
+        (whole.replace('"documents": ', '"documents": 1'), "not hold as many documents"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(InputError, match=told):
+            Shards.open(folder)
+
+
+def test_runs_are_laid_where_they_belong(folder: Path) -> None:
+    shards = Shards.open(folder)
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    starts, lengths = ends[:-1][::-1], np.diff(ends)[::-1]
+    at = np.cumsum(lengths + 1) - lengths - 1
+    out = np.full(int(lengths.sum()) + len(lengths), -1)
+    shards.lay(starts, lengths, out, at)
+    assert (out == -1).sum() == len(lengths)
+    for start, n, place in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
+        assert out[place : place + n].tolist() == shards.take(np.arange(start, start + n)).tolist()

@@ -1,0 +1,247 @@
+"""What `tokenizer inspect` measures, on texts whose numbers can be counted by hand and against plain counting."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import Reading
+from bertsmith.files.scripts import script_of, script_of_word, word_pattern
+from bertsmith.survey import inspect
+from bertsmith.survey.inspect import measure, shown_piece
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENS = [*SPECIALS, "run", "##ning", "the", "a", "##b", "37", ".", "猫"]
+
+
+def small() -> Tokenizer:
+    return Tokenizer.of_vocabulary(TOKENS, lowercase=True)
+
+
+def one(tmp_path: Path, text: str, tokenizer: Tokenizer | None = None, **how: Any) -> tuple[dict, dict]:
+    """The text's numbers, and the tokenizer's."""
+    file = tmp_path / "text.txt"
+    file.write_text(text, encoding="utf-8")
+    report = measure([file], {"it": tokenizer or small()}, **how)
+    json.dumps(report, allow_nan=False)
+    return report["text"], report["tokenizers"]["it"]
+
+
+def test_counted_by_hand(tmp_path: Path) -> None:
+    text, row = one(tmp_path, "The running 37 cats.\nthe Running ab 猫狗 the\n\nκ\n")
+    # the running 37 cats the running ab 猫 狗 the κ
+    assert (text["words"], text["characters"]) == (11, 42)
+    assert text["scripts"] == {
+        "Latin": {"letters": 29, "words": 7},
+        "Han": {"letters": 2, "words": 2},
+        "Greek": {"letters": 1, "words": 1},
+        "digits": {"letters": 0, "words": 1},
+    }
+    assert row["kind"] == "WordPiece"
+    assert row["vocab_size"] == len(TOKENS)
+    # the run ##ning 37 [UNK] . the run ##ning a ##b 猫 [UNK] the [UNK]
+    assert (row["tokens"], row["unknown_tokens"], row["unknown_words"]) == (15, 3, 3)
+    assert row["words_by_pieces"][:4] == [0, 8, 3, 0]
+    assert row["pieces_a_word"] == pytest.approx(14 / 11, abs=1e-6)
+    assert row["words_kept_whole"] == pytest.approx(5 / 11, abs=1e-6)
+    assert row["characters_a_token"] == pytest.approx(42 / 15, abs=1e-6)
+    assert row["frequent_unknown_words"] == [{"word": w, "times": 1} for w in ("cats", "κ", "狗")]
+    letters = {e["character"] for e in row["frequent_unknown_characters"]}
+    assert letters >= {"κ", "狗", "c", "t", "s"}
+    assert "a" not in letters
+    assert row["scripts"]["Han"] == {
+        "letters_known": 0.5, "words_known": 0.5, "words_kept_whole": 0.5, "pieces_a_word": 1.0,
+    }  # fmt: skip
+    assert row["scripts"]["Greek"]["words_known"] == 0
+    assert row["scripts"]["digits"]["letters_known"] is None
+    assert row["falling_apart"] == [
+        {"word": "Running", "times": 1, "pieces": ["run", "##ning"]},
+        {"word": "ab", "times": 1, "pieces": ["a", "##b"]},
+        {"word": "running", "times": 1, "pieces": ["run", "##ning"]},
+    ]
+    assert row["pieces_used"] == 8  # all but the specials
+    assert row["pieces_used_share"] == 1
+    assert row["longest_pieces"][0] == "##ning"
+    assert row["longest_pieces_used"][0] == {"piece": "##ning", "times": 2}
+
+
+def gpt() -> Library:
+    """Bytes, and " the" as one piece."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("h", "e"), ("t", "he"), ("Ġ", "the")]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *letters, *("".join(m) for m in merges), "<mask>"]
+    library = Library(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    return library
+
+
+def saved(library: Library, folder: Path, **config: str) -> Tokenizer:
+    folder.mkdir()
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return Tokenizer.load(folder)
+
+
+def test_byte_level_pieces_knows_everything_and_a_blank_alone_is_no_piece(tmp_path: Path) -> None:
+    names = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
+    tokenizer = saved(gpt(), tmp_path / "gpt", **{f"{k}_token": v for k, v in names.items()})
+    _, row = one(tmp_path, "the the cat ж", tokenizer)
+    assert row["kind"] == "byte-level BPE"
+    assert row["unknown_tokens"] == row["unknown_words"] == row["unknown_characters"] == 0
+    assert row["words_by_pieces"][:4] == [0, 2, 1, 1]  # the the | ж: two bytes | c a t
+    assert row["tokens"] == 1 + 1 + 4 + 3  # the | Ġthe | Ġ c a t | Ġ and two bytes
+    assert {e["piece"] for e in row["longest_pieces_used"][:2]} == {"the", "▁the"}
+    assert row["scripts"]["Cyrillic"]["words_known"] == 1
+
+
+def test_unigram_words_and_unknown_runs(tmp_path: Path) -> None:
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0)]
+    pieces += [("▁", -3.0), ("▁the", -1.0), ("cat", -2.0), ("s", -3.0), (".", -3.0)]
+    pieces += [(letter, -9.0) for letter in "theca"]
+    library = Library(models.Unigram(pieces, 1, False))
+    library.normalizer = normalizers.Lowercase()
+    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    library.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    library.add_special_tokens([name for name, _ in pieces[:5]])
+    names = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    tokenizer = saved(library, tmp_path / "uni", **{f"{k}_token": v for k, v in names.items()})
+    _, row = one(tmp_path, "The cats. The 猫狗", tokenizer)
+    assert row["kind"] == "Unigram"
+    assert row["words_by_pieces"][:3] == [0, 4, 1]  # the the 猫 狗 | cat s
+    assert row["unknown_words"] == 2
+    assert row["unknown_characters"] == 2
+    assert row["unknown_tokens"] == 1  # the model takes unknown letters in a row together
+    assert row["scripts"]["Latin"]["words_kept_whole"] == pytest.approx(2 / 3, abs=1e-6)
+
+
+@given(st.text(st.sampled_from("ab the37.猫κ\n\u0301"), max_size=60))
+def test_numbers_equal_plain_counting(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    text = "the " + text
+    tokenizer = small()
+    read, row = one(tmp_path_factory.mktemp("t"), text, tokenizer)
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    ids = [i for found in tokenizer.pieces(lines) for i in found]
+    assert row["tokens"] == len(ids)
+    assert row["unknown_tokens"] == ids.count(tokenizer.unk_id)
+    used = {tokenizer.tokens[i] for i in ids} - set(SPECIALS)
+    assert row["pieces_used"] == len(used)
+    words = Counter(w for line in lines for w in word_pattern().findall(line))
+    assert read["words"] == words.total()
+    pieces = {w: tokenizer.pieces([w])[0] for w in words}
+    assert row["unknown_words"] == sum(n for w, n in words.items() if tokenizer.unk_id in pieces[w])
+    assert sum(row["words_by_pieces"]) == words.total()
+    assert row["pieces_a_word"] == pytest.approx(
+        sum(n * len(pieces[w]) for w, n in words.items()) / words.total(), abs=1e-6
+    )
+
+
+def test_full_memory_changes_no_number_but_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n\n".join(f"the running {chr(97 + i % 26)}{i} ab ab ab" for i in range(300))
+    _, whole = one(tmp_path, text)
+    monkeypatch.setattr(inspect, "_DISTINCT", 5)
+    monkeypatch.setattr(inspect, "_SLICE", 50)
+    _, small_steps = one(tmp_path, text)
+    assert small_steps == whole
+    monkeypatch.setattr(inspect, "_KEPT", 3)
+    report = measure([tmp_path / "text.txt"], {"it": small()})
+    kept = report["tokenizers"]["it"]
+    assert any("leave out rare ones" in note for note in report["notes"])
+    lists = {"falling_apart", "frequent_unknown_words"}
+    assert {k: v for k, v in kept.items() if k not in lists} == {
+        k: v for k, v in whole.items() if k not in lists
+    }
+    assert kept["falling_apart"][0] == whole["falling_apart"][0]
+
+
+def test_a_limit_shares_itself_over_the_files_and_is_said(tmp_path: Path) -> None:
+    for name, words in (("a", 1000), ("b", 10), ("c", 1000)):
+        (tmp_path / f"{name}.txt").write_text("é the " * words + "\n", encoding="utf-8")
+    report = measure([tmp_path / f"{n}.txt" for n in "abc"], {"it": small()}, limit=2000)
+    assert report["text"]["cut_short"] == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")]
+    assert 1990 <= report["text"]["bytes"] <= 2003
+    assert any("a sample" in note for note in report["notes"])
+    whole = measure([tmp_path / "b.txt"], {"it": small()}, limit=10**6)
+    assert whole["text"]["cut_short"] == whole["notes"] == []
+
+
+@given(st.text(max_size=20), st.integers(0, 100))
+def test_a_beginning_is_whole_characters(text: str, size: int) -> None:
+    if any("\ud800" <= c <= "\udfff" for c in text) or size >= len(text.encode()):
+        return
+    begun = inspect._beginning(text, size)
+    assert text.startswith(begun)
+    assert size - 3 <= len(begun.encode()) <= size
+
+
+@pytest.mark.parametrize(
+    ("word", "script"),
+    [
+        ("word", "Latin"), ("ａ", "Latin"), ("𝒜", "Latin"), ("слово", "Cyrillic"), ("汉", "Han"), ("豈", "Han"),
+        ("か", "Hiragana"), ("カ", "Katakana"), ("ｶ", "Katakana"), ("한", "Hangul"), ("λ", "Greek"),
+        ("ש", "Hebrew"),
+        ("नम", "Devanagari"), ("1984", "digits"), ("2nd", "Latin"), ("\U00020000", "Han"), ("𐌀", "Old Italic"),
+    ],
+)  # fmt: skip
+def test_scripts(word: str, script: str) -> None:
+    assert script_of_word(word) == script
+    if script != "digits":
+        assert script_of(next(c for c in word if c.isalpha())) == script
+
+
+def test_a_word_is_letters_marks_and_digits() -> None:
+    find = word_pattern().findall
+    assert find("don't e-mail 37°C snake_case") == ["don", "t", "e", "mail", "37", "C", "snake", "case"]
+    assert find("नमस्ते दुनिया") == ["नमस्ते", "दुनिया"]  # vowel signs are marks
+    assert find("猫狗cat猫") == ["猫", "狗", "cat", "猫"]
+    assert find(unicodedata.normalize("NFD", "naïve")) == [unicodedata.normalize("NFD", "naïve")]
+    assert find("\u0301 \ufe0f → 😀 ...") == []
+
+
+def test_pieces_are_shown_for_people() -> None:
+    assert shown_piece("Ġthe", "byte-level BPE") == "▁the"
+    assert shown_piece("Ã©", "byte-level BPE") == "é"
+    assert shown_piece("Ã", "byte-level BPE") == "Ã"  # half a character: its byte's sign
+    assert shown_piece("##ing", "WordPiece") == "##ing"
+
+
+def test_bad_calls(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no tokenizer"):
+        measure([tmp_path], {})
+    with pytest.raises(InputError, match="no text"):
+        measure([], {"it": small()})
+    with pytest.raises(InputError, match="no such file"):
+        measure([tmp_path / "none.txt"], {"it": small()})
+    (tmp_path / "x.txt").write_bytes(b"the \xff")
+    with pytest.raises(InputError, match=r"x\.txt:1:5"):
+        measure([tmp_path / "x.txt"], {"it": small()})
+
+
+def test_files_are_read_as_told(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"body": "the the"}\n')
+    report = measure([tmp_path / "x.jsonl"], {"it": small()}, reading=Reading(text_column="body"))
+    assert report["text"]["words"] == 2
+
+
+def test_published_vocabularies_side_by_side(shared_data: Path, tmp_path: Path) -> None:
+    names = ["bert-base-uncased", "bert-base-chinese", "gpt2", "albert-base"]
+    tokenizers = {name: Tokenizer.load(shared_data / "vocabs" / name) for name in names}
+    files = [shared_data / "corpora" / "sample" / f"{name}.txt" for name in ("mixed", "chinese")]
+    report = measure(files, tokenizers, limit=100_000)
+    rows = report["tokenizers"]
+    assert rows["gpt2"]["unknown_tokens"] == 0
+    assert rows["albert-base"]["scripts"]["Han"]["letters_known"] == 0
+    assert rows["bert-base-chinese"]["scripts"]["Han"]["letters_known"] > 0.9
+    assert all(sum(row["words_by_pieces"]) == report["text"]["words"] for row in rows.values())

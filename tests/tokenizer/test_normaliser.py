@@ -1,0 +1,127 @@
+"""BERT's normaliser in two readings: the original's rules over Unicode, and the pinned classes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import normalizers, pre_tokenizers
+
+from bertsmith.tokenizer import unicode_classes as classes
+from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
+from original_rules import words_of
+
+pytestmark = pytest.mark.skipif(
+    unicodedata.unidata_version != classes.UNICODE,
+    reason="the rules are transcribed with Python's own tables",
+)
+SCALARS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+# Every character that has a say: assigned ones, in blocks, and some of the rest.
+SAMPLE = [c for c in SCALARS if unicodedata.category(c) not in ("Cn", "Co", "Lo") or ord(c) % 97 == 0]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
+def google(request: pytest.FixtureRequest) -> tuple[bool, Callable[[str], list[str]]]:
+    normalizer = bert_normalizer(request.param, reading="google")
+    borders = bert_borders(reading="google")
+    return request.param, lambda text: [
+        word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(text))
+    ]
+
+
+def different(
+    google: tuple[bool, Callable[[str], list[str]]], characters: list[str], before: str, after: str
+) -> list[str]:
+    """The characters that come out otherwise than by the rules; many at a time, parted by line ends."""
+    lowercase, words = google
+    found = []
+    for start in range(0, len(characters), 1000):
+        block = characters[start : start + 1000]
+        text = "\n".join(before + c + after for c in block)
+        if words(text) != words_of(text, lowercase=lowercase):
+            texts = [(c, before + c + after) for c in block]
+            found += [c for c, text in texts if words(text) != words_of(text, lowercase=lowercase)]
+    return found
+
+
+AROUND = [("", ""), ("a", "b"), ("A", "Σ"), ("AΣ", "b"), ("Σ", "")]
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND)
+def test_a_sample_of_unicode_follows_the_rules(
+    google: tuple[bool, Callable[[str], list[str]]], before: str, after: str
+) -> None:
+    assert different(google, SAMPLE[::7], before, after) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), AROUND)
+def test_all_of_unicode_follows_the_rules(
+    google: tuple[bool, Callable[[str], list[str]]], before: str, after: str
+) -> None:
+    assert different(google, SCALARS, before, after) == []
+
+
+@given(st.text())
+def test_any_text_follows_the_rules(google: tuple[bool, Callable[[str], list[str]]], text: str) -> None:
+    lowercase, words = google
+    assert words(text) == words_of(text, lowercase=lowercase)
+
+
+@given(st.text(alphabet="AaΣσς.'\u0301İ中 -\u00ad\u2028\u11938\U00011938\U0002b825"))
+def test_sigma_and_its_neighbours_follow_the_rules(
+    google: tuple[bool, Callable[[str], list[str]]], text: str
+) -> None:
+    lowercase, words = google
+    assert words(text) == words_of(text, lowercase=lowercase)
+
+
+@pytest.mark.parametrize(
+    ("text", "hf", "google"),
+    [
+        ("ΟΔΟΣ", ["οδοσ"], ["οδος"]),
+        ("a\U0002b825b", ["a\U0002b825b"], ["a", "\U0002b825", "b"]),
+        ("a\ue000b", ["ab"], ["a\ue000b"]),
+        ("Déjà-vu 中国", ["deja", "-", "vu", "中", "国"], ["deja", "-", "vu", "中", "国"]),
+    ],
+)
+def test_where_the_readings_differ(text: str, hf: list[str], google: list[str]) -> None:
+    for reading, expected in (("hf", hf), ("google", google)):
+        normalizer = bert_normalizer(True, reading=reading)  # type: ignore[arg-type]
+        borders = bert_borders(reading=reading)  # type: ignore[arg-type]
+        assert [w for w, _ in borders.pre_tokenize_str(normalizer.normalize_str(text))] == expected
+    assert words_of(text, lowercase=True) == google
+
+
+def test_ideographs_stay_together_on_request() -> None:
+    assert [w for w, _ in bert_borders(chinese=False, reading="google").pre_tokenize_str("中国!")] == [
+        "中国",
+        "!",
+    ]
+
+
+def test_the_steps_are_the_librarys() -> None:
+    assert isinstance(bert_normalizer(True, reading="google"), normalizers.Sequence)
+    assert isinstance(bert_borders(reading="google"), pre_tokenizers.Sequence)
+    assert isinstance(bert_normalizer(True), normalizers.BertNormalizer)
+
+
+def test_the_classes_are_those_of_their_unicode_version() -> None:
+    category = {c: unicodedata.category(c) for c in SCALARS}
+
+    def after(c: str) -> bool:
+        return (c + "Σ").lower().endswith("ς")
+
+    assert classes.members(classes.MARKS) == {c for c in SCALARS if category[c] == "Mn"}
+    controls = {c for c in SCALARS if category[c] in ("Cc", "Cf") and c not in "\t\n\r"}
+    assert classes.members(classes.CONTROLS) == controls
+    blanks = {c for c in SCALARS if category[c] == "Zs" or c in "\t\n\r\u2028\u2029"}
+    assert classes.members(classes.BLANKS) == blanks
+    signs = {c for c in SCALARS if category[c][0] == "P" and c > "\x7f"}
+    assert classes.members(classes.PUNCTUATION) == signs
+    assert classes.members(classes.CASED) == {c for c in SCALARS if after(c)}
+    passed = {c for c in SCALARS if not after(c) and ("A" + c + "Σ").lower().endswith("ς")}
+    assert classes.members(classes.IGNORABLE) == passed

@@ -1,0 +1,309 @@
+"""Byte-level BPE and Unigram: ids of the published files equal to the reference's, layouts, files, word starts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer import unigram
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+NAMES = ["roberta-base", "gpt2", "albert-base"]
+SPECIAL_STRINGS = "a <s> b </s> <mask> [MASK] [CLS] <pad> <unk> <|endoftext|> z"
+
+
+def reference_of(name: str, folder: Path) -> Any:
+    """The reference's fast tokenizer of published files."""
+    transformers = pytest.importorskip("transformers")
+    if name == "albert-base":  # its own way in needs the sentencepiece package; its class does not
+        model = unigram.read_model(folder / "spiece.model")
+        return transformers.AlbertTokenizerFast(
+            vocab=model.pieces, _spm_precompiled_charsmap=model.replacements, model_max_length=10**30
+        )
+    kind = transformers.RobertaTokenizerFast if name == "roberta-base" else transformers.GPT2TokenizerFast
+    return kind(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def published(request: pytest.FixtureRequest, shared_data: Path) -> tuple[str, Tokenizer, Any]:
+    folder = shared_data / "vocabs" / request.param
+    return request.param, Tokenizer.load(folder), reference_of(request.param, folder)
+
+
+def lines_of(shared_data: Path, sample: str) -> list[str]:
+    # Even when asked not to, the reference takes ALBERT's `<pad>` and `<unk>` in a text for its own;
+    # SentencePiece does not.
+    whole = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8")
+    return [line for line in whole.split("\n") if "<pad>" not in line and "<unk>" not in line]
+
+
+@pytest.mark.parametrize("sample", ["english", "chinese", "mixed"])
+def test_ids_and_offsets_equal_the_reference(
+    published: tuple[str, Tokenizer, Any], shared_data: Path, sample: str
+) -> None:
+    name, ours, reference = published
+    lines = lines_of(shared_data, sample)
+    texts = [*lines, "\n".join(lines[:200]), "", " ", "  two  blanks "]
+    expected = reference(texts, split_special_tokens=True, return_offsets_mapping=True)
+    found = ours.encode_many(texts, max_length=10**9)
+    assert [e.ids for e in found] == expected["input_ids"]
+    assert [e.offsets for e in found] == expected["offset_mapping"]
+    frame = 0 if name == "gpt2" else 1
+    inner = [ids[frame : len(ids) - frame] for ids in expected["input_ids"]]
+    assert ours.pieces(texts) == inner
+
+
+def test_pairs_equal_the_reference(published: tuple[str, Tokenizer, Any], shared_data: Path) -> None:
+    name, ours, reference = published
+    lines = [line for line in lines_of(shared_data, "mixed") if line][:200]
+    for limit in (16, 64):
+        expected = reference(
+            lines[:-1], lines[1:], truncation="longest_first", max_length=limit, return_token_type_ids=True
+        )
+        found = ours.encode_many(lines[:-1], lines[1:], max_length=limit)
+        assert [e.ids for e in found] == expected["input_ids"]
+        if name != "gpt2":  # which knows no segments; the reference makes some when asked
+            assert [e.segments for e in found] == expected["token_type_ids"]
+        assert all(len(e.ids) == len(e.offsets) == len(e.sources) == len(e.words) for e in found)
+
+
+@given(st.text())
+def test_ids_of_any_text_equal_the_reference(published: tuple[str, Tokenizer, Any], text: str) -> None:
+    _, ours, reference = published
+    assert [ours.encode(text, max_length=10**9).ids] == reference([text], split_special_tokens=True)[
+        "input_ids"
+    ]
+
+
+def test_layouts(shared_data: Path) -> None:
+    vocabs = shared_data / "vocabs"
+    roberta, albert, gpt2 = (Tokenizer.load(vocabs / n) for n in ("roberta-base", "albert-base", "gpt2"))
+    assert (roberta.kind, albert.kind) == ("byte_level_bpe", "unigram")
+    assert (roberta.separators, albert.separators, gpt2.separators) == (2, 1, 0)
+    assert (roberta.uses_segments, albert.uses_segments) == (False, True)
+    assert [roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id] == [0, 1, 2, 3]
+    assert (roberta.mask_id, roberta.vocab_size, roberta.mask_token) == (50264, 50265, "<mask>")
+    assert [albert.pad_id, albert.unk_id, albert.cls_id, albert.sep_id, albert.mask_id] == [0, 1, 2, 3, 4]
+    pair = roberta.encode("a b", "c")
+    assert [roberta.tokens[i] for i in pair.ids] == ["<s>", "a", "Ġb", "</s>", "</s>", "c", "</s>"]
+    assert pair.segments == [0] * 7
+    assert pair.sources == [None, 0, 0, None, None, 1, None]
+    pair = albert.encode("a b", "c")
+    assert [albert.tokens[i] for i in pair.ids] == ["[CLS]", "▁a", "▁b", "[SEP]", "▁c", "[SEP]"]
+    assert pair.segments == [0, 0, 0, 0, 1, 1]
+    assert (albert.lowercase, roberta.lowercase) == (True, False)
+
+
+def test_gpt2_frames_nothing_and_says_so(shared_data: Path) -> None:
+    gpt2 = Tokenizer.load(shared_data / "vocabs/gpt2")
+    assert [gpt2.tokens[i] for i in gpt2.encode("a b", "c").ids] == ["a", "Ġb", "c"]
+    assert gpt2.special_ids == {50256}
+    assert gpt2.unk_id == 50256
+    for role in ("cls", "sep", "mask", "pad"):
+        with pytest.raises(InputError, match=f"no {role} token, so it cannot frame"):
+            getattr(gpt2, f"{role}_id")
+    with pytest.raises(InputError, match="no mask token"):
+        _ = gpt2.mask_token
+
+
+def test_special_strings_stay_text(published: tuple[str, Tokenizer, Any]) -> None:
+    _, ours, _ = published
+    for text in (SPECIAL_STRINGS, *SPECIAL_STRINGS.split(), "<pad><pad>", "x<unk>y"):
+        found = ours.encode(text)
+        inner = {i for i, source in zip(found.ids, found.sources, strict=True) if source == 0}
+        assert not inner & (ours.special_ids - {ours.unk_id})
+        assert not set(ours.pieces([text])[0]) & (ours.special_ids - {ours.unk_id})
+    again = pickle.loads(pickle.dumps(ours))
+    assert again.encode(SPECIAL_STRINGS) == ours.encode(SPECIAL_STRINGS)
+    assert again.digest == ours.digest
+
+
+@pytest.mark.parametrize(("name", "mask"), [("roberta-base", "<mask>"), ("albert-base", "[MASK]")])
+def test_a_parsed_mask_takes_the_blank_before_it(shared_data: Path, name: str, mask: str) -> None:
+    ours = Tokenizer.load(shared_data / "vocabs" / name)
+    found = ours.encode(f"Paris is the {mask} of France.", specials="parse").ids
+    place = found.index(ours.mask_id)
+    assert ours.tokens[found[place - 1]].strip("Ġ▁") == "the"
+    assert ours.tokens[found[place + 1]].strip("Ġ▁") == "of"
+    assert ours.decode(found).replace("  ", " ").lower() == "paris is the of france."
+
+
+def test_saved_folders_load_in_the_reference(
+    published: tuple[str, Tokenizer, Any], shared_data: Path, tmp_path: Path
+) -> None:
+    name, ours, reference = published
+    transformers = pytest.importorskip("transformers")
+    ours.save(tmp_path)
+    own = {"albert-base": ["spiece.model"]}.get(name, ["merges.txt", "vocab.json"])
+    assert sorted(f.name for f in tmp_path.iterdir()) == sorted(
+        [*own, "tokenizer.json", "tokenizer_config.json"]
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert type(theirs) is type(reference)
+    texts = [*lines_of(shared_data, "mixed")[:500], SPECIAL_STRINGS.replace("<pad>", "")]
+    expected = reference(texts, split_special_tokens=True)["input_ids"]
+    assert theirs(texts, split_special_tokens=True)["input_ids"] == expected
+    if name != "gpt2":
+        masked = [
+            f"the {ours.mask_token} sat",
+            f"x{ours.mask_token}y",
+            f"{ours.mask_token} {ours.mask_token}",
+        ]
+        found = [e.ids for e in ours.encode_many(masked, specials="parse")]
+        assert theirs(masked)["input_ids"] == found
+        assert theirs("a", "b")["input_ids"] == ours.encode("a", "b").ids
+    again = Tokenizer.load(tmp_path)
+    assert again.digest == ours.digest
+    (tmp_path / "tokenizer.json").unlink()
+    assert Tokenizer.load(tmp_path).encode_many(texts) == ours.encode_many(texts)
+
+
+def test_the_references_folder_loads_here(
+    published: tuple[str, Tokenizer, Any], shared_data: Path, tmp_path: Path
+) -> None:
+    _, ours, reference = published
+    reference.save_pretrained(str(tmp_path))
+    again = Tokenizer.load(tmp_path)
+    texts = lines_of(shared_data, "mixed")[:500]
+    assert again.encode_many(texts) == ours.encode_many(texts)
+    assert (again.kind, again.separators, again.uses_segments) == (
+        ours.kind,
+        ours.separators,
+        ours.uses_segments,
+    )
+
+
+def test_offsets_slice_the_text_back(published: tuple[str, Tokenizer, Any], shared_data: Path) -> None:
+    name, ours, _ = published
+    for line in [*lines_of(shared_data, "mixed")[:300], "naïve 中国 😀👍🏽 e\u0301"]:
+        found = ours.encode(line, max_length=10**9)
+        slices = [
+            (pair, i) for pair, i, s in zip(found.offsets, found.ids, found.sources, strict=True) if s == 0
+        ]
+        assert all(a[0][0] <= b[0][0] and a[0][1] <= b[0][1] <= len(line) for a, b in pairwise(slices))
+        for (start, end), i in slices:
+            if name == "roberta-base" and ours.tokens[i].isascii() and ours.tokens[i].isalnum():
+                assert line[start:end] == ours.tokens[i]
+    if name != "albert-base":
+        text = "round  trips \t any\ntext: 中国 😀 é \x00"
+        assert ours.decode(ours.pieces([text])[0]) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("roberta-base", "Nationalisation isn't 12345abc!!? OK", "Nationalisation| isn|'t| 12345|abc|!!?| OK"),
+        ("roberta-base", "中国人是 😀😀 naïveté\n\n x", "中国人是| 😀😀| naïveté|\n\n| x"),
+        ("gpt2", "a  b\tc d", "a| | b|\t|c| d"),
+        ("albert-base", "Nationalisation (isn't) well-known", "▁nationalisation|▁|(|isn|'|t|)|▁well|-|known"),
+    ],
+)  # fmt: skip
+def test_word_starts(shared_data: Path, name: str, text: str, words: str) -> None:
+    tokenizer = Tokenizer.load(shared_data / "vocabs" / name)
+    ids = np.array(tokenizer.pieces([text])[0])
+    starts = tokenizer.word_starts(ids)
+    assert starts.dtype == np.bool_
+    assert starts.shape == ids.shape
+    cuts = [*np.flatnonzero(starts), len(ids)]
+    groups = [ids[a:b] for a, b in pairwise(cuts)]
+    if name == "albert-base":
+        found = ["".join(tokenizer.tokens[i] for i in group) for group in groups]
+    else:
+        found = [tokenizer.decode(group) for group in groups]
+    assert found == words.split("|")
+    framed = np.array([tokenizer.unk_id, *ids[:1], tokenizer.unk_id, tokenizer.unk_id])
+    assert tokenizer.word_starts(framed).all()
+    assert tokenizer.word_starts(np.array([], dtype=np.int64)).shape == (0,)
+
+
+def test_word_starts_of_wordpiece_are_not_continuations(shared_data: Path) -> None:
+    tokenizer = Tokenizer.load(shared_data / "vocabs/bert-base-uncased")
+    found = tokenizer.encode("Unbelievable internationalisation, [MASK] it is")
+    assert tokenizer.word_starts(np.array(found.ids)).tolist() == [
+        not tokenizer.tokens[i].startswith("##") for i in found.ids
+    ]
+    assert (tokenizer.kind, tokenizer.separators, tokenizer.uses_segments) == ("wordpiece", 1, True)
+
+
+# --- damaged files -----------------------------------------------------------------------------------------
+
+
+def damaged(shared_data: Path, tmp_path: Path, name: str) -> Path:
+    for file in (shared_data / "vocabs" / name).iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    return tmp_path
+
+
+def told(path: Path) -> str:
+    with pytest.raises(InputError) as error:
+        Tokenizer.load(path)
+    assert error.value.remedy
+    return error.value.sentence
+
+
+def test_a_vocabulary_with_holes_is_refused(shared_data: Path, tmp_path: Path) -> None:
+    file = damaged(shared_data, tmp_path, "gpt2") / "vocab.json"
+    whole = json.loads(file.read_text("utf-8"))
+    for change, expected in (
+        ({"hello": 90_000}, ": no token has the id 31373; 50257 tokens have the ids 0 to 50256"),
+        ({"hello": "7"}, ": the id of 'hello' is '7', not a whole number"),
+    ):
+        file.write_text(json.dumps({**whole, **change}), "utf-8")
+        assert told(tmp_path) == f"{file}{expected}"
+    file.write_text(json.dumps({"a": 0, "b": 1}))
+    assert told(file).startswith(f"{file}: there is no piece for the byte 0x21 ('!')")
+    file.write_text('{"a": 0,')
+    assert told(tmp_path) == f"{file}: this is not whole JSON"
+
+
+def test_torn_merges_are_refused(shared_data: Path, tmp_path: Path) -> None:
+    file = damaged(shared_data, tmp_path, "roberta-base") / "merges.txt"
+    whole = file.read_text("utf-8").split("\n")
+    for line, expected in (
+        ("Ġ", ":7: a merge is two pieces with a blank between them"),
+        ("a b c", ":7: a merge is two pieces with a blank between them"),
+        ("hel qqqqq", ":7: the piece 'qqqqq' is not in vocab.json"),
+    ):
+        file.write_text("\n".join([*whole[:6], line, *whole[7:]]), "utf-8")
+        assert told(tmp_path) == f"{file}{expected}"
+        assert told(file) == f"{file}{expected}"
+    file.unlink()
+    assert told(tmp_path) == f"{file}: there is no such file"
+
+
+def test_a_torn_sentencepiece_model_is_refused(shared_data: Path, tmp_path: Path) -> None:
+    file = damaged(shared_data, tmp_path, "albert-base") / "spiece.model"
+    data = file.read_bytes()
+    for cut in (0, 1, 1_000, 400_001, len(data) - 1, len(data) - 100_000):
+        file.write_bytes(data[:cut])
+        assert told(tmp_path).startswith(f"{file}: ")
+    file.write_bytes(b"this is no model at all, only text")
+    assert told(file) == f"{file}: this is not a whole SentencePiece model"
+    file.write_bytes(bytes(range(256)))
+    assert told(file) == f"{file}: this is not a whole SentencePiece model"
+
+
+def test_case_is_the_files(shared_data: Path) -> None:
+    file = shared_data / "vocabs/albert-base/spiece.model"
+    assert not Tokenizer.load(file, lowercase=False).lowercase
+    with pytest.raises(InputError, match="keeps case"):
+        Tokenizer.load(shared_data / "vocabs/gpt2", lowercase=True)
+
+
+def test_a_bpe_of_characters_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    file.write_text(json.dumps({"model": model, "pre_tokenizer": {"type": "Whitespace"}}))
+    assert told(tmp_path) == f"{file}: its model is BPE, but not byte-level"
+    file.write_text(json.dumps({"model": model, "pre_tokenizer": {"type": "ByteLevel"}}))
+    assert told(tmp_path).startswith(f"{file}: ")
