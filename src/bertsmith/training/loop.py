@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError, MachineError, Stopped
+from bertsmith.errors import MachineError, Stopped
 from bertsmith.loss import Loss
 from bertsmith.training import checkpoint
 from bertsmith.training.loader import Batch, Position, Stream, batches
@@ -111,10 +111,18 @@ def train(
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
     )
-    folder, best_file = run / "checkpoints", run / "checkpoints" / "best.safetensors"
+    folder = run / "checkpoints"
     progress, log_bytes = Progress(), 0
-    if resume and (found := checkpoint.load_newest(folder, tell)) is not None:
-        progress, log_bytes = _restore(found, trained, optimizer, names, generator, fingerprint)
+    expected = checkpoint.Expected(
+        fingerprint,
+        {
+            "weights": trained.state_dict(),
+            "optimizer": dict(trained.named_parameters()),
+            "generator": {"state": generator.get_state()},
+        },
+    )
+    if resume and (found := checkpoint.load_newest(folder, tell, expected)) is not None:
+        progress, log_bytes = _restore(found, trained, optimizer, names, generator)
         log_bytes = _log_end(run / LOG, log_bytes, tell)
         tell(f"resumed at step {progress.step}")
     updates = sum(phase.updates for phase in phases)
@@ -172,7 +180,7 @@ def train(
                     ):
                         progress.evaluation = _evaluated(trained, evaluation, step)
                         recorder.record(step, "evaluation", progress.evaluation)
-                        _keep_best(trained, evaluation, progress, best_file)
+                        _keep_best(trained, evaluation, progress, folder)
                     stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
                     if ends or stopping or step % settings.checkpoint_every == 0:
                         save()
@@ -185,7 +193,7 @@ def train(
                         )
     progress.seconds = time.perf_counter() - begin
     if evaluation and evaluation.best_by:  # replayed updates after a resume have written the same file again
-        trained.load_state_dict(checkpoint.load_weights(best_file, progress.best_sha256))
+        trained.load_state_dict(checkpoint.load_weights(folder, progress.best_step, progress.best_sha256))
     trained.eval()
     return progress
 
@@ -283,14 +291,9 @@ def _restore(
     optimizer: torch.optim.Optimizer,
     names: dict[Tensor, str],
     generator: torch.Generator,
-    expected: str,
 ) -> tuple[Progress, int]:
     state = dict(found.state)
-    if state.pop("fingerprint") != expected:
-        raise InputError(
-            f"step-{found.step}: this checkpoint was made with other settings or data",
-            "resume with the settings and data of the run (settings.yaml in its folder), or choose another --out",
-        )
+    del state["fingerprint"]
     log_bytes = int(state.pop("log_bytes"))
     trained.load_state_dict(dict(found.tensors["weights"]))
     checkpoint.restore_optimizer(optimizer, names, found.tensors["optimizer"])
@@ -322,10 +325,10 @@ def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[st
     return values
 
 
-def _keep_best(trained: nn.Module, evaluation: Evaluation, progress: Progress, file: Path) -> None:
+def _keep_best(trained: nn.Module, evaluation: Evaluation, progress: Progress, folder: Path) -> None:
     if evaluation.best_by is None:
         return
     value = progress.evaluation[evaluation.best_by]
     if progress.best is None or value > progress.best:
-        sha256 = checkpoint.save_weights(file, trained.state_dict())
+        sha256 = checkpoint.save_weights(folder, progress.step, trained.state_dict())
         progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
