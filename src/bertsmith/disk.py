@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -101,7 +101,10 @@ def refuse_filled(out: Path, *, in_place: bool = False) -> None:
             f"{out}: this folder is in use (as the current folder or a mount point) and cannot be replaced",
             f"name a folder inside it: {out / 'result'}",
         )
-    around = [place, *place.parents] if in_place else place.parents
+    _refuse_unwritable(out, [place, *place.parents] if in_place else place.parents)
+
+
+def _refuse_unwritable(out: Path, around: Iterable[Path]) -> None:
     above = next(folder for folder in around if os.path.lexists(folder))
     if not above.is_dir():
         raise InputError(f"{out}: {above} is a file, not a folder", "name another --out")
@@ -120,6 +123,7 @@ def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]
     if folder.name.startswith(".") and folder.is_symlink():  # planted: nobody links a hidden name
         raise InputError(f"{folder}: is a symbolic link, which is not followed", "remove it")
     place = _real(folder)
+    _refuse_unwritable(shown or folder, [place, *place.parents])
     made = not place.exists()
     while True:
         place.mkdir(parents=True, exist_ok=True)

@@ -337,7 +337,7 @@ def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp
 def test_damaged_best_weights_are_noticed_before_the_remaining_training(
     base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path, every: int
 ) -> None:
-    """The evaluation after step 4 is the first: a checkpoint of step 2 needs no best weights, and is gone on from."""
+    """The first evaluation is after step 4: a checkpoint of step 2 needs no best weights, and is gone on from."""
     run, setting = tmp_path / "run", f"train.checkpoint_every={every}"
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 4, saved=True)

@@ -36,9 +36,10 @@ from bertsmith.workflows.run import (
     MODEL,
     SETTINGS,
     as_assignments,
+    goes_on,
     numbers,
     prepare_machine,
-    refuse_existing,
+    run_alone,
     settings_of_run,
     write_report,
     write_whole,
@@ -58,6 +59,7 @@ class _Data:
     held_out: Ints
 
 
+@run_alone
 def pretrain(
     data: Shards | str | Path,
     out: str | Path,
@@ -91,14 +93,11 @@ def pretrain(
         _same_tokenizer(tokenizer, own, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     sizes, values = asked_for(preset, recipe)
-    resuming = resume and (out / SETTINGS).exists()
+    resuming = goes_on(out, resume=resume, tell=tell)
     if resuming:
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         chosen = settings_of_run(PretrainSettings, out, asked)
     else:
-        refuse_existing(out)
-        if resume:
-            tell(f"there is no run in {out} to go on with; a new one starts")
         chosen = resolved(sizes, values, recipe, assignments, own)
     refuse_foreign(out / MODEL)
     _check_length(chosen)
