@@ -128,17 +128,18 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark: Any = event.start_mark
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
             self._sizes[id(node)] = 1 + sum(self._sizes[id(child)] for child in _children(node))
         elif id(node) not in self._sizes:  # an alias of what it is in
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
         if self._sizes[id(node)] > _MOST_NODES:
-            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=mark)
         return node
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -108,7 +107,7 @@ def predict(run: str, texts: tuple[str, ...], file: str | None, as_json: bool, *
         console.result_json(list(answers))
         return
     for answer in answers:
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
+        console.result_json(answer)
 
 
 @click.command("fill-mask")

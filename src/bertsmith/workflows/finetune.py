@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from pydantic import Field, create_model
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
+from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.task import EncodedRow, RowStream, Task, task_type
@@ -98,6 +99,7 @@ def finetune(
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     refuse_foreign(out / MODEL)
+    machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
     precision, threads = prepare_machine(chosen.train, tell)
     examples = gather(kind, chosen.files, chosen.task, chosen.train.seed)
     if chosen.files.dev_share is not None and not resuming:

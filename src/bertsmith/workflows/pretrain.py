@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.word_borders import word_borders
+from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.shards.shards import Shards
@@ -101,6 +102,8 @@ def pretrain(
         chosen = resolved(sizes, values, recipe, assignments, own)
     refuse_foreign(out / MODEL)
     _check_length(chosen)
+    heads = ("pooler", "masked", "pair")
+    machine.check_memory(sum(term.size for term in count_parameters(chosen.model, heads)))
     precision, threads = prepare_machine(chosen.train, tell)
     source = _data(shards, chosen)
     tell(
