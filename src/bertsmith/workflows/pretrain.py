@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
@@ -37,9 +37,10 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    goes_on,
     numbers,
     place_of,
-    refuse_existing,
+    run_alone,
     settings_of_run,
     write_report,
     write_whole,
@@ -50,6 +51,7 @@ _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is to
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
+@run_alone
 def pretrain(
     data: Shards | str | Path,
     out: str | Path,
@@ -81,11 +83,10 @@ def pretrain(
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    resuming = resume and (out / SETTINGS).exists()
+    resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
-    if resume and not resuming:
-        tell(f"there is no run in {out} to go on with; a new one starts")
     _check_length(chosen)
+    _check_memory(chosen)
     place, threads = place_of(chosen.train, tell)
     source = _Source.of(shards, chosen, tell)
     if not resuming:
@@ -128,7 +129,6 @@ def _chosen(
     if resuming:
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         return settings_of_run(settings_of(out / SETTINGS), out, asked)
-    refuse_existing(out)
     return resolved(sizes, values, recipe, assignments, tokenizer)
 
 
@@ -139,6 +139,13 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
             f"{shards.folder}: this data was prepared with another tokenizer than the one given",
             "prepare the data again with this tokenizer, or leave --tokenizer out",
         )
+
+
+def _check_memory(chosen: PretrainSettings) -> None:
+    """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
+    with torch.device("meta"):
+        modules = first_weights(chosen, torch.Generator("cpu"))
+    machine.check_memory(sum(p.numel() for module in modules for p in module.parameters()))
 
 
 def _check_length(chosen: PretrainSettings) -> None:
