@@ -1,14 +1,11 @@
 """One column of a table as texts, row by row and never the whole table: csv, tsv, parquet.
 
-A bad row is told and left out; what is wrong with the header or the file as a whole ends it. A quote that never
-closes takes the rest of a csv into its row: there the first line alone is bad, and reading goes on behind it.
+A bad row is told and left out; what is wrong with the header or the file as a whole ends it.
 """
 
 from __future__ import annotations
 
-import csv
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
 from bertsmith.files.compressed import FileFault, opened
 from bertsmith.files.lines import Faults, Line, Lines, too_long
-from bertsmith.files.records import CLOSE, columns_of, csv_fault, ragged, ragged_remedy
+from bertsmith.files.records import columns_of, known_columns, ragged, ragged_remedy, records_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,10 +25,9 @@ _NAME_IT = "name the one that holds the text: --text-column"
 def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) -> Iterator[tuple[int, str]]:
     """The texts of a column, each with the line that its row began on. The first row names the columns; a row
     that repeats it (tables put one behind the other) is bad."""
-    records = _plain(lines, delimiter) if delimiter == "\t" else _Quoted(lines, delimiter, faults).records()
     header: list[str] = []
     columns: list[str] = []
-    for record, fields in records:
+    for record, fields in records_of(lines, delimiter, faults):
         first = record[0]
         try:
             if not columns:
@@ -44,7 +40,7 @@ def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) ->
                 raise InputError(f"{faults.path}:{first.number}: {said}", ragged_remedy(delimiter))
             elif fields == header:
                 raise InputError(
-                    f"{faults.path}:{first.number}: the header stands here again", "remove this line"
+                    f"{faults.path}:{first.number}: the header is repeated here", "remove this line"
                 )
             else:
                 yield first.number, fields[place]
@@ -62,75 +58,10 @@ def _header(path: str, line: Line, fields: list[str], column: str) -> list[str]:
     if column not in columns:
         raise FileFault(
             f"{path}:{line.number}: column '{column}' is missing",
-            f"the columns are {', '.join(columns)}; {_NAME_IT}",
+            f"{known_columns(columns)}; {_NAME_IT}",
             line.raw,
         )
     return columns
-
-
-def _plain(lines: Iterable[Line], delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
-    for line in lines:
-        text = line.text.removesuffix("\r")
-        if text:
-            yield [line], text.split(delimiter)
-
-
-class _RowTooLongError(InputError):
-    """A row of many lines that has more bytes than a row may have."""
-
-
-class _Quoted:
-    """Records as the csv module reads them, each with its lines, which it takes one by one."""
-
-    def __init__(self, lines: Iterable[Line], delimiter: str, faults: Faults) -> None:
-        self._lines, self._delimiter, self._faults = iter(lines), delimiter, faults
-        self._source = lines
-        self._again: deque[Line] = deque()  # lines of a bad record behind its first, to be read as rows
-        self._taken: list[Line] = []
-        self._size = 0
-
-    def __iter__(self) -> _Quoted:
-        return self
-
-    def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._lines)
-        self._taken.append(line)
-        self._size += len(line.text)
-        if self._taken[1:] and self._size > limits.LONGEST:
-            what = "row (does a quote in it never close?)"
-            fault = too_long(self._faults.path, self._taken[0].number, what, CLOSE)
-            raise _RowTooLongError(fault.sentence, fault.remedy)
-        return line.text.removesuffix("\r") + "\n"
-
-    def records(self) -> Iterator[tuple[list[Line], list[str]]]:
-        """The records that can be read; the others are told."""
-        reader = self._reader()
-        while True:
-            self._taken, self._size = [], 0
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                number = self._taken[0].number
-                self._go_on(InputError(f"{self._faults.path}:{number}: {csv_fault(error)}", CLOSE))
-                reader = self._reader()
-            except _RowTooLongError as error:
-                self._go_on(error)
-                reader = self._reader()
-            else:
-                if fields:
-                    yield self._taken, fields
-
-    def _reader(self) -> Any:
-        return csv.reader(self, delimiter=self._delimiter, strict=True)
-
-    def _go_on(self, error: InputError) -> None:
-        first, *others = self._taken
-        if isinstance(self._source, Lines) and self._source.torn and not self._again:
-            return  # the row that the file's torn end cut off, which is told already
-        self._faults.tell(error, first.number, first.byte, first.raw)
-        self._again.extendleft(reversed(others))
 
 
 def _raw(record: list[Line]) -> bytes:
@@ -180,10 +111,8 @@ def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
     import pyarrow.types as types
 
     if schema.names.count(column) != 1:
-        said = "stands twice" if column in schema.names else "is missing"
-        raise FileFault(
-            f"{path}: column '{column}' {said}", f"the columns are {', '.join(schema.names)}; {_NAME_IT}"
-        )
+        said = "occurs twice" if column in schema.names else "is missing"
+        raise FileFault(f"{path}: column '{column}' {said}", f"{known_columns(schema.names)}; {_NAME_IT}")
     kind = schema.field(column).type
     inner = kind.value_type if types.is_dictionary(kind) else kind
     if str(inner) not in ("string", "large_string", "string_view"):

@@ -46,8 +46,8 @@ def check_corpus(
     progress: Callable[[int], None] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
-    disk, updates and time.
+    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
+    tokens, disk, updates and time.
 
     probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
     Raises `InputError` for missing files, an unknown preset, an html file whose folder is missing.
