@@ -44,12 +44,16 @@ _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line's end, and the lines o
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its text (lines joined by "\\n"), the place of its first line or row (`path:line`), and
-    which part it is: 0, but for what goes on a document too long for one piece."""
+    """One document: its text (lines joined by "\\n") and the place of its first line or row (`path:line`).
+
+    part: which part it is: 0, but for what goes on a document too long to be held whole. head: of such a part the
+    place where the document begins, else None.
+    """
 
     text: str
     place: str
     part: int = 0
+    head: str | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,7 @@ class _Parts:
         self._path = path
         self._waiting: list[str] = []
         self._size = self._first = self._part = 0
+        self._head: str | None = None  # where the document begins, once a part of it is out
 
     @property
     def empty(self) -> bool:
@@ -243,7 +248,7 @@ class _Parts:
         """The document ends here."""
         if self._waiting:
             yield from self._out()
-        self._part = 0
+        self._part, self._head = 0, None
 
     def _take(self, text: str, line: int) -> None:
         if not self._waiting:
@@ -257,5 +262,7 @@ class _Parts:
         last = len(text.rstrip())
         if last:  # no blank lines at the end
             end = text.find("\n", last)
-            yield Document(text if end < 0 else text[:end], f"{self._path}:{self._first}", self._part)
+            place = f"{self._path}:{self._first}"
+            yield Document(text if end < 0 else text[:end], place, self._part, self._head)
             self._part += 1
+            self._head = self._head or place

@@ -86,9 +86,10 @@ class _Process:
             "MALLOC_ARENA_MAX": "1",
         }
         home = str(Path(__file__).parents[2])
-        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Never the current folder (-P, no empty name in the path): a json.py beside a downloaded corpus would run.
+        paths = os.pathsep.join([home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, str(tokenizer), language],
+            [sys.executable, "-P", "-m", worker.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, **frugal},
