@@ -465,6 +465,20 @@ def test_code_of_the_current_folder_does_not_run(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow  # a cluster is started
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray's own start and end
+def test_code_of_the_current_folder_does_not_run_on_a_cluster(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    for name in ("json", "random", "numpy", "pyarrow", "rjieba"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    file = corpus(tmp_path, sentences(40))
+    assert prepare([file], tokenizer, tmp_path / "out", engine="ray", workers=1).documents == 40
+    assert not (tmp_path / "ran").exists()
+
+
 def test_two_preparations_of_one_folder_do_not_meet(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = corpus(tmp_path, "a b.")
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 1 << 22  # bytes of a parquet's column read at a time, on average
+_ROWS = 256  # at most: some texts of a column may be far longer than the average
+_REPEATED = 16  # bytes a row: less is no text, but numbers of texts that are held once
 _NAME_IT = "name the one that holds the text: --text-column"
 
 
@@ -69,7 +71,8 @@ def _raw(record: list[Line]) -> bytes:
 
 
 def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[tuple[int, str]]:
-    """The texts of a parquet's column, each with its row from 1, some MiB at a time.
+    """The texts of a parquet's column, each with its row from 1, some MiB at a time. A text that a file holds once
+    for many rows is held once: its kilobytes may stand for gigabytes.
 
     Raises `FileFault` for what is no whole parquet, a column that is missing or holds no text; nulls and bytes
     that are not UTF-8 are told.
@@ -80,11 +83,13 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
     opened(path).close()  # what is no file is told in the words of all forms
     row = 0
     try:
-        with pyarrow.parquet.ParquetFile(str(path), buffer_size=1 << 20) as file:
-            _check_column(path, file.schema_arrow, column)
-            for batch in file.iter_batches(
-                _rows_of_batch(file.metadata), columns=[column], use_threads=False
-            ):
+        metadata = pyarrow.parquet.read_metadata(str(path))
+        _check_column(path, metadata.schema.to_arrow_schema(), column)
+        size = _bytes_a_row(metadata, column)
+        repeated = [column] if size < _REPEATED else []
+        with pyarrow.parquet.ParquetFile(str(path), buffer_size=1 << 20, read_dictionary=repeated) as file:
+            rows = int(min(max(_BATCH // max(size, 1), 1), _ROWS))
+            for batch in file.iter_batches(rows, columns=[column], use_threads=False):
                 for text in _strings(batch.column(0)):
                     row += 1
                     if isinstance(text, str):
@@ -100,11 +105,16 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
         ) from None
 
 
-def _rows_of_batch(metadata: Any) -> int:
-    """How many rows hold some MiB; a parquet's writer may have put ten or a million into as many."""
+def _bytes_a_row(metadata: Any, column: str) -> float:
+    """What a row of the column takes in the file before compression, at most on average over a group of rows."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=1)
-    return int(min(max(_BATCH // max(largest, 1), 1), 8192))
+    sizes = [
+        part.total_uncompressed_size / max(group.num_rows, 1)
+        for group in groups
+        for part in map(group.column, range(group.num_columns))
+        if part.path_in_schema == column
+    ]
+    return max(sizes, default=0.0)
 
 
 def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
@@ -119,12 +129,20 @@ def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
         raise FileFault(f"{path}: column '{column}' holds {kind}, not text", _NAME_IT)
 
 
-def _strings(column: pa.Array) -> list[str | bytes | None]:
+def _strings(column: pa.Array) -> Iterator[str | bytes | None]:
     """The values of a column; bytes where they are no text, or too many."""
     import pyarrow as pa
 
     if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
+        used = column.indices.unique()  # a dictionary may be that of more rows than these
+        texts = dict(zip(used.to_pylist(), _decoded(column.dictionary.take(used)), strict=True))
+        return map(texts.__getitem__, column.indices.to_pylist())
+    return iter(_decoded(column))
+
+
+def _decoded(column: pa.Array) -> list[str | bytes | None]:
+    import pyarrow as pa
+
     values: list[str | bytes | None]
     try:
         values = column.to_pylist()
@@ -133,10 +151,10 @@ def _strings(column: pa.Array) -> list[str | bytes | None]:
     except UnicodeDecodeError:
         pass
     values = column.cast(pa.large_binary()).to_pylist()
-    return [_decoded(value) if isinstance(value, bytes) else value for value in values]
+    return [_text(value) if isinstance(value, bytes) else value for value in values]
 
 
-def _decoded(value: bytes) -> str | bytes:
+def _text(value: bytes) -> str | bytes:
     try:
         return value if len(value) > limits.LONGEST else value.decode("utf-8")
     except UnicodeDecodeError:

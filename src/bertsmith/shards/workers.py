@@ -6,6 +6,7 @@ the same bytes for any engine and any number of workers.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -146,7 +147,16 @@ def by_ray(
     if ours:
         try:
             _answers(address)
-            ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+            # Ray lets actors import from the current folder, where a downloaded corpus may bring a json.py, unless
+            # they have another one to work in.
+            with tempfile.TemporaryDirectory() as empty:
+                ray.init(
+                    address=address,
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
+                    runtime_env={"working_dir": empty},
+                )
         except (OSError, RuntimeError, ValueError) as error:
             raise MachineError(f"there is no Ray cluster at {address}: {error}", "ray status tells") from None
     try:
