@@ -159,3 +159,18 @@ def test_a_parquet_of_one_text_takes_the_memory_of_one_text(tmp_path: Path) -> N
     assert sizes == [100_000] * 20_000 + [7]
     assert [(reject.line, reject.reason) for reject in seen] == [(20_002, "the column 'text' is null")]
     assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("named", ["caf\udce9.txt", ".", "*.txt", "none\udce9.txt"])
+def test_a_name_that_is_not_utf8_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "caf\udce9.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"udce9.*this name is not UTF-8") as error:
+        list(read_documents([named]))
+    error.value.sentence.encode("utf-8")
+    if "udce9" in ascii(named):
+        with pytest.raises(InputError, match="this name is not UTF-8"):
+            list(read_lines(named))

@@ -21,7 +21,7 @@ from typing import Literal
 
 from bertsmith.errors import InputError
 from bertsmith.files.columns import texts_of_parquet, texts_of_table
-from bertsmith.files.compressed import FileFault, bare_suffix, is_compressed
+from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed
 from bertsmith.files.jsonl import json_object, texts_of_jsonl
 from bertsmith.files.lines import Faults, Lines, Reject, Run, read_lines
 from bertsmith.files.records import delimiter_of
@@ -74,12 +74,15 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     .text, .jsonl, .ndjson, .csv, .tsv, .parquet, and compressed) however deep, of a glob (`**` too) all.
 
     Those of a folder or glob are sorted, and what is hidden (`.name`) is left out. Raises `InputError` for a
-    path with nothing there, a folder or glob without a file, and a file that is named twice.
+    path with nothing there, a folder or glob without a file, a file that is named twice, and a name that is not
+    UTF-8.
     """
     files: list[Path] = []
     seen: set[str] = set()
     for path in paths:
+        check_name(path)
         for file in _named(path):
+            check_name(file)
             name = os.path.abspath(file)
             if name in seen:
                 raise InputError(f"{file}: this file is named twice", "name each file once")

@@ -10,15 +10,19 @@ a sentence, and what it says of its last 1,024 characters is left to the next on
 from __future__ import annotations
 
 import itertools
+import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import sentencex
+
+from bertsmith.files.scripts import HAN_CLASS
 
 # A closing mark never opens a sentence, but sentencex leaves 』 and a few others at the head of the next one.
 # Curly quotes close only in Chinese: Swedish and Finnish open with ” as well.
 _CLOSING = "」』）】》〉〕"
 _CLOSING_CHINESE = _CLOSING + "”’"
+_HAN = re.compile(f"[{HAN_CLASS}]+")
 _WINDOW = 8192  # characters of a line that sentencex sees together
 _SEEN_AGAIN = 1024
 
@@ -35,6 +39,15 @@ def split(text: str, language: str = "en") -> list[str]:
         if line and not line.isspace():
             sentences.extend(_of_line(line, language, closing))
     return sentences
+
+
+def guessed_language(texts: Iterable[str]) -> str:
+    """Whose sentence ends to look for where nobody says: Chinese where every fifth character is an ideograph."""
+    total = ideographs = 0
+    for text in texts:
+        total += len(text)
+        ideographs += len(text) - len(_HAN.sub("", text))
+    return "zh" if 5 * ideographs > total else "en"
 
 
 def _of_line(line: str, language: str, closing: str) -> list[str]:

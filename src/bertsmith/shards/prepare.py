@@ -18,7 +18,9 @@ from typing import Literal
 
 from bertsmith import disk, machine
 from bertsmith.errors import InputError
+from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Reading, find_files, read_documents
+from bertsmith.files.sentences import guessed_language
 from bertsmith.shards.duplicates import Duplicates
 from bertsmith.shards.manifest import (
     FORMAT,
@@ -89,6 +91,7 @@ def prepare(
     stopped nothing stays.
     """
     out, tell = Path(out), tell or (lambda _: None)
+    check_name(out)
     disk.refuse_filled(out)
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
@@ -139,7 +142,7 @@ class _Preparation:
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
-            language = self._choices.language or _guessed(first)
+            language = self._choices.language or guessed_language([document.text for document in first])
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], portions), done.portions, None)
             self._write(encoded(left, language), progress)
@@ -285,9 +288,3 @@ def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
             portion, size = [], 0
     if portion:
         yield portion
-
-
-def _guessed(documents: Sequence[Document]) -> str:
-    text = "".join(document.text for document in documents)
-    ideographs = sum("\u4e00" <= character <= "\u9fff" for character in text)
-    return "zh" if 5 * ideographs > len(text) else "en"
