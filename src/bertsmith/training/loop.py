@@ -110,6 +110,7 @@ def train(
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
     )
     folder, best_file = run / "checkpoints", run / "checkpoints" / "best.safetensors"
     progress, log_bytes = Progress(), 0
@@ -248,6 +249,7 @@ def seconds_per_update(
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
     )
     took: list[float] = []
     with closing(batches(phase.stream, phase.batch_size, Position(), 0)) as stream:
