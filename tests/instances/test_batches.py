@@ -188,6 +188,12 @@ def test_token_counts_are_those_of_the_documents(shards: Shards) -> None:
     assert (sum(halves) == counts).all()
 
 
+def test_an_id_outside_the_vocabulary_is_refused(shards: Shards) -> None:
+    for size in (40, 1):
+        with pytest.raises(InputError, match=f"its vocabulary ends at {size - 1}"):
+            token_counts(shards, np.arange(shards.documents), size)
+
+
 # --- the other kinds of instances, static masks, budgets ------------------------------------------------------
 
 KINDS: list[dict[str, object]] = [

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
-from bertsmith.instances.masks import Masker, WordStarts
+from bertsmith.instances.masks import Masker, WordStarts, unknown_id
 from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
 from bertsmith.instances.plan_pairs import check_documents, plan_pairs
 from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
@@ -128,7 +128,7 @@ class PairStream:
     ) -> None:
         self._shards, self._documents, self._ids = shards, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
-        self._masker = Masker.of(settings, ids.mask, ids.special, word_starts, seed)
+        self._masker = Masker.of(settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed)
         self._budget = batch_tokens
         self._epochs: dict[int, _Epoch] = {}
         check_budget(batch_tokens, length)
@@ -278,13 +278,19 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
 
 
 def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
-    """How often each token stands in these documents, [V]: the unigram model of the corpus."""
+    """How often each token occurs in these documents, [V]: the unigram model of the corpus.
+
+    InputError where an id lies outside of the vocabulary.
+    """
     counts = np.zeros(vocab_size, dtype=np.int64)
     before = np.concatenate([[0], shards.sentence_ends])
     bounds = before[shards.document_sentences]
     for some in np.array_split(documents, max(1, len(documents) // 1000)):
         starts, ends = bounds[some], bounds[some + 1]
-        counts += np.bincount(shards.take(ranges(starts, ends - starts)), minlength=vocab_size)
+        ids = shards.take(ranges(starts, ends - starts))
+        if (largest := int(ids.max(initial=0))) >= vocab_size:
+            raise unknown_id(largest, vocab_size)
+        counts += np.bincount(ids, minlength=vocab_size)
     return counts
 
 

@@ -34,11 +34,29 @@ class DataSettings(Settings):
         "token", description="what is masked together: token, whole_word, or span (of whole words)"
     )
     mask_share: float = Field(0.15, gt=0, le=1, description="share of the tokens to predict")
+    mask_share_of: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="of which tokens mask_share is a share: ordinary ones, or all, [CLS] and [SEP] included, as "
+        "BERT's release counts",
+    )
+    mask_candidates: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="which tokens may be predicted: ordinary ones, or all but [CLS] and [SEP], so [UNK] too, as "
+        "in BERT's release",
+    )
+    random_tokens: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="what a random token is drawn from: ordinary tokens, or the whole vocabulary with its special "
+        "tokens, as in BERT's release",
+    )
     mask_split: tuple[_Share, _Share, _Share] = Field(
         (0.8, 0.1, 0.1), description="of those: share that becomes [MASK], a random token, or stays"
     )
     predictions_max: int | None = Field(
-        None, ge=1, description="at most so many predicted tokens an instance; none: no limit"
+        None,
+        ge=1,
+        description="predicted tokens an instance has at most, in both phases; an instance all of whose words are "
+        "longer has none; none: no limit",
     )
     span_lengths: Literal["geometric", "harmonic"] = Field(
         "geometric", description="words a span has: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
