@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, SpecialIds, special_ids, split_documents, token_counts
+from bertsmith.instances.batches import PairStream, SpecialIds, special_ids, token_counts
 from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 
 TOKENIZER = tiny_run.tokenizer()

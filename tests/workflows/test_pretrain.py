@@ -11,7 +11,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import split_documents
+from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 

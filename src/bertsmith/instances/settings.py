@@ -73,6 +73,18 @@ class DataSettings(Settings):
     sentence_task: Literal["nsp", "sop", "none"] = Field(
         "nsp", description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none"
     )
+    partner: Literal["matched", "random"] = Field(
+        "matched",
+        description="where NotNext's B comes from: matched (exchanged with one as alike in length as can be, so "
+        "that lengths do not give the label away), random (BERT's release: a random place of a random document)",
+    )
+    twin_overlap: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="share of all their runs of three tokens from which two documents are twins: neither lends "
+        "the other a NotNext, and they are held out together; 1: equal documents only",
+    )
     held_out: float = Field(
         0.01,
         ge=0,
@@ -80,7 +92,9 @@ class DataSettings(Settings):
         description="share of the documents kept for evaluation, chosen by hash of their text",
     )
     held_out_instances: int = Field(
-        1024, ge=1, description="instances of the held-out documents to evaluate on"
+        1024,
+        ge=1,
+        description="instances of the held-out documents to evaluate on; with their masks the same for every seed",
     )
 
     @field_validator("sentence_task", "word_segmenter", mode="before")
@@ -100,6 +114,11 @@ class DataSettings(Settings):
             raise ValueError(
                 f"sentence_task {self.sentence_task} asks about a pair, and instances {self.instances} are no "
                 "pairs: set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
+            )
+        if self.partner == "random" and self.sentence_task != "nsp":
+            raise ValueError(
+                f"partner random chooses NotNext's B, and sentence_task {self.sentence_task} has no NotNext: "
+                "leave data.partner out"
             )
         if self.word_segmenter != "none" and self.masking == "token":
             raise ValueError(

@@ -47,7 +47,7 @@ class UncorrectedAdamW(torch.optim.AdamW):
     _made: int | None = None  # updates so far; asked of the state once, since that may lie on another device
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update, as `torch.optim.AdamW.step`."""
         if self._made is None:
             self._made = max((int(state["step"]) for state in self.state.values()), default=0)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
+from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
@@ -56,6 +57,7 @@ class _Data:
     shards: Shards
     training: Ints
     held_out: Ints
+    kin: Ints
 
 
 def pretrain(
@@ -103,10 +105,10 @@ def pretrain(
     refuse_foreign(out / MODEL)
     _check_length(chosen)
     precision, threads = prepare_machine(chosen.train, tell)
-    source = _data(shards, chosen)
-    tell(
-        f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(source.held_out):,} documents held out"
-    )
+    split = Split.of(shards, chosen.data)
+    source = _Data(shards, split.training, split.held_out, split.kin)
+    for sentence in split.described(shards, chosen.data):
+        tell(sentence)
     counts = token_counts(shards, source.training, own.vocab_size)
     if not resuming:
         chosen = _budgeted(chosen, source, counts, precision, threads, tell)
@@ -151,11 +153,6 @@ def _check_length(chosen: PretrainSettings) -> None:
     check_budget(chosen.train.batch_tokens, longest)
 
 
-def _data(shards: Shards, chosen: PretrainSettings) -> _Data:
-    least = chosen.data.least_documents
-    return _Data(shards, *split_documents(shards.hashes, chosen.data.held_out, least))
-
-
 def first_weights(chosen: PretrainSettings, counts: Ints | None = None) -> tuple[Encoder, MlmNsp]:
     """Encoder and heads before the first update: a function of the settings (and of the corpus's token counts
     [V], where the output bias starts from them)."""
@@ -189,8 +186,10 @@ def instances_of(
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
+    kin: Ints | None = None,
+    seed: int | None = None,
 ) -> PairStream:
-    """The instances of some documents as a run with these settings sees them."""
+    """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
     tokenizer = shards.tokenizer
     return PairStream(
         shards,
@@ -198,14 +197,15 @@ def instances_of(
         ids_of(tokenizer),
         chosen.data,
         length=length,
-        seed=chosen.train.seed,
+        seed=chosen.train.seed if seed is None else seed,
         word_starts=word_borders(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
+        kin=kin,
     )
 
 
 def _stream(source: _Data, chosen: PretrainSettings, length: int) -> PairStream:
-    return instances_of(source.shards, source.training, chosen, length, chosen.train.batch_tokens)
+    return instances_of(source.shards, source.training, chosen, length, chosen.train.batch_tokens, source.kin)
 
 
 def _phases(chosen: PretrainSettings, source: _Data) -> list[Phase]:
@@ -294,7 +294,8 @@ def _evaluation(
     """How the run is judged on its held-out documents, and what a unigram model would lose there."""
     if not len(source.held_out):
         return None, None
-    stream = instances_of(source.shards, source.held_out, chosen, chosen.data.sequence_length)
+    length = chosen.data.sequence_length
+    stream = instances_of(source.shards, source.held_out, chosen, length, kin=source.kin, seed=HELD_OUT_SEED)
     last = min(stream.size(0), chosen.data.held_out_instances)
     if not last:
         return None, None
