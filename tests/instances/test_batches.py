@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, SpecialIds, special_ids, token_counts
+from bertsmith.instances.batches import PairStream, SpecialIds, check_segments, special_ids, token_counts
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
@@ -318,3 +318,14 @@ def test_one_document_is_enough_without_next_sentence() -> None:
     assert split_documents(hashes[:1], 0, 1)[0].tolist() == [0]
     with pytest.raises(InputError, match="one document to train on"):
         split_documents(hashes[:1], 0.1, 1)
+
+
+def test_a_pair_needs_two_segment_ids_where_the_tokenizer_gives_them() -> None:
+    for instances in ("segment_pair", "sentence_pair"):
+        pairs = DataSettings.of({"instances": instances}, "test")
+        with pytest.raises(InputError, match="type_vocab_size is 1, and the second segment"):
+            check_segments(pairs, True, 1)
+        check_segments(pairs, True, 2)
+        check_segments(pairs, False, 1)  # as RoBERTa's: all tokens have segment 0
+    for instances in ("full_sentences", "doc_sentences", "single"):
+        check_segments(DataSettings.of({"instances": instances, "sentence_task": "none"}, "test"), True, 1)

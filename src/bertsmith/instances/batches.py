@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import draws
+from bertsmith.errors import InputError
 from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
 from bertsmith.instances.masks import Masker, WordStarts, unknown_id
 from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
 from bertsmith.instances.plan_pairs import plan_pairs
 from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
-from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.settings import PAIRS, DataSettings
 from bertsmith.instances.twins import kin_of
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -274,6 +275,16 @@ def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
             raise unknown_id(largest, vocab_size)
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
+
+
+def check_segments(settings: DataSettings, uses_segments: bool, segments: int) -> None:
+    """InputError where B of a pair has segment 1 (`uses_segments` of the tokenizer) and the model has 0 only."""
+    if segments < 2 and uses_segments and settings.instances in PAIRS:
+        raise InputError(
+            f"model.type_vocab_size is {segments}, and the second segment of a pair needs a segment id of its own",
+            "set model.type_vocab_size=2, or train on texts that are no pairs: "
+            "data.instances=full_sentences and data.sentence_task=none",
+        )
 
 
 def special_ids(
