@@ -12,8 +12,11 @@ It departs from BERT's original data preparation (Devlin et al. 2019, appendix A
 * Documents of one fragment have no B of their own. Each takes its place in the NotNext half with a B that it
   borrows (`borrowing.py`), and a chunk of the same length is labelled IsNext.
 
-The original's way is there, too (`random_partners.py`, `data.partner=random`). Either way NotNext's B is never
-from a document of A's kin: an equal one, a near twin, another part of the same over-long one (`twins.py`).
+The original's way is there, too (`random_partners.py`, `data.partner=random`). From the lengths of A and B alone
+boosted trees guess its labels at 128 tokens with an area under the curve of 0.56 (0.5 is chance), those of the
+exchange with 0.50; 9 % of the text is in none of its pairs, and an epoch holds 1.24 tokens for each of the text
+(benchmarks/partners.py). Either way NotNext's B is never from a document of A's kin: an equal one, a near twin,
+another part of the same over-long one (`twins.py`).
 
 Sentence order (Lan et al. 2020, section 3.1) swaps A and B in half of the chunks, of which half are made from
 the end of their document, so that lengths do not tell the order; without a question A and B
