@@ -52,10 +52,10 @@ def main() -> None:
             rows.append([length, partner, *figures(learnt, tested)])
     text = [
         f"`python benchmarks/partners.py`, {where(1)}. The first {len(some):,} documents of enwiki, published "
-        "uncased vocabulary, an epoch of segment pairs with next sentence. The label is guessed from the lengths of "
-        "A and B alone, by a logistic regression and by boosted trees, on the half of the documents that they have "
-        "not learnt from; chance is the share of the more frequent label, and an area under the curve of 0.5. Text "
-        "used: share of the text that is in the epoch; read: tokens in the epoch for each of the text.",
+        "uncased vocabulary, an epoch of segment pairs with next sentence. The label is guessed from the lengths "
+        "of A and B alone, by a logistic regression and by boosted trees, on the half of the documents that they "
+        "have not learnt from; chance is the share of the more frequent label, and an area of 0.5."
+        " Text used: share of the text that is in the epoch; read: tokens in the epoch for each of the text.",
         table(
             [
                 "length",

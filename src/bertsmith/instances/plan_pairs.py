@@ -55,7 +55,7 @@ from bertsmith.instances.plan import (
     pairs_plan,
     tokens_of,
 )
-from bertsmith.instances.random_partners import drawn_pairs
+from bertsmith.instances.random_partners import Drawn, drawn_pairs
 
 SentenceTask = Literal["nsp", "sop", "none"]
 Partner = Literal["matched", "random"]
@@ -90,9 +90,9 @@ def plan_pairs(
     if task == "nsp":
         check_documents(kin[documents])
         if partner == "random":
-            return _random_pairs(
-                corpus, documents, kin, room, seed, epoch, short_share, sentences, separators
-            )
+            whole = fragments_of(corpus, documents, _UNPARTED)
+            found = drawn_pairs(whole, kin[documents], room, seed, epoch, short_share, single=sentences)
+            return pairs_plan(found.a, found.b, found.label, separators, _random_counts(corpus, whole, found))
     fragments = fragments_of(corpus, documents, max(1, room // 2), halve_single=task != "nsp")
     if sentences:
         chunks = sentence_chunks(fragments, seed, epoch)
@@ -136,29 +136,16 @@ def check_documents(kin: NDArray[Any]) -> None:
     )
 
 
-def _random_pairs(
-    corpus: Corpus,
-    documents: Ints,
-    kin: Ints,
-    room: int,
-    seed: int,
-    epoch: int,
-    short_share: float,
-    sentences: bool,
-    separators: int,
-) -> Plan:
-    whole = fragments_of(corpus, documents, _UNPARTED)
-    found = drawn_pairs(whole, kin[documents], room, seed, epoch, short_share, single=sentences)
-    counts = {
+def _random_counts(corpus: Corpus, sentences: Fragments, found: Drawn) -> dict[str, int]:
+    return {
         "instances": len(found.label),
         "is_next": int((found.label == IS_NEXT).sum()),
         "not_next": int((found.label == NOT_NEXT).sum()),
         "second_segments_used_again": 0,
         "added_for_balance": 0,
         "documents_left_out": 0,
-        **_text_counts(corpus, whole, found.a[:2], found.b[:2], found.trimmed),
+        **_text_counts(corpus, sentences, found.a[:2], found.b[:2], found.trimmed),
     }
-    return pairs_plan(found.a, found.b, found.label, separators, counts)
 
 
 def _text_counts(

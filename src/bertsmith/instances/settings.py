@@ -76,8 +76,8 @@ class DataSettings(Settings):
     partner: Literal["matched", "random"] = Field(
         "matched",
         description="where NotNext's B comes from: matched (exchanged with one as alike in length as can be, so "
-        "that lengths tell nothing of the label) or random (BERT's release: any place of any other document; lengths "
-        "tell a little, with an area under the curve of 0.56)",
+        "that lengths tell nothing of the label) or random (BERT's release: any place of any other document; "
+        "lengths tell a little, with an area under the curve of 0.56)",
     )
     twin_overlap: float = Field(
         0.5,
