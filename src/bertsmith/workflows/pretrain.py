@@ -14,9 +14,10 @@ import torch
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
+from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
@@ -163,19 +164,16 @@ class _Source:
     """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
 
     shards: Shards
-    training: Ints
-    held_out: Ints
+    split: Split
     chosen: PretrainSettings
 
     @classmethod
     def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> _Source:
         """Split the documents, and say so."""
-        least = chosen.data.least_documents
-        training, held_out = split_documents(shards.hashes, chosen.data.held_out, least)
-        tell(
-            f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(held_out):,} documents held out"
-        )
-        return cls(shards, training, held_out, chosen)
+        split = Split.of(shards, chosen.data)
+        for sentence in split.described(shards, chosen.data):
+            tell(sentence)
+        return cls(shards, split, chosen)
 
     @property
     def lengths(self) -> list[tuple[int, float]]:
@@ -192,14 +190,15 @@ class _Source:
     @cached_property
     def counts(self) -> Ints:
         """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.training, self.shards.tokenizer.vocab_size)
+        return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
 
     @cached_property
     def streams(self) -> list[PairStream]:
         """The training instances of each phase."""
-        budget = self.chosen.train.batch_tokens
+        split, chosen = self.split, self.chosen
+        budget = chosen.train.batch_tokens
         return [
-            instances_of(self.shards, self.training, self.chosen, length, budget)
+            instances_of(self.shards, split.training, chosen, length, budget, split.kin)
             for length, _ in self.lengths
         ]
 
@@ -217,9 +216,16 @@ class _Source:
         first phase's length, "long_" for the second's. Empty without held-out documents."""
         found = {}
         for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.held_out):
+            if not len(self.split.held_out):
                 continue
-            stream = instances_of(self.shards, self.held_out, self.chosen, length)
+            stream = instances_of(
+                self.shards,
+                self.split.held_out,
+                self.chosen,
+                length,
+                kin=self.split.kin,
+                seed=HELD_OUT_SEED,
+            )
             last = min(stream.size(0), self.chosen.data.held_out_instances)
             if last:
                 starts = range(0, last, _EVALUATION_BATCH)
@@ -257,8 +263,10 @@ def instances_of(
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
+    kin: Ints | None = None,
+    seed: int | None = None,
 ) -> PairStream:
-    """The instances of some documents as a run with these settings sees them."""
+    """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
     tokenizer = shards.tokenizer
     return PairStream(
         shards,
@@ -266,9 +274,10 @@ def instances_of(
         ids_of(tokenizer),
         chosen.data,
         length=length,
-        seed=chosen.train.seed,
+        seed=chosen.train.seed if seed is None else seed,
         word_starts=word_borders(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
+        kin=kin,
     )
 
 
