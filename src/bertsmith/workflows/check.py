@@ -11,7 +11,9 @@ from typing import Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
-from bertsmith.models.config import ModelConfig, count_parameters, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
+from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
@@ -201,13 +203,13 @@ def _product_rate(precision: str) -> float:
 def _probe(config: ModelConfig, settings: TrainSettings, precision: str) -> float:
     import torch
 
-    from bertsmith.models.encoder import Encoder
+    from bertsmith.models.family import build_encoder
     from bertsmith.objectives.mlm_nsp import MlmNsp
     from bertsmith.training.loop import Phase
     from bertsmith.training.loop import seconds_per_update as measured
     from bertsmith.workflows.probe import RandomPairs
 
-    encoder = Encoder(config, torch.Generator().manual_seed(settings.seed))
+    encoder = build_encoder(config, torch.Generator().manual_seed(settings.seed))
     objective = MlmNsp(config, encoder.generator)
     pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED)
     return measured(

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import disk
-from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, write_folder
+from bertsmith.artifacts.folder import ModelFolder, read_folder, write_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.models.config import ModelConfig

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from pydantic import Field, create_model
 
-from bertsmith import disk
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
@@ -99,7 +98,7 @@ def finetune(
     if chosen.files.dev_share is not None and not resuming:
         write_split(examples, kind, chosen.task, out / "split", tell)
     encoder, head = _build(kind, base.folder, chosen, examples.labels, tell)
-    longest = encoder.config.max_position_embeddings
+    longest = encoder.config.longest
     rows = head.encode(examples.train, base.tokenizer, longest)
     dev_rows = head.encode(examples.dev, base.tokenizer, longest)
     _tell_of_texts(rows, base.tokenizer, tell)
@@ -112,7 +111,7 @@ def finetune(
         return {name: scores[name] for name in head.summary}
 
     stream = RowStream(rows, chosen.train.seed)
-    weights = disk.digest(base.model_folder / "model.safetensors")
+    weights = base.folder.weights_digest()
     progress = _train(
         encoder,
         head,
@@ -136,7 +135,6 @@ def finetune(
         out / MODEL,
         encoder.config,
         {"encoder": encoder, **head.heads},
-        architecture=head.architecture,
         tokenizer=base.tokenizer,
         labels=head.labels,
         record={

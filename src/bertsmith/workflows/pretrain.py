@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bertsmith import disk
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
@@ -19,6 +18,8 @@ from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder, family
+from bertsmith.models.start import start_from_sinusoids, start_from_unigrams, unigram
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -143,9 +144,9 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
 
 def _check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
-    if longest > chosen.model.max_position_embeddings:
+    if longest > chosen.model.longest:
         raise InputError(
-            f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
     check_budget(chosen.train.batch_tokens, longest)
@@ -159,28 +160,16 @@ def _data(shards: Shards, chosen: PretrainSettings) -> _Data:
 def first_weights(chosen: PretrainSettings, counts: Ints | None = None) -> tuple[Encoder, MlmNsp]:
     """Encoder and heads before the first update: a function of the settings (and of the corpus's token counts
     [V], where the output bias starts from them)."""
-    encoder = Encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
+    encoder = build_encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
     objective = MlmNsp(chosen.model, encoder.generator, chosen.data.sentence_task)
-    with torch.no_grad():
-        if chosen.start.positions == "sinusoidal":
-            table = encoder.embeddings.position.weight
-            table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
-        if chosen.start.output_bias == "unigram" and counts is not None:
-            objective.masked.bias.copy_(torch.from_numpy(_unigram(counts)).log())
+    # refused before hours of work: a family that has no class with these heads
+    family(chosen.model.model_type).architecture(["encoder", *objective.heads])
+    if chosen.start.positions == "sinusoidal":
+        table = encoder.embeddings.position.weight
+        start_from_sinusoids(table, chosen.model.initializer_range, chosen.model.position_offset)
+    if chosen.start.output_bias == "unigram" and counts is not None:
+        start_from_unigrams(objective.masked.bias, counts)
     return encoder, objective
-
-
-def _sinusoids(positions: int, size: int) -> torch.Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
-    column = torch.arange(size)
-    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
-
-
-def _unigram(counts: Ints) -> NDArray[np.float64]:
-    """Add-one shares of the tokens."""
-    shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
-    return shares
 
 
 def instances_of(
@@ -302,7 +291,7 @@ def _evaluation(
         stream.batch(0, start, min(start + _EVALUATION_BATCH, last))
         for start in range(0, last, _EVALUATION_BATCH)
     ]
-    surprise = -np.log(_unigram(counts))
+    surprise = -np.log(unigram(counts))
     labels = np.concatenate([batch.labels.numpy() for batch in batches])
     return Evaluation(lambda: objective.measure(encoder, batches)), float(surprise[labels].mean())
 
@@ -380,7 +369,6 @@ def _finished(
         out / MODEL,
         chosen.model,
         {"encoder": encoder, **objective.heads},
-        architecture=objective.architecture,
         tokenizer=source.shards.tokenizer,
         record={"task": "pretrain", **{k: report[k] for k in ("steps", "tokens", "held_out")}},
     )

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings

@@ -225,7 +225,7 @@ def untrained(folder: Path, bert: Model) -> Path:
     """A model folder with the weights that a pre-training run had before its first update."""
     encoder, heads = first_weights(PretrainSettings.from_file(bert.path / SETTINGS))
     modules: dict[str, nn.Module] = {"encoder": encoder, "pooler": heads.pooler}
-    return write_folder(folder, encoder.config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
+    return write_folder(folder, encoder.config, modules, tokenizer=bert.tokenizer)
 
 
 def _corpus(libraries: Sequence[Library], task: QuickstartTask, words: int) -> dict[str, Any]:
