@@ -154,7 +154,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     outputs = next(
         (shapes[f"{p}.linear.weight"][0] for p in _WITH_LABELS if f"{p}.linear.weight" in shapes), None
     )
-    for part in sorted(parts):
+    for part in ("encoder", *sorted(parts - {"encoder"})):
         module = _on_meta(config) if part == "encoder" else _part_on_meta(part, config, outputs or 1)
         wanted = {f"{part}.{name}": tuple(tensor.shape) for name, tensor in module.state_dict().items()}
         _check_shapes(wanted, shapes, table, str(stored.place), architecture)

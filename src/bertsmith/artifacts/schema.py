@@ -45,7 +45,7 @@ class FieldConfig(_Typed):
 
     model_type: str | None = None
     architectures: list[str] | None = None
-    id2label: dict[str, Any] | None = None
+    id2label: dict[str, str | int | float | bool] | None = None
     problem_type: ProblemType | None = None
 
     @property

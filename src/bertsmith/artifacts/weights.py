@@ -77,12 +77,13 @@ def _sharded(folder: Path) -> Stored:
         raise InputError(f"{place}: names no tensor", "copy the folder again")
     files: dict[Path, list[str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in sorted(set(named.values())):
-        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
-            raise InputError(
-                f"{place}: {name[:80]!r} is not the name of a safetensors file in this folder",
-                "an index names files beside it; this one was bent",
-            )
+    beside = sorted(set(named.values()))
+    if outside := [name for name in beside if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]:
+        raise InputError(
+            f"{place}: {outside[0][:80]!r} is not the name of a safetensors file in this folder",
+            "an index names files beside it: take the folder again from where it came",
+        )
+    for name in beside:
         if not (folder / name).is_file():
             raise InputError(f"{place}: {name} is missing from the folder", "copy the folder again")
         found = _shapes(folder / name)
@@ -118,6 +119,8 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
+    except PermissionError:
+        raise InputError(f"{path}: you may not read this file", "ask its owner for the right to") from None
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"{path}: this is not a whole safetensors file ({error})", "it is torn or damaged: copy it again"

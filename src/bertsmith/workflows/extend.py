@@ -232,6 +232,7 @@ def _write_model(
         architecture=folder.architecture,
         tokenizer=tokenizer,
         labels=folder.labels,
+        problem_type=folder.problem_type,
         record={**kept, "extended": [*kept.get("extended", []), added]},
     )
 
