@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bertsmith
+import tiny_run
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.artifacts.names import canonical, from_field, to_field
 from bertsmith.artifacts.schema import field_values
@@ -33,6 +34,7 @@ from bertsmith.models.heads import MaskedHead, PairHead, Pooler, SentenceHead, S
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.names import LAYER, TASKS, NameTable, name_table
 from bertsmith.packed import Packed
+from bertsmith.workflows.pretrain import pretrain
 
 LABELS = 3
 SMALL = {
@@ -451,6 +453,36 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
     assert drops
     assert all(drop.generator is fresh for drop in drops)
     assert 0.4 in {drop.p for drop in drops}  # the heads' own
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence_task", "more"),
+    [
+        ("bert-tiny-uncased", "nsp", ()),
+        ("roberta-base", "none", ()),
+        ("albert-base-v2", "sop", ("model.embedding_size=16",)),
+        ("albert-base-v2", "none", ("model.embedding_size=16", "model.share=attention")),
+    ],
+)
+def test_pre_training_needs_the_presets_name_alone(
+    name: str, sentence_task: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Trained, its checkpoint written, loaded, asked; and opened by the reference without a key too many."""
+    shards = tiny_run.make_shards(tmp_path)
+    settings = [*tiny_run.SETTINGS, f"data.sentence_task={sentence_task}", "train.max_steps=4", *more]
+    model = pretrain(shards, tmp_path / "run", preset=name, settings=settings)
+    assert len(model.fill_mask("kaba [MASK] lode")[0]) == 5
+    assert model.info()["parameters"] == sum(t.numel() for t in model.folder.weights().values())
+    made = getattr(transformers(), model.folder.architecture)
+    _, report = made.from_pretrained(model.model_folder, output_loading_info=True)
+    assert {key: list(found) for key, found in report.items() if found} == {}
+
+
+def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
+        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=tiny_run.SETTINGS)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 # The price of a family: one value, made here and in no file of the package.
