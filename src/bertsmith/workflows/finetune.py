@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from bertsmith import disk, machine
+from bertsmith import machine
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
-from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
@@ -194,7 +194,7 @@ class _Work:
         """All epochs as one phase."""
         train = chosen.train
         stream = ItemStream(self.head, self.items, train.seed)
-        weights = disk.digest(self.base.model_folder / "model.safetensors")
+        weights = self.base.folder.weights_digest()
         return Course(
             [Phase(stream, train.max_steps or 1, train.batch_size)],
             train,

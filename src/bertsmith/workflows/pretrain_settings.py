@@ -11,7 +11,8 @@ from pydantic import Field, create_model
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
 from bertsmith.objectives.objective import objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
