@@ -1,4 +1,4 @@
-"""What only a GPU can show; skipped without one: the same losses as on the CPU, exact resume, the verbs run there."""
+"""What only a GPU can show, skipped without one: the losses of the CPU, exact resume, every verb."""
 
 from __future__ import annotations
 
