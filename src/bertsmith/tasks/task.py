@@ -29,6 +29,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 TASKS = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
+    "answer": "bertsmith.tasks.answer:Answer",
 }
 """Each task's name with its home, imported when asked for."""
 
