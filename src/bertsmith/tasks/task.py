@@ -21,17 +21,18 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-TASKS = {
+TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
     "answer": "bertsmith.tasks.answer:Answer",
 }
-"""Each task's name with its home, imported when asked for."""
+"""Each task's name with its home, imported when asked for; or with the class itself."""
 
 Facts = Mapping[str, Any]
 """What a task learnt of its training examples besides weights (labels, a tag scheme, a threshold): plain JSON."""
@@ -200,7 +201,7 @@ class Task(Objective):
         return self.facts.get("labels")
 
     @property
-    def problem_type(self) -> str | None:
+    def problem_type(self) -> ProblemType | None:
         """What the field's config.json calls this problem."""
         return None
 
@@ -249,7 +250,10 @@ def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
     if name not in TASKS:
         raise InputError(f"{name}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    module, _, kind = TASKS[name].partition(":")
+    home = TASKS[name]
+    if not isinstance(home, str):
+        return home
+    module, _, kind = home.partition(":")
     found: type[Task] = getattr(importlib.import_module(module), kind)
     return found
 
