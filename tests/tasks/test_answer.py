@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import read_folder
+from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.tasks.answer import Answer, AnswerSettings, Gold, PassageExample
 from bertsmith.tasks.items import Encoded, Item
@@ -349,6 +352,14 @@ def test_blanks_that_tokens_hold_are_no_part_of_answers_and_words_are_listed_onc
     assert all(context[row["start"] : row["end"]] == row["answer"] for row in answer["n_best"])
 
 
+def test_an_answer_is_never_blank() -> None:
+    logits = logits_of([0.9, 0.1], [0.9, 0.1])
+    (answer,) = head(n_best=1).decode(
+        [logits], [item_of([(0, 1), (1, 2)])], [PassageExample("q", "\nb", (), "here")]
+    )
+    assert (answer["answer"], answer["start"], answer["end"]) == ("b", 1, 2)
+
+
 def as_the_release(
     logits: Sequence[Tensor], firsts: Sequence[int], sizes: Sequence[int], longest: int
 ) -> list[tuple[float, int, int]]:
@@ -429,6 +440,134 @@ def test_the_baseline_is_the_most_frequent_answer() -> None:
 def test_answers_that_were_moved_are_told_with_the_scores(tmp_path: Path) -> None:
     found = read(written(tmp_path, squad(asked("migi", 0), asked("migi", 10))))
     said = [{"answer": "migi", "tokens": 1, "tokens_read": 1}] * 2
-    assert list(head().score(said, found).notes) == [
-        "1 answers were not at the start given, or had none: found by text"
+    (note,) = head().score(said, found).notes
+    assert note.startswith("answers found by their text")
+    assert note.endswith(": 1")
+
+
+# From a file to a finished model
+
+
+def passages(number: int, seed: int) -> dict[str, Any]:
+    """Two questions a passage; the answer is the one word of the first three that it holds, anywhere."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for i in range(number):
+        words = draw.choices(tiny_run.WORDS[3:], k=draw.randint(3, 30))
+        words.insert(draw.randrange(len(words) + 1), tiny_run.WORDS[i % 3])
+        context = " ".join(words)
+        gold = [{"text": tiny_run.WORDS[i % 3], "answer_start": context.index(tiny_run.WORDS[i % 3])}]
+        qas = [{"id": f"{i}.{n}", "question": "kade lofo", "answers": gold} for n in range(2)]
+        paragraphs.append({"context": context, "qas": qas})
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny model that has learnt to find the word."""
+    folder = tmp_path_factory.mktemp("answer")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    settings = ["task.max_length=20", "task.stride=8", "train.epochs=6", "train.learning_rate=3e-3"]
+    return bs.finetune(
+        "answer",
+        base,
+        folder / "run",
+        train=written(folder, passages(60, 0)),
+        dev_share=0.25,
+        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.tensorboard=false"],
+    )
+
+
+def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
+    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "dev")]
+    assert [len(side) for side in sides] == [90, 30]
+    assert not {e.context for e in sides[0]} & {e.context for e in sides[1]}
+    file = written(tmp_path, passages(30, 1))
+    scores = bs.load(trained.path).evaluate(file)
+    assert scores["examples"] == 60
+    assert scores["f1"] == scores["exact_match"] > 0.9 > 2 * trained.report["baseline"]["f1"]
+    answers = list(trained.predict_file(file))
+    assert [answer["id"] for answer in answers] == [f"{i}.{n}" for i in range(30) for n in range(2)]
+    for answer, text in zip(answers, read(file), strict=True):
+        assert text.context[answer["start"] : answer["end"]] == answer["answer"]
+        assert answer["tokens"] == answer["tokens_read"] == 2 + len(text.context.split())
+    alone = trained.predict(["kade lofo"], [read(file)[0].context])
+    assert alone[0]["answer"] == answers[0]["answer"]
+    assert alone[0]["score"] == pytest.approx(answers[0]["score"], abs=1e-6)
+
+
+def test_settings_of_the_call_reach_windows_and_answers(trained: bs.Model) -> None:
+    context = " ".join(tiny_run.WORDS[3:40])
+    (answer,) = trained.predict(["kade"], [context], n_best=2, longest_answer=1)
+    assert len(answer["n_best"]) == 2
+    assert all(" " not in row["answer"] for row in answer["n_best"])
+
+
+def test_the_reference_opens_the_folder_and_its_own_is_answered_with(
+    trained: bs.Model, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs, report = transformers.BertForQuestionAnswering.from_pretrained(
+        trained.model_folder, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    theirs.eval().save_pretrained(tmp_path / "theirs")
+    trained.tokenizer.save(tmp_path / "theirs")
+    foreign = bs.load(tmp_path / "theirs")
+    asked_in = [example(context="lode lofo kaba migi"), example(context=" ".join(tiny_run.WORDS[::-1]))]
+    for model in (trained, foreign):
+        items = model.task.encode(asked_in, model.tokenizer)
+        with torch.inference_mode():
+            rows = model.task.outputs(model.encoder, model.task.collate(items))
+            for item, logits in zip(items, rows, strict=True):
+                ids, segments = (
+                    torch.from_numpy(some).long()[None]
+                    for some in (item.sequences[0].ids, item.sequences[0].segments)
+                )
+                found = theirs(ids, token_type_ids=segments)
+                torch.testing.assert_close(logits[:, 0], found.start_logits[0], atol=1e-5, rtol=0)
+                torch.testing.assert_close(logits[:, 1], found.end_logits[0], atol=1e-5, rtol=0)
+    file = written(tmp_path, passages(6, 2))
+    said = [list(m.predict_file(file, max_length=20, stride=8)) for m in (trained, foreign)]
+    assert [row["answer"] for row in said[0]] == [row["answer"] for row in said[1]]
+    # Options of the command line are those of the heads that the folder has.
+    again = [
+        "evaluate",
+        str(foreign.path),
+        "--data",
+        str(file),
+        "--stride",
+        "8",
+        "--max-length",
+        "20",
+        "--json",
     ]
+    result = CliRunner().invoke(bertsmith, again, catch_exceptions=False)
+    assert json.loads(result.stdout)["f1"] == pytest.approx(trained.evaluate(file)["f1"])
+
+
+def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:
+    with pytest.raises(InputError, match="the task 'answer' also takes context"):
+        trained.predict(["kade lofo"])
+    with pytest.raises(InputError, match="text 2: the passage is empty"):
+        trained.predict(["kade", "lofo"], ["kaba", " "])
+
+
+def test_moved_answers_are_told_before_training(trained: bs.Model, tmp_path: Path) -> None:
+    rows = [{"question": "?", "context": f"kaba lode {w}", "answer": "lode"} for w in tiny_run.WORDS[:4]]
+    file = written(tmp_path, rows)
+    told: list[str] = []
+    settings = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    bs.finetune(
+        "answer", trained, tmp_path / "run", train=file, dev_share=0.5, settings=settings, tell=told.append
+    )
+    assert next(line for line in told if line.startswith("answers found by their text")).endswith(": 4")
+
+
+def test_official_files_are_read(shared_data: Path) -> None:
+    found = read(shared_data / "tasks/squad1.1/dev.json.gz")
+    assert len(found) == 5_397
+    assert Answer.remarks(found) == []
+    with pytest.raises(InputError, match=r"data\[0\].*no answer"):
+        read(shared_data / "tasks/squad2.0/dev.json")

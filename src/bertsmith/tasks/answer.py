@@ -135,7 +135,8 @@ class Answer(Task):
     def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
         """How many answers were not where the file says."""
         moved = sum(gold.moved for example in examples for gold in example.answers)
-        return [f"{moved:,} answers were not at the start given, or had none: found by text"] if moved else []
+        said = "answers found by their text, at another start than the file gives, or where it gives none"
+        return [f"{said}: {moved:,}"] if moved else []
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -167,7 +168,7 @@ class Answer(Task):
                 others=self.settings.question_length,
                 place=example.place,
             )
-            if not cut[0].size:
+            if not any(_worded(example, window).any() for window in cut):
                 raise InputError(f"{example.place}: the passage has no token", "give one with words in it")
             span = _tokens_of(example, encoding)
             items += [
@@ -215,7 +216,7 @@ class Answer(Task):
         the 20 best starts and ends of a window is not needed. score: the probability of the start times that of
         the end, each a softmax over the window.
         """
-        of_example: list[list[tuple[Tensor, Window]]] = [[] for _ in examples]
+        of_example: list[list[tuple[Tensor, Window]]] = [[] for _ in examples]  # each has a window or more
         for logits, item in zip(outputs, items, strict=True):
             of_example[item.example].append((logits, _window(item)))
         return [self._prediction(example, found) for example, found in zip(examples, of_example, strict=True)]
@@ -225,7 +226,7 @@ class Answer(Task):
         spans: list[_Span] = []
         for number, (logits, window) in enumerate(found):
             mine = decides[window.first : window.first + window.size] == number
-            spans += self._spans(logits, window, mine)
+            spans += self._spans(logits, window, mine & _worded(example, window))
         best: dict[str, dict[str, Any]] = {}
         for span in sorted(spans, key=lambda span: -span.logit):
             start, end = _without_blanks(example.context, span.start, span.end)
@@ -241,7 +242,7 @@ class Answer(Task):
         return {**question, **listed[0], "n_best": listed, **counted}
 
     def _spans(self, logits: Tensor, window: Window, mine: NDArray[np.bool_]) -> list[_Span]:
-        """The n best spans of a window that begin at tokens where `mine` is true, of which there is none or more.
+        """The n best spans of a window that begin at tokens where `mine` is true, if it is for any.
 
         logits: [T, 2]; mine: bool [tokens of the passage in the window]."""
         rows = slice(window.row, window.row + window.size)
@@ -331,11 +332,17 @@ def _window(item: Item) -> Window:
     return Window(encoded, int(rows[0]), item.first, len(rows))
 
 
+def _worded(example: PassageExample, window: Window) -> NDArray[np.bool_]:
+    """bool [tokens of the passage in the window]: which hold more than white space, as some tokenizers' do not."""
+    offsets = window.encoded.offsets
+    assert offsets is not None  # windows are located
+    rows = offsets[window.row : window.row + window.size].tolist()
+    return np.array([not example.context[start:end].isspace() and start < end for start, end in rows], bool)
+
+
 def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
     """A slice without the white space at its ends, which tokens of some tokenizers hold."""
     inner = text[start:end].strip()
-    if not inner:
-        return start, end
     start += text[start:end].index(inner)
     return start, start + len(inner)
 
