@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,9 @@ class _OfRun(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        name = next((_task_name(word) for word in args if _task_name(word)), None)
-        if name is not None:
-            from bertsmith.tasks.task import TASKS, task_type
-
-            if name in TASKS:
-                kind = task_type(name)
-                self.params += task_options.options_of(kind.settings_type, defaults=False)
-        return super().make_context(info_name, args, parent, **extra)
+        with_task = copy(self)
+        with_task.params = [*self.params, *_options_for(args)]
+        return super(_OfRun, with_task).make_context(info_name, args, parent, **extra)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
@@ -35,6 +31,16 @@ class _OfRun(click.Command):
             "The settings of RUN's task are options, too (--text-column and others): `--help` behind a RUN lists "
             "them. Their defaults are those of training."
         )
+
+
+def _options_for(args: list[str]) -> list[click.Parameter]:
+    """The options of the task of the first run among a verb's arguments; none where there is no run."""
+    name = next((found for word in args if (found := _task_name(word))), None)
+    if name is None:
+        return []
+    from bertsmith.tasks.task import TASKS, task_type
+
+    return task_options.options_of(task_type(name).settings_type, defaults=False) if name in TASKS else []
 
 
 def _task_name(word: str) -> str | None:

@@ -43,10 +43,10 @@ class MlmNsp(Objective):
 
     @classmethod
     def made(
-        cls, config: ModelConfig, generator: torch.Generator, data: DataSettings, settings: Settings
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> MlmNsp:
         """The heads for what `data.sentence_task` asks of a pair."""
-        return cls(config, generator, data.sentence_task)
+        return cls(encoder.config, generator, data.sentence_task)
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""

@@ -22,8 +22,8 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
 from bertsmith.settings import Settings
 
-OBJECTIVES = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
-"""Each objective's name with its home, imported when asked for."""
+OBJECTIVES: dict[str, str | type[Objective]] = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
+"""Each objective's name with its home, imported when asked for; or with the class itself."""
 
 MODEL = "model"
 """The folder that a run's model leaves in; an objective with a second encoder has others beside it."""
@@ -58,10 +58,9 @@ class Objective(nn.Module):
     frozen: tuple[str, ...] = ()
 
     @classmethod
-    def made(
-        cls, config: ModelConfig, generator: torch.Generator, data: Any, settings: Settings
-    ) -> Objective:
-        """The objective for a run. data: how text becomes instances; settings: of `settings_type`."""
+    def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:
+        """The objective for a run on this encoder, whose tensors it may share. generator: draws first weights.
+        data: how text becomes instances; settings: of `settings_type`."""
         raise NotImplementedError
 
     def counts(self, batch: Any) -> Mapping[str, int]:
@@ -139,6 +138,9 @@ def objective_type(name: str) -> type[Objective]:
     """The objective of this name; InputError if there is none."""
     if name not in OBJECTIVES:
         raise InputError(f"objective: there is no objective '{name}'", f"known: {', '.join(OBJECTIVES)}")
-    module, _, kind = OBJECTIVES[name].partition(":")
+    home = OBJECTIVES[name]
+    if not isinstance(home, str):
+        return home
+    module, _, kind = home.partition(":")
     found: type[Objective] = getattr(importlib.import_module(module), kind)
     return found

@@ -103,7 +103,7 @@ class Model:
         record, path = self.folder.record, self.folder.path
         if (name := record.get("task")) in TASKS:
             kind = task_type(name)
-            return kind, record.get("facts") or self._facts_before(kind)
+            return kind, record["facts"] if "facts" in record else self._facts_before(kind)
         if record or _HEADLESS.search(self.folder.architecture):
             raise InputError(
                 f"{self.path}: this model was not fine-tuned for a task, it has nothing to predict",

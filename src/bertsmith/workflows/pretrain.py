@@ -227,7 +227,7 @@ def first_weights(
     corpus's token counts [V], where the output bias starts from them."""
     encoder = Encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
-    objective = kind.made(chosen.model, generator, chosen.data, chosen.objective)
+    objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     with torch.no_grad():
         if chosen.start.positions == "sinusoidal":
             table = encoder.embeddings.position.weight
