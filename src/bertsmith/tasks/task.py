@@ -28,6 +28,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
+    "tag": "bertsmith.tasks.tag:Tag",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
