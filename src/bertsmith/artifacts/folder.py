@@ -6,11 +6,9 @@ bertsmith.json beside them holds the training record and the weights' hash.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -194,17 +192,20 @@ def write_folder(
         for prefix, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    with _replacing(folder) as part:
-        save_file(to_field(state, bare=architecture == "BertModel"), part / WEIGHTS, {"format": "pt"})
-        _write_json(part / CONFIG, values)
-        if tokenizer is not None:
-            tokenizer.save(part)
-        kept = {
-            **(record or {}),
-            "version": version("bertsmith"),
-            "weights_sha256": disk.digest(part / WEIGHTS),
-        }
-        _write_json(part / RECORD, kept)
+    try:
+        with disk.replace_folder(folder) as part:
+            save_file(to_field(state, bare=architecture == "BertModel"), part / WEIGHTS, {"format": "pt"})
+            _write_json(part / CONFIG, values)
+            if tokenizer is not None:
+                tokenizer.save(part)
+            kept = {
+                **(record or {}),
+                "version": version("bertsmith"),
+                "weights_sha256": disk.digest(part / WEIGHTS),
+            }
+            _write_json(part / RECORD, kept)
+    except (OSError, SafetensorError) as error:
+        raise MachineError(f"{folder}: the model could not be written: {error}") from error
     return folder
 
 
@@ -308,42 +309,3 @@ def _labels(raw: Mapping[str, Any], classes: int | None, place: str) -> list[str
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A fresh sibling to write into; it takes the folder's place when all in it is on the disk."""
-    part = folder.parent / f".{folder.name}.part"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(part, ignore_errors=True)  # left by a run that was killed
-        part.mkdir()
-        yield part
-        for path in [*part.rglob("*"), part]:
-            disk.synchronise(path)
-        if folder.exists():
-            _exchange(part, folder)
-        else:
-            part.rename(folder)
-        disk.synchronise(folder.parent)
-    except (OSError, SafetensorError) as error:
-        raise MachineError(f"{folder}: the model could not be written: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Let two folders change names at one stroke; where the system cannot, in two."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, TypeError, OSError):
-        done = False
-    else:
-        here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
-        done = renameat2(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0
-    if not done:
-        aside = old.with_name(f".{old.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        old.rename(aside)
-        new.rename(old)
-        shutil.rmtree(aside)

@@ -69,7 +69,8 @@ class _TiedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if low else x.dtype
         x_low, table_low = x.to(dtype), table.to(dtype)
         logits = (x_low @ table_low.T).to(torch.promote_types(dtype, torch.float32))
         loss, right = logits.new_zeros(()), labels.new_zeros(())

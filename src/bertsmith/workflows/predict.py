@@ -132,7 +132,7 @@ class Model:
             )
         head = self._masked
         encoding = self.tokenizer.encode(
-            text, max_length=self.folder.config.longest, truncation="none", specials="parse"
+            text, max_length=self.folder.config.longest, truncation="none", specials="mask"
         )
         packed = self.place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
         rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
