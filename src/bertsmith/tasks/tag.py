@@ -166,9 +166,10 @@ class Tag(Task):
                 number,
                 (window.encoded,),
                 None if example.tags is None else tuple(self._id(example.tags[word]) for word in own),
-                own,
-                tuple(rows.tolist()),
-                sum(source is not None for source in encoding.sources),
+                first=window.first,
+                words=own,
+                rows=tuple(rows.tolist()),
+                tokens=sum(source is not None for source in encoding.sources),
             )
 
     def _id(self, tag: str) -> int:
@@ -264,12 +265,12 @@ class Tag(Task):
         notes = []
         if new := Counter(tag for tag, _ in pairs if tag not in self._ids):
             notes.append(
-                f"{new.total():,} words have a tag that the model never saw ({', '.join(sorted(new)[:5])}): "
+                f"words with a tag that the model never saw: {new.total():,} ({', '.join(sorted(new)[:5])}); "
                 "each counts as wrong"
             )
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
             notes.append(
-                f"the tokenizer makes nothing of {unread:,} words; their tag is '{self.facts['usual']}'"
+                f"words of which the tokenizer makes nothing: {unread:,}; their tag is '{self.facts['usual']}'"
             )
         if not self.facts["scheme"]:
             return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
