@@ -131,9 +131,10 @@ class Task(Objective):
 
     @classmethod
     def of_inputs(
-        cls, columns: Mapping[str, Sequence[str]], settings: Any, places: Sequence[str]
+        cls, columns: Mapping[str, Sequence[Any]], settings: Any, places: Sequence[str]
     ) -> list[Any]:
-        """Examples without answers, from values that are in no file. columns: by the names in `inputs`."""
+        """Examples without answers, from values that are in no file. columns: by the names in `inputs`; the first
+        one's values may be texts, as the command line has them."""
         raise NotImplementedError
 
     @classmethod
