@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertsmith as bs
@@ -232,6 +232,7 @@ def test_a_piece_that_begins_with_the_blank_is_the_next_word_s(tmp_path: Path, k
         assert end <= starts[number] + len(words[number])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.text(max_size=4).filter(bool), max_size=30), st.integers(3, 12))
 def test_every_word_has_a_tag_whatever_it_is_made_of(words: list[str], length: int) -> None:
     task, encoder = tagger(settings=TagSettings(max_length=length))

@@ -31,8 +31,8 @@ class TagSettings(Settings):
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
-        description="a word a line, or, to predict, a sentence a line; auto: lines in a .txt to predict that has "
-        "no columns",
+        description="columns: a word a line; lines: a sentence a line, to predict; auto: columns, but lines for a "
+        ".txt to predict that has none",
     )
     max_length: int | None = Field(
         None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
