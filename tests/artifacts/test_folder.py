@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertsmith import disk
 from bertsmith.artifacts import folder as folders
 from bertsmith.artifacts.folder import locate, read_folder, refuse_foreign, write_folder
 from bertsmith.errors import InputError, MachineError
@@ -87,13 +88,13 @@ def test_replacing_leaves_the_new_whole_one(tmp_path: Path, monkeypatch: pytest.
     before = (path / "model.safetensors").read_bytes()
     written(path, seed=2)
     assert (path / "model.safetensors").read_bytes() != before
-    monkeypatch.setattr(folders.ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
+    monkeypatch.setattr(disk.ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
     written(path, seed=1)
     assert (path / "model.safetensors").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("step", ["save_file", "_exchange", "disk.synchronise", "disk.digest"])
+@pytest.mark.parametrize("step", ["save_file", "disk._exchange", "disk.synchronise", "disk.digest"])
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     path = written(tmp_path / "m", seed=1)
     before = (path / "model.safetensors").read_bytes()

@@ -88,7 +88,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, tokenizer: Tokenizer) 
     (tmp_path / "empty").mkdir()
     assert prepare([file], tokenizer, tmp_path / "empty").documents == 1
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="empty: there is something already"):
+    with pytest.raises(InputError, match="empty: already exists and is not empty"):
         prepare([file], tokenizer, tmp_path / "empty")
     assert contents(tmp_path) == before
 

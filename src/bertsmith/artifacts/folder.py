@@ -6,11 +6,9 @@ bertsmith.json beside them holds the training record and the weights' hash.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +40,15 @@ _FIXED = {
 }
 
 
+_ARCHITECTURES = {
+    frozenset({"encoder"}): "BertModel",
+    frozenset({"encoder", "pooler"}): "BertModel",
+    frozenset({"encoder", "masked"}): "BertForMaskedLM",
+    frozenset({"encoder", "pooler", "masked", "pair"}): "BertForPreTraining",
+    frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
+}
+
+
 class SavesItself(Protocol):
     """A tokenizer, as far as a model folder cares."""
 
@@ -62,6 +69,7 @@ class ModelFolder:
     architecture: str
     labels: list[str] | None
     record: dict[str, Any]
+    problem_type: str | None = None
     _weights: dict[str, Tensor] | None = field(default=None, repr=False)
 
     def encoder(self, generator: torch.Generator | None = None) -> Encoder:
@@ -148,7 +156,8 @@ def read_folder(path: str | Path) -> ModelFolder:
     if not isinstance(architectures, list) or not isinstance(architectures[0], str):
         raise InputError(f"{place}: 'architectures' is not a list of names")
     record = _read_json(path / RECORD) if (path / RECORD).exists() else {}
-    return ModelFolder(path, config, architectures[0], _labels(raw, classes, place), record)
+    problem = raw.get("problem_type")
+    return ModelFolder(path, config, architectures[0], _labels(raw, classes, place), record, problem)
 
 
 def write_folder(
@@ -156,9 +165,10 @@ def write_folder(
     config: ModelConfig,
     modules: Mapping[str, nn.Module],
     *,
-    architecture: str,
+    architecture: str | None = None,
     tokenizer: SavesItself | None = None,
     labels: Sequence[str] | None = None,
+    problem_type: str | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model folder, whole or not at all.
@@ -170,26 +180,32 @@ def write_folder(
     """
     folder = Path(folder)
     refuse_foreign(folder)
+    architecture = architecture or _ARCHITECTURES[frozenset(modules)]
     values: dict[str, Any] = {"architectures": [architecture], "model_type": "bert", **config.model_dump()}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
+    if problem_type is not None:
+        values["problem_type"] = problem_type
     state = {
         f"{prefix}.{name}": tensor.detach().cpu()
         for prefix, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    with _replacing(folder) as part:
-        save_file(to_field(state, bare=architecture == "BertModel"), part / WEIGHTS, {"format": "pt"})
-        _write_json(part / CONFIG, values)
-        if tokenizer is not None:
-            tokenizer.save(part)
-        kept = {
-            **(record or {}),
-            "version": version("bertsmith"),
-            "weights_sha256": disk.digest(part / WEIGHTS),
-        }
-        _write_json(part / RECORD, kept)
+    try:
+        with disk.replace_folder(folder) as part:
+            save_file(to_field(state, bare=architecture == "BertModel"), part / WEIGHTS, {"format": "pt"})
+            _write_json(part / CONFIG, values)
+            if tokenizer is not None:
+                tokenizer.save(part)
+            kept = {
+                **(record or {}),
+                "version": version("bertsmith"),
+                "weights_sha256": disk.digest(part / WEIGHTS),
+            }
+            _write_json(part / RECORD, kept)
+    except (OSError, SafetensorError) as error:
+        raise MachineError(f"{folder}: the model could not be written: {error}") from error
     return folder
 
 
@@ -293,42 +309,3 @@ def _labels(raw: Mapping[str, Any], classes: int | None, place: str) -> list[str
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A fresh sibling to write into; it takes the folder's place when all in it is on the disk."""
-    part = folder.parent / f".{folder.name}.part"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(part, ignore_errors=True)  # left by a run that was killed
-        part.mkdir()
-        yield part
-        for path in [*part.rglob("*"), part]:
-            disk.synchronise(path)
-        if folder.exists():
-            _exchange(part, folder)
-        else:
-            part.rename(folder)
-        disk.synchronise(folder.parent)
-    except (OSError, SafetensorError) as error:
-        raise MachineError(f"{folder}: the model could not be written: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Let two folders change names at one stroke; where the system cannot, in two."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, TypeError, OSError):
-        done = False
-    else:
-        here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
-        done = renameat2(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0
-    if not done:
-        aside = old.with_name(f".{old.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        old.rename(aside)
-        new.rename(old)
-        shutil.rmtree(aside)

@@ -22,7 +22,7 @@ from bertsmith.files.files import Document, Reading, find_files, read_documents
 from bertsmith.shards.duplicates import Duplicates
 from bertsmith.shards.rejects import RejectFile
 from bertsmith.shards.shards import FORMAT, Rows, Shards, file_entry, write_manifest, write_shard
-from bertsmith.shards.unfinished import Unfinished
+from bertsmith.shards.unfinished import Unfinished, hidden_folder
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -77,8 +77,7 @@ def prepare(
     raises; `MachineError` for a full disk. Of what a fault in the files stopped nothing stays.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    disk.refuse_filled(out)
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
     if not isinstance(tokenizer, Tokenizer):
@@ -98,20 +97,21 @@ def prepare(
         return locally(portions, tokenizer, language, workers or 1)
 
     found = find_files(files)
-    work = _Preparation(Unfinished(out, _request(found, tokenizer, choices)), tokenizer, choices)
-    try:
-        work.run(found, encoded, progress or (lambda _: None), tell or (lambda _: None))
-    except BaseException as error:
-        shards = len(work.unfinished.progress.shards)
-        if isinstance(error, InputError) or not shards:
-            work.unfinished.remove()
-        elif tell:
-            tell(f"{shards} finished shards are kept; the same command goes on behind them")
-        if disk.is_full(error):
-            raise MachineError(
-                f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
-            ) from None
-        raise
+    with disk.locked(hidden_folder(out), "preparation", out):
+        work = _Preparation(Unfinished(out, _request(found, tokenizer, choices)), tokenizer, choices)
+        try:
+            work.run(found, encoded, progress or (lambda _: None), tell or (lambda _: None))
+        except BaseException as error:
+            shards = len(work.unfinished.progress.shards)
+            if isinstance(error, InputError) or not shards:
+                work.unfinished.remove()
+            elif tell:
+                tell(f"{shards} finished shards are kept; the same command goes on behind them")
+            if disk.is_full(error):
+                raise MachineError(
+                    f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+                ) from None
+            raise
     return Shards.open(out)
 
 

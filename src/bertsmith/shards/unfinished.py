@@ -29,17 +29,26 @@ class PreparationProgress:
     counts: Counter[str] = field(default_factory=Counter)
 
 
+def hidden_folder(place: Path) -> Path:
+    """The hidden folder beside the folder to be, wherever links lead to that."""
+    real = Path(os.path.realpath(place))
+    return real.with_name(f".{real.name}.unfinished")
+
+
 class Unfinished:
-    """The folder beside `place`, with the progress of an earlier start of the same request, or none."""
+    """The folder beside `place`, with the progress of an earlier start of the same request, or none.
+
+    Whoever makes one holds `hidden_folder(place)` locked.
+    """
 
     def __init__(self, place: Path, request: Mapping[str, Any]) -> None:
-        self.place = place
-        self.folder = place.parent / f".{place.name}.unfinished"
+        self.place = Path(os.path.realpath(place))
+        self.folder = hidden_folder(place)
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         self.progress = self._found(digest) or PreparationProgress(digest)
         known = {entry["name"] for entry in self.progress.shards} | {"progress.json"}
-        if not self.progress.shards:
-            self.remove()
+        if not self.progress.shards:  # emptied, not removed: the lock is on it
+            known = set()
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.iterdir():
             if path.name not in known:
@@ -52,11 +61,8 @@ class Unfinished:
 
     def finish(self) -> None:
         """Make the folder the one it was to be."""
-        for path in [*self.folder.rglob("*"), self.folder]:
-            disk.synchronise(path)
         (self.folder / "progress.json").unlink(missing_ok=True)
-        os.replace(self.folder, self.place)
-        disk.synchronise(self.place.parent)
+        disk.finish_folder(self.folder, self.place)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ def write_folder(folder: Path, source: Source, tokens: Sequence[str]) -> None:
     else:
         files = byte_level.files_of(whole) if kind == "byte_level_bpe" else {}
     if source.piece_model is not None:
-        _write_bytes(folder / "spiece.model", source.piece_model)
+        disk.write_bytes(folder / "spiece.model", source.piece_model)
     config = {
         **_config_of(kind, whole, source.specials),
         "model_max_length": source.max_length,
@@ -383,14 +382,3 @@ def _name(value: Any, default: str | None) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        disk.synchronise(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

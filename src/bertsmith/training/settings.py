@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bertsmith.settings import Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.schedule import Shape
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -52,15 +52,29 @@ class TrainSettings(Settings):
     evaluate_every: int | None = Field(
         None, ge=1, description="updates between two evaluations; none: at the end"
     )
-    checkpoint_every: int = Field(500, ge=1, description="updates between two checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints stay")
+    checkpoint_every: int = Field(
+        500, ge=1, description="updates between two checkpoints", json_schema_extra=MAY_CHANGE
+    )
+    keep_checkpoints: int = Field(
+        2, ge=1, description="how many checkpoints stay", json_schema_extra=MAY_CHANGE
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
     )
+    device: str = Field(
+        "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
+    )
     threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
-    workers: int = Field(1, ge=0, description="threads that build batches ahead; 0 builds them in the loop")
-    tensorboard: bool = Field(True, description="write TensorBoard curves beside log.jsonl")
+    workers: int = Field(
+        1,
+        ge=0,
+        description="threads that build batches ahead; 0 builds them in the loop",
+        json_schema_extra=MAY_CHANGE,
+    )
+    tensorboard: bool = Field(
+        True, description="write TensorBoard curves beside log.jsonl", json_schema_extra=MAY_CHANGE
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:

@@ -108,8 +108,7 @@ def train_tokenizer(
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    disk.refuse_filled(out)
     if kind == "byte_level_bpe" and (cased is False or chinese):
         raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
     if kind != "wordpiece" and normalizer != "hf":
