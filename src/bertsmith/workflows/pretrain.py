@@ -164,9 +164,7 @@ class _Source:
     """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
 
     shards: Shards
-    training: Ints
-    held_out: Ints
-    kin: Ints
+    split: Split
     chosen: PretrainSettings
 
     @classmethod
@@ -175,7 +173,7 @@ class _Source:
         split = Split.of(shards, chosen.data)
         for sentence in split.described(shards, chosen.data):
             tell(sentence)
-        return cls(shards, split.training, split.held_out, split.kin, chosen)
+        return cls(shards, split, chosen)
 
     @property
     def lengths(self) -> list[tuple[int, float]]:
@@ -192,14 +190,15 @@ class _Source:
     @cached_property
     def counts(self) -> Ints:
         """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.training, self.shards.tokenizer.vocab_size)
+        return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
 
     @cached_property
     def streams(self) -> list[PairStream]:
         """The training instances of each phase."""
-        budget = self.chosen.train.batch_tokens
+        split, chosen = self.split, self.chosen
+        budget = chosen.train.batch_tokens
         return [
-            instances_of(self.shards, self.training, self.chosen, length, budget, self.kin)
+            instances_of(self.shards, split.training, chosen, length, budget, split.kin)
             for length, _ in self.lengths
         ]
 
@@ -217,10 +216,15 @@ class _Source:
         first phase's length, "long_" for the second's. Empty without held-out documents."""
         found = {}
         for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.held_out):
+            if not len(self.split.held_out):
                 continue
             stream = instances_of(
-                self.shards, self.held_out, self.chosen, length, kin=self.kin, seed=HELD_OUT_SEED
+                self.shards,
+                self.split.held_out,
+                self.chosen,
+                length,
+                kin=self.split.kin,
+                seed=HELD_OUT_SEED,
             )
             last = min(stream.size(0), self.chosen.data.held_out_instances)
             if last:
