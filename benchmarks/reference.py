@@ -16,7 +16,7 @@ from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.instances.batches import PairBatch, PairStream, special_ids
 from bertsmith.instances.split import HELD_OUT_SEED, Split
-from bertsmith.models.config import preset
+from bertsmith.models.family import preset
 from bertsmith.shards.shards import Shards
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings

@@ -88,6 +88,15 @@ def test_two_masks_give_two_answers(shards: Shards, tmp_path: Path) -> None:
     assert answers[1][0]["text"] == f"kaba [MASK] lode {answers[1][0]['token']}."
 
 
+def test_only_the_mask_is_parsed_in_a_users_text(shards: Shards, tmp_path: Path) -> None:
+    model = tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
+    scores = [
+        [answer["score"] for answer in model.fill_mask(f"kaba {text} lode [MASK]")[0]]
+        for text in ("[SEP] [CLS]", "[xyz] [xyz]")  # to this vocabulary the same unknown words
+    ]
+    assert scores[0] == scores[1]
+
+
 def test_many_documents_of_one_sentence_are_told(tmp_path: Path) -> None:
     file = tmp_path / "corpus.txt"
     file.write_text("\n\n".join(f"{word} lode." for word in tiny_run.WORDS) + "\n\n" + tiny_run.corpus(6))

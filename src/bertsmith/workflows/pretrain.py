@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith import disk, machine
-from bertsmith.artifacts.folder import refuse_foreign, write_folder
+from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
@@ -20,6 +20,8 @@ from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder
+from bertsmith.models.start import start_from_sinusoids
 from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
 from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
@@ -38,6 +40,7 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    check_folders,
     goes_on,
     numbers,
     place_of,
@@ -94,8 +97,7 @@ def pretrain(
         chosen = _budgeted(chosen, source, place, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts)
-    for name in objective.folders(encoder):
-        refuse_foreign(out / name)
+    check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
     batches = _tell_of_instances(source, tell)
     held_out = source.held_out_batches()
@@ -151,9 +153,9 @@ def _check_memory(chosen: PretrainSettings) -> None:
 
 def _check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
-    if longest > chosen.model.max_position_embeddings:
+    if longest > chosen.model.longest:
         raise InputError(
-            f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
     check_budget(chosen.train.batch_tokens, longest)
@@ -238,23 +240,16 @@ def first_weights(
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
     corpus's token counts [V], where the output bias starts from them."""
-    encoder = Encoder(chosen.model, generator)
+    encoder = build_encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    with torch.no_grad():
-        if chosen.start.positions == "sinusoidal":
-            table = encoder.embeddings.position.weight
-            table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
+    if chosen.start.positions == "sinusoidal":
+        start_from_sinusoids(
+            encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
+        )
     if chosen.start.output_bias == "unigram" and counts is not None:
         objective.begin(counts)
     return encoder, objective
-
-
-def _sinusoids(positions: int, size: int) -> torch.Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
-    column = torch.arange(size)
-    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
 def instances_of(
