@@ -104,7 +104,8 @@ def bent_columns(path: Path, draw: random.Random) -> bytes:
     if pa.types.is_list(column.type):
         values, offsets = column.values.to_pylist(), column.offsets.to_pylist()
         some = draw.choice([values, offsets])
-        some[draw.randrange(len(some))] = draw.choice([0, 1, 17, 1 << 14, some[-1] + 1])
+        value = draw.choice([0, 1, 17, 1 << 14, some[-1] + 1])
+        some[draw.randrange(len(some))] = min(value, len(values)) if some is offsets else value
         made = pa.ListArray.from_arrays(
             pa.array(offsets, pa.int32()), pa.array(values, column.type.value_type)
         )

@@ -179,9 +179,7 @@ class Shards:
             shard.tolist(), begin.tolist(), at.tolist(), lengths.tolist(), strict=True
         ):
             out[target : target + n] = self._ids[i][source : source + n]
-        if (
-            out.max(initial=0) >= self.vocab_size
-        ):  # once for all runs: for each it would take ten times the copying
+        if out.max(initial=0) >= self.vocab_size:  # asked once: for each run it would cost more than copying
             for start, target, n in zip(starts.tolist(), at.tolist(), lengths.tolist(), strict=True):
                 run = out[target : target + n]
                 if run.max(initial=0) >= self.vocab_size:
