@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import resource
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,8 +21,11 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
+from bertsmith.errors import InputError
+
 Precision = Literal["fp32", "bf16"]
 
+_BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _PROBE_SIZE = 512
 _PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
 _PROBE_SECONDS = 0.025  # for each of the two precisions
@@ -60,16 +65,38 @@ def allowed_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, cut by the container's limit; 0 where it cannot be told."""
+    """Memory this process may use: the machine's, cut by the container's and the shell's limits; 0 where it cannot
+    be told."""
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
         return 0
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        return total if limit == "max" else min(total, int(limit))
-    except (OSError, ValueError):
-        return total
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2 ("max" for none), v1
+        with suppress(OSError, ValueError):
+            limits.append(int((Path("/sys/fs/cgroup") / file).read_text()))
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]  # ulimit -v
+    return min([*limits, address_space] if address_space != resource.RLIM_INFINITY else limits)
+
+
+def check_memory(parameters: int, allowed: int | None = None) -> None:
+    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes
+    (None: this process's). Counted is what is there at each moment of training; activations come on top."""
+    allowed = memory_bytes() if allowed is None else allowed
+    needed = parameters * _BYTES_A_PARAMETER
+    if allowed and needed > allowed:
+        raise InputError(
+            f"a model of {parameters / 1e6:,.0f} million parameters takes {needed / 1e9:,.1f} GB to train "
+            f"(weights, gradients, AdamW's two moments); {allowed / 1e9:,.1f} GB may be used here",
+            "choose a smaller preset, or lower model.hidden_size, intermediate_size or num_hidden_layers",
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was no memory for something: Python's, torch's on a processor or a GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    known = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, RuntimeError) and known
 
 
 def describe() -> Machine:

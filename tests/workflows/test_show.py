@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import tiny_run
 from bertsmith.cli.data import data
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import split_documents
+from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings

@@ -142,7 +142,7 @@ def predict(
         console.result_json(list(answers))
         return
     for answer in answers:
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
+        console.result_json(answer)
 
 
 @click.command("fill-mask")

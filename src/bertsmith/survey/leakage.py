@@ -160,8 +160,8 @@ def task_rows(file: str | Path) -> Iterator[tuple[str, list[str]]]:
             if line and not line.isspace():
                 yield f"{file}:{number}", list(_strings(_json(file, number, line)))
     elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file)) not in (None, "\t"):
-        for line, fields in table_records(file, str(delimiter)):
-            yield f"{file}:{line}", fields
+        for at, fields in table_records(file, str(delimiter)):
+            yield f"{file}:{at}", fields
     else:
         yield from _of_lines(file)
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError, MachineError, Stopped
+from bertsmith.errors import MachineError, Stopped
 from bertsmith.place import Place
 from bertsmith.training import checkpoint
 from bertsmith.training.loader import Position, Stream, Update, updates
@@ -88,11 +88,6 @@ class Course:
         """The folder of the checkpoints."""
         return self.run / "checkpoints"
 
-    @property
-    def best(self) -> Path:
-        """The file of the best weights."""
-        return self.checkpoints / "best.safetensors"
-
     def rate(self, step: int) -> float:
         """The learning rate of an update."""
         chosen, whole = self.settings, self.updates
@@ -123,8 +118,16 @@ def train(
     trained = Trained(encoder, objective)
     optimizer = optimizer_of(trained, course.settings)
     progress, log_bytes = Progress(), 0
-    if resume and (found := checkpoint.load_newest(course.checkpoints, tell)) is not None:
-        progress, log_bytes = _restore(found, trained, optimizer, place, course.fingerprint)
+    expected = checkpoint.Expected(
+        course.fingerprint,
+        {
+            "weights": trained.saved(),
+            "optimizer": dict(trained.named_parameters()),
+            "generator": {"state": place.generator.get_state()},
+        },
+    )
+    if resume and (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
+        progress, log_bytes = _restore(found, trained, optimizer, place)
         log_bytes = _log_end(course.run / LOG, log_bytes, tell)
         tell(f"resumed at step {progress.step}")
     recorder = Recorder(
@@ -143,7 +146,7 @@ def train(
     progress.seconds = running.seconds
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
-        trained.restore(checkpoint.load_weights(course.best, progress.best_sha256))
+        trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
     trained.eval()
     return progress
 
@@ -155,6 +158,7 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Ada
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
     )
 
 
@@ -235,7 +239,7 @@ class _Running:
             return
         value = progress.evaluation[evaluation.best_by]
         if progress.best is None or value > progress.best:
-            sha256 = checkpoint.save_weights(self.course.best, self.trained.saved())
+            sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
             progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
 
     def _save(self) -> None:
@@ -296,14 +300,9 @@ def _restore(
     trained: Trained,
     optimizer: torch.optim.Optimizer,
     place: Place,
-    expected: str,
 ) -> tuple[Progress, int]:
     state = dict(found.state)
-    if state.pop("fingerprint") != expected:
-        raise InputError(
-            f"step-{found.step}: this checkpoint was made with other settings or data, or by another version",
-            "resume with the settings and data of the run (settings.yaml in its folder), or choose another --out",
-        )
+    del state["fingerprint"]
     log_bytes = int(state.pop("log_bytes"))
     names: dict[Tensor, str] = {p: name for name, p in trained.named_parameters()}
     trained.restore(found.tensors["weights"])

@@ -24,9 +24,10 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import SPECIALS, Kind
+from bertsmith.tokenizer.folder import Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.wordpiece import SPECIALS
 from bertsmith.vocabulary import unigram_training
 from bertsmith.vocabulary.training_text import (
     AS_TEXT,
@@ -108,8 +109,7 @@ def train_tokenizer(
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    disk.refuse_filled(out)
     if kind == "byte_level_bpe" and (cased is False or chinese):
         raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
     if kind != "wordpiece" and normalizer != "hf":

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
-from bertsmith.models.config import ModelConfig, count_parameters, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
+from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from bertsmith import draws
 from bertsmith.errors import InputError
-from bertsmith.settings import Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.workflows.run import write_whole
 
@@ -21,8 +21,10 @@ from bertsmith.workflows.run import write_whole
 class FileSettings(Settings):
     """Which examples a task is learnt from."""
 
-    train: str = Field("", description="the file of training examples")
-    dev: str | None = Field(None, description="the file that decides which epoch is kept")
+    train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
+    dev: str | None = Field(
+        None, description="the file that decides which epoch is kept", json_schema_extra=MAY_CHANGE
+    )
     dev_share: float | None = Field(
         None, gt=0, lt=1, description="without a dev file: share of train to hold out"
     )

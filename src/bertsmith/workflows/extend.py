@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import disk
-from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, write_folder
+from bertsmith.artifacts.folder import ModelFolder, read_folder, write_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.models.config import ModelConfig
@@ -70,8 +71,8 @@ def extend_tokenizer(
     files without a word to add, a bad word list (with its line), and what `read_documents` raises.
     """
     place = Path(out) if out is not None else None
-    if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(f"{place}: there is something already", "name another --out, or remove it")
+    if place is not None:
+        disk.refuse_filled(place)
     old, folder = _opened(tokenizer, model)
     found = _words(files, old, choice, word_list, reading, progress)
     grown = _grown(old, found.words)
@@ -231,6 +232,7 @@ def _write_model(
         architecture=folder.architecture,
         tokenizer=tokenizer,
         labels=folder.labels,
+        problem_type=folder.problem_type,
         record={**kept, "extended": [*kept.get("extended", []), added]},
     )
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from bertsmith import disk
+from bertsmith import machine
 from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
-from bertsmith.settings import Settings, read_yaml
+from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Facts, Scores, Task, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -27,9 +28,10 @@ from bertsmith.workflows.run import (
     MODEL,
     SETTINGS,
     as_assignments,
+    goes_on,
     numbers,
     place_of,
-    refuse_existing,
+    run_alone,
     settings_of_run,
     write_report,
     write_whole,
@@ -50,7 +52,11 @@ class FinetuneTrainSettings(TrainSettings):
 class FinetuneSettings(Settings):
     """Everything a fine-tuning run depends on."""
 
-    base: str = Field("", description="the model to start from: a run, a model folder or a published name")
+    base: str = Field(
+        "",
+        description="the model to start from: a run, a model folder or a published name",
+        json_schema_extra=MAY_CHANGE,
+    )
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
     task: Settings = Field(default_factory=Settings, description="the task")
     train: FinetuneTrainSettings = Field(
@@ -58,6 +64,7 @@ class FinetuneSettings(Settings):
     )
 
 
+@run_alone
 def finetune(
     task: str,
     model: str | Path | Model,
@@ -85,7 +92,7 @@ def finetune(
     """
     out, kind = Path(out), task_type(task)
     base = model if isinstance(model, Model) else load(model)
-    resuming = resume and (out / SETTINGS).exists()
+    resuming = goes_on(out, resume=resume, tell=tell)
     given = {
         "train": str(train),
         "dev": None if dev is None else str(dev),
@@ -93,10 +100,9 @@ def finetune(
         "sample": sample,
         "label_names": None if label_names is None else list(label_names),
     }
-    if resume and not resuming:
-        tell(f"there is no run in {out} to go on with; a new one starts")
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     refuse_foreign(out / MODEL)
+    machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
     place, threads = place_of(chosen.train, tell)
     work = _Work.of(kind, base, chosen, place, tell)
     if not resuming:
@@ -137,7 +143,6 @@ def _settings(
     if resuming:
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
-    refuse_existing(out)
     values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
     if chosen.base != str(base.path):
@@ -189,7 +194,7 @@ class _Work:
         """All epochs as one phase."""
         train = chosen.train
         stream = ItemStream(self.head, self.items, train.seed)
-        weights = disk.digest(self.base.model_folder / "model.safetensors")
+        weights = self.base.folder.weights_digest()
         return Course(
             [Phase(stream, train.max_steps or 1, train.batch_size)],
             train,

@@ -65,7 +65,7 @@ def tokenizer_place(name: str) -> Path:
         return path / "model"
     if path.exists():
         return path
-    from bertsmith.artifacts.folder import locate
+    from bertsmith.artifacts.locate import locate
 
     return locate(name)
 
@@ -106,10 +106,5 @@ def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | No
 
 
 def _save(figure: Figure, path: Path) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with disk.new_file(path) as beside:
         figure.savefig(beside, format=path.suffix[1:].lower(), dpi=150)
-        disk.synchronise(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

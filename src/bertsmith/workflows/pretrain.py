@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
+from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder
+from bertsmith.models.start import start_from_sinusoids
 from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
 from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
@@ -37,9 +40,10 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    goes_on,
     numbers,
     place_of,
-    refuse_existing,
+    run_alone,
     settings_of_run,
     write_report,
     write_whole,
@@ -50,6 +54,7 @@ _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is to
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
+@run_alone
 def pretrain(
     data: Shards | str | Path,
     out: str | Path,
@@ -81,11 +86,10 @@ def pretrain(
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    resuming = resume and (out / SETTINGS).exists()
+    resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
-    if resume and not resuming:
-        tell(f"there is no run in {out} to go on with; a new one starts")
     _check_length(chosen)
+    _check_memory(chosen)
     place, threads = place_of(chosen.train, tell)
     source = _Source.of(shards, chosen, tell)
     if not resuming:
@@ -128,7 +132,6 @@ def _chosen(
     if resuming:
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         return settings_of_run(settings_of(out / SETTINGS), out, asked)
-    refuse_existing(out)
     return resolved(sizes, values, recipe, assignments, tokenizer)
 
 
@@ -141,11 +144,18 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
         )
 
 
+def _check_memory(chosen: PretrainSettings) -> None:
+    """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
+    with torch.device("meta"):
+        modules = first_weights(chosen, torch.Generator("cpu"))
+    machine.check_memory(sum(p.numel() for module in modules for p in module.parameters()))
+
+
 def _check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
-    if longest > chosen.model.max_position_embeddings:
+    if longest > chosen.model.longest:
         raise InputError(
-            f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
     check_budget(chosen.train.batch_tokens, longest)
@@ -156,19 +166,16 @@ class _Source:
     """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
 
     shards: Shards
-    training: Ints
-    held_out: Ints
+    split: Split
     chosen: PretrainSettings
 
     @classmethod
     def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> _Source:
         """Split the documents, and say so."""
-        least = chosen.data.least_documents
-        training, held_out = split_documents(shards.hashes, chosen.data.held_out, least)
-        tell(
-            f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(held_out):,} documents held out"
-        )
-        return cls(shards, training, held_out, chosen)
+        split = Split.of(shards, chosen.data)
+        for sentence in split.described(shards, chosen.data):
+            tell(sentence)
+        return cls(shards, split, chosen)
 
     @property
     def lengths(self) -> list[tuple[int, float]]:
@@ -185,14 +192,15 @@ class _Source:
     @cached_property
     def counts(self) -> Ints:
         """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.training, self.shards.tokenizer.vocab_size)
+        return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
 
     @cached_property
     def streams(self) -> list[PairStream]:
         """The training instances of each phase."""
-        budget = self.chosen.train.batch_tokens
+        split, chosen = self.split, self.chosen
+        budget = chosen.train.batch_tokens
         return [
-            instances_of(self.shards, self.training, self.chosen, length, budget)
+            instances_of(self.shards, split.training, chosen, length, budget, split.kin)
             for length, _ in self.lengths
         ]
 
@@ -210,9 +218,16 @@ class _Source:
         first phase's length, "long_" for the second's. Empty without held-out documents."""
         found = {}
         for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.held_out):
+            if not len(self.split.held_out):
                 continue
-            stream = instances_of(self.shards, self.held_out, self.chosen, length)
+            stream = instances_of(
+                self.shards,
+                self.split.held_out,
+                self.chosen,
+                length,
+                kin=self.split.kin,
+                seed=HELD_OUT_SEED,
+            )
             last = min(stream.size(0), self.chosen.data.held_out_instances)
             if last:
                 starts = range(0, last, _EVALUATION_BATCH)
@@ -225,23 +240,16 @@ def first_weights(
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
     corpus's token counts [V], where the output bias starts from them."""
-    encoder = Encoder(chosen.model, generator)
+    encoder = build_encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    with torch.no_grad():
-        if chosen.start.positions == "sinusoidal":
-            table = encoder.embeddings.position.weight
-            table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
+    if chosen.start.positions == "sinusoidal":
+        start_from_sinusoids(
+            encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
+        )
     if chosen.start.output_bias == "unigram" and counts is not None:
         objective.begin(counts)
     return encoder, objective
-
-
-def _sinusoids(positions: int, size: int) -> torch.Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
-    column = torch.arange(size)
-    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
 def instances_of(
@@ -250,8 +258,10 @@ def instances_of(
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
+    kin: Ints | None = None,
+    seed: int | None = None,
 ) -> PairStream:
-    """The instances of some documents as a run with these settings sees them."""
+    """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
     tokenizer = shards.tokenizer
     return PairStream(
         shards,
@@ -259,9 +269,10 @@ def instances_of(
         ids_of(tokenizer),
         chosen.data,
         length=length,
-        seed=chosen.train.seed,
+        seed=chosen.train.seed if seed is None else seed,
         word_starts=word_borders(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
+        kin=kin,
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
 from bertsmith.objectives.objective import objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -125,4 +127,5 @@ def resolved(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
+    check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen

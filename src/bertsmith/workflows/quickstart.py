@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from bertsmith import console
+from bertsmith import console, disk
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.errors import InputError, Stopped
+from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
@@ -91,8 +91,7 @@ def quickstart(
     Raises InputError for an `out` that holds something, Stopped after Ctrl-C.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    disk.refuse_filled(out, in_place=True)
     if minutes is not None and minutes < _LEAST_MINUTES:
         tell(
             f"below {_LEAST_MINUTES:g} minutes of pre-training a BERT learns little but which words are frequent"
