@@ -246,7 +246,7 @@ def _batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
                 raise InputError(f"{path}: its columns are not those of a shard of this vocabulary", AGAIN)
             batch = file.get_batch(0)
         batch.validate(full=True)  # offsets in bounds and in order; does not read the ids
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last: of a name of a column
         raise InputError(f"{path}: this is not a whole Arrow file", AGAIN) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
