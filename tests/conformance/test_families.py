@@ -34,6 +34,7 @@ from bertsmith.models.heads import MaskedHead, PairHead, Pooler, SentenceHead, S
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.names import LAYER, TASKS, NameTable, name_table
 from bertsmith.packed import Packed
+from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.pretrain import pretrain
 
 LABELS = 3
@@ -459,7 +460,7 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
     ("name", "sentence_task", "more"),
     [
         ("bert-tiny-uncased", "nsp", ()),
-        ("roberta-base", "none", ()),
+        ("roberta-base", "none", ("data.instances=full_sentences",)),
         ("albert-base-v2", "sop", ("model.embedding_size=16",)),
         ("albert-base-v2", "none", ("model.embedding_size=16", "model.share=attention")),
     ],
@@ -478,10 +479,37 @@ def test_pre_training_needs_the_presets_name_alone(
     assert {key: list(found) for key, found in report.items() if found} == {}
 
 
+@pytest.mark.parametrize("case", ["bert", "roberta", "albert"])
+def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
+    """The family's own classifier: trained, loaded, and its answers are those of the reference."""
+    tokenizer = tiny_run.tokenizer()
+    sizes = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    config = config_of(case, **sizes, hidden_dropout_prob=0.1, classifier_dropout=0.2, initializer_range=0.05)
+    encoder = build_encoder(config, torch.Generator().manual_seed(1))
+    base = write_folder(tmp_path / "base", config, {"encoder": encoder}, tokenizer=tokenizer)
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    few = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
+    model = finetune("classify", base, tmp_path / "moods", train=rows, dev=rows, settings=few)
+    kind = family(config.model_type)
+    assert model.folder.architecture == f"{kind.class_prefix}ForSequenceClassification"
+    other, report = getattr(transformers(), model.folder.architecture).from_pretrained(
+        model.model_folder, output_loading_info=True
+    )
+    assert {key: list(found) for key, found in report.items() if found} == {}
+    text = "kaba lode mi"
+    encoding = tokenizer.encode(text)
+    with torch.no_grad():
+        shares = other.eval()(torch.tensor([encoding.ids])).logits[0].softmax(-1)
+    answer = model.predict([text])[0]
+    assert list(answer["scores"]) == list(other.config.id2label.values())
+    assert list(answer["scores"].values()) == pytest.approx(shares.tolist(), abs=1e-6)
+
+
 def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
+    two = [*tiny_run.SETTINGS, "model.type_vocab_size=2"]
     with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
-        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=tiny_run.SETTINGS)
+        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=two)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

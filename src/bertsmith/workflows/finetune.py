@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from bertsmith import machine
-from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import ModelFolder, check_parts, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
@@ -262,6 +262,8 @@ def _build(
     drawing = place.drawing
     encoder = base.encoder(drawing)
     head = kind(encoder.config, drawing, facts, chosen.task)
+    for parts in head.folders(encoder).values():
+        check_parts(parts.config, parts.modules)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
             continue

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith import disk, machine
-from bertsmith.artifacts.folder import refuse_foreign, write_folder
+from bertsmith.artifacts.folder import check_parts, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
@@ -243,6 +243,8 @@ def first_weights(
     encoder = build_encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
+    for parts in objective.folders(encoder).values():
+        check_parts(parts.config, parts.modules)
     if chosen.start.positions == "sinusoidal":
         start_from_sinusoids(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
