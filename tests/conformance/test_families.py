@@ -33,6 +33,7 @@ from bertsmith.models.family import FAMILIES, Family, build_encoder, family, pre
 from bertsmith.models.heads import MaskedHead, PairHead, Pooler, SentenceHead, SpanHead, TokenHead
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.names import LAYER, TASKS, NameTable, name_table
+from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.pretrain import pretrain
@@ -381,6 +382,8 @@ def test_names_and_weights_come_back_to_the_bit(case: str, parts: frozenset[str]
     folder = read_folder(write_folder(tmp_path / "m", config, ours.parts, record={"task": "none"}))
     assert (folder.config, folder.parts) == (config, parts)
     assert folder.architecture == family(config.model_type).architecture(parts)
+    terms = count_parameters(config, parts - {"encoder"}, LABELS)
+    assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())
     again = Ours(config, parts, folder.encoder())
     for part, module in again.parts.items():
         folder.fill(part, module)
