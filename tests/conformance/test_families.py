@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor, nn
 
 import bertsmith
@@ -508,11 +509,26 @@ def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     assert list(answer["scores"].values()) == pytest.approx(shares.tolist(), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "instances", "task"),
+    [("roberta-base", "full_sentences", "none"), ("albert-base-v2", "segment_pair", "sop")],
+)
+def test_a_preset_brings_what_its_paper_is_trained_on(
+    name: str, instances: str, task: str, tmp_path: Path
+) -> None:
+    few = [*tiny_run.SETTINGS, "model.embedding_size=16"] if "albert" in name else tiny_run.SETTINGS
+    run = pretrain(
+        tiny_run.make_shards(tmp_path), tmp_path / "run", preset=name, settings=[*few, "train.max_steps=2"]
+    )
+    kept = yaml.safe_load((run.path / "settings.yaml").read_text())
+    assert (kept["data"]["instances"], kept["data"]["sentence_task"]) == (instances, task)
+
+
 def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    two = [*tiny_run.SETTINGS, "model.type_vocab_size=2"]
+    pairs = ["data.instances=segment_pair", "data.sentence_task=nsp", "model.type_vocab_size=2"]
     with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
-        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=two)
+        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=[*tiny_run.SETTINGS, *pairs])
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

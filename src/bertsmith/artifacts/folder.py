@@ -7,7 +7,7 @@ bertsmith.json beside them holds the training record and the weights' hash.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -217,11 +217,6 @@ def refuse_foreign(folder: Path) -> None:
         folder.is_dir() and ((folder / RECORD).is_file() or not any(folder.iterdir()))
     ):
         raise InputError(f"{folder}: stands there and is no model folder of bertsmith", "name another folder")
-
-
-def check_parts(config: ModelConfig, parts: Collection[str]) -> None:
-    """Refuse parts that no class of the model's family has; call it before hours of work, too."""
-    family(config.model_type).architecture(parts)
 
 
 def _on_meta(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith import disk, machine
-from bertsmith.artifacts.folder import check_parts, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
@@ -40,6 +40,7 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    check_folders,
     goes_on,
     numbers,
     place_of,
@@ -96,8 +97,7 @@ def pretrain(
         chosen = _budgeted(chosen, source, place, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts)
-    for name in objective.folders(encoder):
-        refuse_foreign(out / name)
+    check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
     batches = _tell_of_instances(source, tell)
     held_out = source.held_out_batches()
@@ -243,8 +243,6 @@ def first_weights(
     encoder = build_encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    for parts in objective.folders(encoder).values():
-        check_parts(parts.config, parts.modules)
     if chosen.start.positions == "sinusoidal":
         start_from_sinusoids(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
