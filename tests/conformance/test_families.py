@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor, nn
 
 import bertsmith
@@ -459,7 +460,7 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
     ("name", "sentence_task", "more"),
     [
         ("bert-tiny-uncased", "nsp", ()),
-        ("roberta-base", "none", ()),
+        ("roberta-base", "none", ("data.instances=full_sentences",)),
         ("albert-base-v2", "sop", ("model.embedding_size=16",)),
         ("albert-base-v2", "none", ("model.embedding_size=16", "model.share=attention")),
     ],
@@ -478,10 +479,26 @@ def test_pre_training_needs_the_presets_name_alone(
     assert {key: list(found) for key, found in report.items() if found} == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "instances", "task"),
+    [("roberta-base", "full_sentences", "none"), ("albert-base-v2", "segment_pair", "sop")],
+)
+def test_a_preset_brings_what_its_paper_is_trained_on(
+    name: str, instances: str, task: str, tmp_path: Path
+) -> None:
+    few = [*tiny_run.SETTINGS, "model.embedding_size=16"] if "albert" in name else tiny_run.SETTINGS
+    run = pretrain(
+        tiny_run.make_shards(tmp_path), tmp_path / "run", preset=name, settings=[*few, "train.max_steps=2"]
+    )
+    kept = yaml.safe_load((run.path / "settings.yaml").read_text())
+    assert (kept["data"]["instances"], kept["data"]["sentence_task"]) == (instances, task)
+
+
 def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
+    pairs = ["data.instances=segment_pair", "data.sentence_task=nsp", "model.type_vocab_size=2"]
     with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
-        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=tiny_run.SETTINGS)
+        pretrain(shards, tmp_path / "run", preset="roberta-base", settings=[*tiny_run.SETTINGS, *pairs])
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

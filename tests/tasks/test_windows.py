@@ -15,7 +15,7 @@ QUESTION = "who is kaba"
 
 
 def text_of(words: int) -> str:
-    return " ".join(["kaba", "lode", "miru", "sane"][i % 4] for i in range(words))
+    return " ".join(["kaba", "lode", "migi", "nufo"][i % 4] for i in range(words))
 
 
 @given(st.integers(0, 60), st.integers(3, 20), st.integers(1, 30) | st.none())
@@ -58,7 +58,7 @@ def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
         assert window.encoded.sources.tolist()[-window.size - 1 :] == [1] * window.size + [-1]
         for row in range(window.row, window.row + window.size):
             start, end = window.encoded.offsets[row]
-            assert text_of(40)[start:end] == tokenizer.tokens[ids[row]].removeprefix("##")
+            assert text_of(40)[start:end] == tokenizer.tokens[ids[row]]
 
 
 def test_a_long_question_is_cut_to_what_is_kept_of_it_and_the_loss_is_told() -> None:

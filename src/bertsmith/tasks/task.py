@@ -30,6 +30,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
+    "tag": "bertsmith.tasks.tag:Tag",
     "answer": "bertsmith.tasks.answer:Answer",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
@@ -131,9 +132,10 @@ class Task(Objective):
 
     @classmethod
     def of_inputs(
-        cls, columns: Mapping[str, Sequence[str]], settings: Any, places: Sequence[str]
+        cls, columns: Mapping[str, Sequence[Any]], settings: Any, places: Sequence[str]
     ) -> list[Any]:
-        """Examples without answers, from values that are in no file. columns: by the names in `inputs`."""
+        """Examples without answers, from values that are in no file. columns: by the names in `inputs`; the first
+        one's values may be texts, as the command line has them."""
         raise NotImplementedError
 
     @classmethod

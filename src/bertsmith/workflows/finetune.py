@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from bertsmith import machine
-from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
@@ -25,9 +25,9 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
-    MODEL,
     SETTINGS,
     as_assignments,
+    check_folders,
     goes_on,
     numbers,
     place_of,
@@ -101,10 +101,10 @@ def finetune(
         "label_names": None if label_names is None else list(label_names),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
-    refuse_foreign(out / MODEL)
     machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
     place, threads = place_of(chosen.train, tell)
     work = _Work.of(kind, base, chosen, place, tell)
+    check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)

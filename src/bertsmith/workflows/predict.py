@@ -163,10 +163,10 @@ class Model:
             return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
-    def predict(self, *inputs: Sequence[str], **changes: Any) -> list[dict[str, Any]]:
+    def predict(self, *inputs: Sequence[Any], **changes: Any) -> list[dict[str, Any]]:
         """One answer for each example. inputs: a list for each of the task's `inputs`, all of one length: texts,
-        and for pairs the second texts; questions and passages. changes: settings of the task, such as
-        max_length, for this call."""
+        and for pairs the second texts; questions and passages; sentences, each a list of words. changes: settings
+        of the task, such as max_length, for this call."""
         names = self.task.inputs
         if len(inputs) > len(names):
             raise InputError(
@@ -176,7 +176,8 @@ class Model:
         for name, values in zip(names, inputs, strict=False):
             if isinstance(values, str):
                 raise InputError(
-                    f"predict takes a list of {name}s, not {values!r} alone", f"put it in brackets: [{name}]"
+                    f"predict takes a list of examples as '{name}', not {values!r} alone",
+                    f"put it in brackets: [{values!r}]",
                 )
         columns = {
             name: list(values) for name, values in zip(names, inputs, strict=False) if values is not None
@@ -184,7 +185,7 @@ class Model:
         answered = self._answered(self._examples(columns), self._settings(changes))
         return [prediction for _, some in answered for prediction in some]
 
-    def _examples(self, columns: dict[str, list[str]], places: Sequence[str] | None = None) -> list[Any]:
+    def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
         task = self.task
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:

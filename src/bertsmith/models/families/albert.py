@@ -94,4 +94,5 @@ ALBERT = Family(
     keys={"classifier_dropout": "classifier_dropout_prob"},
     fixed={"num_hidden_groups": _groups, "inner_group_num": 1},
     heads=HeadShape(pair_dropout=True),
+    pretraining={"sentence_task": "sop", "masking": "span", "span_lengths": "harmonic", "span_max": 3},
 )

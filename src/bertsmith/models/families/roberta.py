@@ -58,4 +58,5 @@ ROBERTA = Family(
     defaults={"vocab_size": 50_265, "pad_token_id": 1},
     # the reference's RobertaLMHead takes GELU whatever hidden_act is
     heads=HeadShape(masked_act="gelu", dense_act="tanh"),
+    pretraining={"instances": "full_sentences", "sentence_task": "none"},
 )
