@@ -207,7 +207,7 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
     assert (answer["tokens"], answer["tokens_read"]) == (4 + 13, 2 + 13)
     scores = model.score([answer], [example("migi")])
     assert (scores.details, list(scores.notes)) == (
-        {"cut_texts": 1, "cut_tokens": 2}, ["1 texts were cut; 2 tokens were not read"],
+        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 texts were cut; 2 tokens were not read"],
     )  # fmt: skip
 
 
@@ -440,7 +440,9 @@ def test_the_baseline_is_the_most_frequent_answer() -> None:
 def test_answers_that_were_moved_are_told_with_the_scores(tmp_path: Path) -> None:
     found = read(written(tmp_path, squad(asked("migi", 0), asked("migi", 10))))
     said = [{"answer": "migi", "tokens": 1, "tokens_read": 1}] * 2
-    (note,) = head().score(said, found).notes
+    scores = head().score(said, found)
+    assert scores.details["moved_answers"] == 1
+    (note,) = scores.notes
     assert note.startswith("answers found by their text")
     assert note.endswith(": 1")
 
@@ -571,3 +573,43 @@ def test_official_files_are_read(shared_data: Path) -> None:
     assert Answer.remarks(found) == []
     with pytest.raises(InputError, match=r"data\[0\].*no answer"):
         read(shared_data / "tasks/squad2.0/dev.json")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "file", "between"),
+    [
+        ("bert-base-uncased", "squad1.1", 1),
+        ("roberta-base", "squad1.1", 2),
+        ("albert-base", "squad1.1", 1),
+        ("bert-base-chinese", "cmrc2018", 1),
+    ],
+)
+def test_a_model_that_points_right_answers_right_with_every_tokenizer(
+    shared_data: Path, vocabulary: str, file: str, between: int
+) -> None:
+    """From characters to tokens to windows and back: what is left are answers of half a token."""
+    tokenizer = bs.Tokenizer.load(shared_data / "vocabs" / vocabulary)
+    texts = [
+        text
+        for text in read(shared_data / f"tasks/{file}/dev.json.gz")[::50]
+        if len(text.answers[0].text) < 20
+    ]
+    model = head(max_length=64, stride=24)
+    items = model.encode(texts, tokenizer)
+    assert len(items) > 1.5 * len(texts)
+    outputs = []
+    for item in items:
+        sequence = item.sequences[0]
+        ids = sequence.ids.tolist()
+        assert (ids[0], ids[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
+        assert ids.count(tokenizer.sep_id) == 1 + between
+        assert set(sequence.segments.tolist()) == ({0, 1} if tokenizer.uses_segments else {0})
+        outputs.append(torch.zeros(len(ids), 2))
+        if item.target != (0, 0):
+            outputs[-1][item.target, (0, 1)] = 20.0
+    answers = model.decode(outputs, items, texts)
+    for text, answer in zip(texts, answers, strict=True):
+        assert text.context[answer["start"] : answer["end"]] == answer["answer"]
+        assert text.answers[0].text.strip() in answer["answer"]
+    same = [text.answers[0].text == answer["answer"] for text, answer in zip(texts, answers, strict=True)]
+    assert sum(same) >= 0.95 * len(same)

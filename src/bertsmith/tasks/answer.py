@@ -134,7 +134,7 @@ class Answer(Task):
     @classmethod
     def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
         """How many answers were not where the file says."""
-        moved = sum(gold.moved for example in examples for gold in example.answers)
+        moved = _moved(examples)
         said = "answers found by their text, at another start than the file gives, or where it gives none"
         return [f"{said}: {moved:,}"] if moved else []
 
@@ -285,7 +285,8 @@ class Answer(Task):
             ),
             "examples": len(examples),
         }
-        return Scores(numbers, cuts, (), [*notes, *self.remarks(examples)])
+        details = {**cuts, "moved_answers": _moved(examples)}
+        return Scores(numbers, details, (), [*notes, *self.remarks(examples)])
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
         """Always the most frequent answer of the training examples."""
@@ -300,6 +301,10 @@ class _Span(NamedTuple):
     score: float
     start: int
     end: int
+
+
+def _moved(examples: Sequence[PassageExample]) -> int:
+    return sum(gold.moved for example in examples for gold in example.answers)
 
 
 def _tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] | None:
