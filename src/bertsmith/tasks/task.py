@@ -179,6 +179,20 @@ class Task(Objective):
         InputError for an answer that is none of the model's."""
         raise NotImplementedError
 
+    def items(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """`encode`, checked against what the model can take: InputError where a second text has a segment id of its
+        own and the model knows only one."""
+        found = self.encode(examples, tokenizer)
+        known = self.config.type_vocab_size
+        for item in found if known else ():
+            if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
+                raise InputError(
+                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this model "
+                    "knows only one",
+                    "give single texts, or take a model with model.type_vocab_size=2",
+                )
+        return found
+
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
         loss. Items without a target have none of the targets' tensors."""
