@@ -180,15 +180,15 @@ class Task(Objective):
         raise NotImplementedError
 
     def items(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
-        """`encode`, checked against what the model can take: InputError where a second text has a segment id of its
-        own and the model knows only one."""
+        """`encode`, checked against what the model can take: InputError where a second text has a segment id of
+        its own and the model knows only one."""
         found = self.encode(examples, tokenizer)
         known = self.config.type_vocab_size
         for item in found if known else ():
             if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
                 raise InputError(
-                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this model "
-                    "knows only one",
+                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this "
+                    "model knows only one",
                     "give single texts, or take a model with model.type_vocab_size=2",
                 )
         return found
