@@ -31,6 +31,7 @@ TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
     "tag": "bertsmith.tasks.tag:Tag",
+    "answer": "bertsmith.tasks.answer:Answer",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
