@@ -9,7 +9,6 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
+from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -250,14 +250,7 @@ class Task(Objective):
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    if name not in TASKS:
-        raise InputError(f"{name}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    home = TASKS[name]
-    if not isinstance(home, str):
-        return home
-    module, _, kind = home.partition(":")
-    found: type[Task] = getattr(importlib.import_module(module), kind)
-    return found
+    return entry(TASKS, name, f"{name}: there is no such task")
 
 
 def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
