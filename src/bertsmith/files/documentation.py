@@ -253,6 +253,6 @@ def _is_new(paragraph: str, seen: set[str]) -> bool:
     return True
 
 
-def count_words(some: Iterable[Document]) -> int:
+def blank_separated_words(some: Iterable[Document]) -> int:
     """Words of all documents together, as blanks part them."""
     return sum(len(document.text.split()) for document in some)

@@ -73,7 +73,7 @@ def check_extendable(tokenizer: Tokenizer, place: str = "this tokenizer") -> Non
     )
 
 
-def count_words(
+def count_domain_words(
     files: Sequence[str | Path],
     tokenizer: Tokenizer,
     reading: Reading = Reading(),  # noqa: B008  # frozen

@@ -5,7 +5,7 @@ Words are counted here and merged by the library, whose hash maps differ from pr
 * WordPiece: its trainer numbers the first symbols in the order of such a map, and ties between merges go by
   number; it is therefore seeded with all first symbols, sorted. Merges go by the frequency of pairs.
 * Byte-level BPE: all 256 first symbols are given, sorted; the heap of pairs orders ties by number.
-* Unigram: pruned by `unigram_training.py`, not by the library.
+* Unigram: by SentencePiece's trainer, see `unigram_training.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bertsmith.vocabulary.training_text import (
     Cut,
     before_blanks,
     between_blanks,
-    count_words,
+    count_training_words,
 )
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
@@ -167,7 +167,7 @@ def _trained(
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )
-    counted = count_words(
+    counted = count_training_words(
         corpus.files,
         cut=before_blanks if wish.kind == "byte_level_bpe" else between_blanks,
         words_of=_words_of(wish),
@@ -249,17 +249,17 @@ def _unigram(wish: Wish, words: Counter[str]) -> Made:
             if word not in kept:
                 for part in filter(None, border.split(word)):
                     parts[part] += n
-    pieces = unigram_training.pieces_of(parts, wish.vocab_size - len(unigram.ALBERT))
-    specials = [(token, 0.0) for token in unigram.ALBERT.values()]
+    piece_model = unigram_training.piece_model(parts, wish.vocab_size)
+    model = unigram.parse_model(piece_model, "vocabulary")
     library = unigram.unigram(
-        [*specials, *pieces],
-        unknown=1,
+        model.pieces,
+        unknown=model.unknown,
         lowercase=wish.lowercase,
         keep_accents=not wish.lowercase,
         specials=unigram.ALBERT,
         place="vocabulary",
     )
-    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT))
+    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT), piece_model)
     return tokenizer, frozenset(characters), frozenset(letters), kept
 
 
@@ -295,8 +295,8 @@ def _characters(
     going_on: set[str] = set()
     for word, count in words.items():
         if longest is None or len(word) <= longest:
-            for character in word:
-                seen[character] += count
+            for character, times in Counter(word).items():
+                seen[character] += times * count
             going_on.update(word[1:])
     return seen, going_on
 
