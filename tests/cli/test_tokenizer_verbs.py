@@ -92,7 +92,7 @@ def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.Capture
         (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--propose-only"], "--out DIR or"),
         (["extend", "--tokenizer", "one", "--out", "o"], "FILES, or a --word-list"),
         (["extend", "text.txt", "--out", "o"], "either a tokenizer or a model"),
-        (["extend", "text.txt", "--tokenizer", "one", "--out", "one"], "something already"),
+        (["extend", "text.txt", "--tokenizer", "one", "--out", "one"], "already exists"),
         (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l", "--words", "3"], "--words chooses"),
         (["extend", "--tokenizer", "one", "--out", "o", "--word-list", "l.txt"], "no such file"),
         (["extend", "text.txt", "--tokenizer", "one", "--out", "o", "--words", "0"], "--words"),

@@ -134,7 +134,7 @@ def test_a_small_vocabulary_drops_the_rarest_characters_and_counts_them(tmp_path
 
 def test_a_tokenizer_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     train_tokenizer([story(tmp_path)], tmp_path / "out", vocab_size=300)
-    with pytest.raises(InputError, match="out: there is something already"):
+    with pytest.raises(InputError, match="out: already exists and is not empty"):
         train_tokenizer([story(tmp_path)], tmp_path / "out", vocab_size=200)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["out", "story.txt"]
     assert len(list((tmp_path / "out").iterdir())) == 4

@@ -147,6 +147,14 @@ def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: P
         ({"kind": "byte_level_bpe", "cased": False}, "byte-level BPE keeps case"),
         ({"kind": "unigram", "normalizer": "google"}, "the google reading is of BERT's normaliser"),
         ({"max_ram": 1_000_000}, "leave no room for words"),
+        (
+            {"kind": "byte-level-bpe"},
+            r"no kind of tokenizer called 'byte-level-bpe'\ndid you mean 'byte_level_bpe'",
+        ),
+        ({"kind": "gpt"}, "known are wordpiece, byte_level_bpe, unigram"),
+        ({"vocab_size": 10**18}, "setting 'vocab_size'.*less than or equal to 10000000"),
+        ({"vocab_size": 0}, "setting 'vocab_size'.*greater than or equal to 1"),
+        ({"min_frequency": 10**30}, "setting 'min_frequency'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:

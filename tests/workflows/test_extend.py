@@ -410,7 +410,7 @@ def test_bad_calls(tmp_path: Path) -> None:
     fails("either a tokenizer or a model", tokenizer=tmp_path / "t", model=tmp_path / "t")
     fails("no file to propose", files=(), tokenizer=tmp_path / "t")
     fails("no word to add", tokenizer=tmp_path / "t", choice=Choice(min_frequency=100))
-    fails("something already", out=tmp_path / "t", tokenizer=tmp_path / "t")
+    fails("already exists", out=tmp_path / "t", tokenizer=tmp_path / "t")
     fails("no such file", files=[tmp_path / "none.txt"], tokenizer=tmp_path / "t")
     fails("no such folder", tokenizer=tmp_path / "nowhere" / "x")
     fails("neither a run nor a model", model=tmp_path / "t")

@@ -1,11 +1,11 @@
-"""Unigram pieces from counted words, by SentencePiece's trainer (Kudo 2018): a spiece.model of ALBERT's layout.
+"""Unigram pieces from counted words, by SentencePiece's trainer (Kudo 2018): a spiece.model as ALBERT's is.
 
-Measured against the 409 lines of our own that it replaced, 8,000 pieces of 20 MB of English and of 8 MB of Chinese:
-four times as long (24 s against 6, 27 against 7), 0.2 % and 4 % fewer tokens, more memory and less (475 MB against
-264, 213 against 266); of 1 MB of English 2 % more tokens, for it tries only what repeats within the distinct words,
-so in small texts a word such as `from` may not become a piece. 1.4 MB to download. The model is the same in every
-process as long as the number of threads, over which sums are parted, is: so that is fixed. (The tokenizers
-library's trainer breaks ties by hash maps: its vocabularies differ from process to process.)
+Measured against the 409 lines of our own that it replaced, 8,000 pieces of 20 MB of English and of 8 MB of
+Chinese: four times as long (24 s against 6, 27 against 7), 0.2 % and 4 % fewer tokens, more memory and less
+(475 MB against 264, 213 against 266); of 1 MB of English 2 % more tokens, for it tries only what repeats within
+the distinct words, so in small texts a word such as `from` may not become a piece. 1.4 MB to download. The
+model is the same in every process as long as the number of threads, over which sums are parted, is: so that is
+fixed. (The tokenizers library's trainer breaks ties by hash maps: its vocabularies differ from run to run.)
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def extend_tokenizer(
     files without a word to add, a bad word list (with its line), and what `read_documents` raises.
     """
     place = Path(out) if out is not None else None
-    if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(f"{place}: there is something already", "name another --out, or remove it")
+    if place is not None:
+        disk.refuse_filled(place)
     old, folder = _opened(tokenizer, model)
     found = _words(files, old, choice, word_list, reading, progress)
     grown = _grown(old, found.words)
