@@ -88,7 +88,7 @@ def _requirements(name: str) -> list[str]:
         lines = distribution(name).requires or []
     except PackageNotFoundError:
         return []
-    needed = []
+    needed: list[str] = []
     for line in lines:
         # Other conditions than extras do not matter: what they rule out is not installed. What the installers of
         # old took for a requirement and the standard does not, is left out.
