@@ -1,11 +1,17 @@
-"""What a terminal shows: tables, progress, notes, JSON. Results go to stdout, everything else to stderr."""
+"""What a terminal shows: tables, progress, notes, JSON. Results go to stdout, everything else to stderr.
+
+Labels, file names and texts are other people's: what would act on a terminal is shown as the escape that a
+programmer would write (`visible`), in all that goes out here.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +19,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+# Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
+# Python reads bytes of a file name that are not UTF-8.
+_ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
 
 
@@ -26,19 +35,37 @@ def _console(stderr: bool) -> Console:
     )
 
 
+def visible(text: str, *, one_line: bool = False) -> str:
+    """A text whose characters do nothing but be seen; line ends and tabs stay, unless it is to be one line."""
+    kept = "" if one_line else "\n\t"
+    return _ACTING.sub(lambda found: found[0] if found[0] in kept else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code < 0xDD00:  # a byte that is not UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
 def note(text: str) -> None:
-    """A line about the work, for people: to stderr."""
-    _console(stderr=True).print(text, markup=False)
+    """A line about the work, for people: to stderr. Where nobody can hear it any more, the work goes on."""
+    with suppress(OSError):
+        _console(stderr=True).print(visible(text), markup=False)
 
 
 def result(text: str) -> None:
     """A line of the result: to stdout."""
-    _console(stderr=False).print(text, markup=False)
+    _console(stderr=False).print(visible(text), markup=False)
 
 
 def result_text(text: Text) -> None:
     """A paragraph of the result with styles, which show on a terminal alone: to stdout."""
-    _console(stderr=False).print(text)
+    console = _console(stderr=False)
+    shown = Text()
+    for segment in text.render(console):
+        shown.append(visible(segment.text), segment.style)
+    console.print(shown)
 
 
 def has_colours() -> bool:
@@ -48,17 +75,26 @@ def has_colours() -> bool:
 
 
 def result_json(document: Any) -> None:
-    """Exactly one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+    """Exactly one JSON document on stdout, in one line; what would act on a terminal is escaped as JSON has it."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    line = json.dumps(document, ensure_ascii=not unicode, allow_nan=False)
+    sys.stdout.write(_ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; numbers are set right."""
-    kept = [[str(cell) for cell in row] for row in rows]
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    kept = [[visible(str(cell), one_line=True) for cell in row] for row in rows]
+    table = Table(
+        title=visible(title, one_line=True) or None,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+    )
     for i, column in enumerate(columns):
         numeric = bool(kept) and all(_is_number(row[i]) for row in kept)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            visible(column, one_line=True), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in kept:
         table.add_row(*row)
     _console(stderr=False).print(table, markup=False)
@@ -89,16 +125,16 @@ class Bar:
     """
 
     def __init__(self, title: str, total: float | None) -> None:
-        self._title, self._total = title, total
+        self._title, self._total = visible(title, one_line=True), total
         self._begin = self._told = time.monotonic()
         self._progress: Progress | None = None
         console = _console(stderr=True)
         if console.is_terminal:
             self._progress = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20),
                 TaskProgressColumn(),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.fields[text]}", markup=False),
                 TimeRemainingColumn(compact=True),
                 console=console,
                 transient=True,
@@ -112,10 +148,12 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         if self._progress:
-            self._progress.stop()
+            with suppress(OSError):  # the terminal was closed
+                self._progress.stop()
 
     def advance_to(self, done: float, text: str = "") -> None:
         """`done` of the total units are done; `text` says something about them."""
+        text = visible(text, one_line=True)
         if self._progress:
             self._progress.update(self._task, completed=done, text=text)
             return

@@ -2,7 +2,7 @@
 
 Everything is made in a hidden folder beside its place, with a name that nobody can guess, and is on the disk
 before it gets its own name. The writer holds an advisory lock on the hidden folder, which the kernel releases
-when the writer is killed: the next writer of the same place tells by it what was left behind, and removes that.
+when the writer is killed: the next writer in the same place tells by it what was left behind, and removes that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertsmith.errors import InputError
 
+_HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
 _LONGEST = 48  # characters of a place's name in its hidden folder's: file systems allow 255 bytes
 
 
@@ -87,17 +88,24 @@ def finish_folder(folder: Path, place: Path) -> None:
     synchronise(place.parent)
 
 
-def refuse_filled(out: Path) -> None:
-    """InputError where a new folder cannot become `out`: it holds something, is a file, or cannot be replaced."""
+def refuse_filled(out: Path, *, in_place: bool = False) -> None:
+    """InputError where a new folder cannot become `out`: it holds something, is a file, or cannot be replaced.
+
+    in_place: the folder is not replaced, but written into as it is.
+    """
     place = _real(out)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
         raise InputError(f"{out}: already exists and is not empty", "name another --out, or remove it")
-    if place.is_dir() and (place == Path.cwd() or place.is_mount()):
+    if not in_place and place.is_dir() and (place == Path.cwd() or place.is_mount()):
         raise InputError(
             f"{out}: this folder is in use (as the current folder or a mount point) and cannot be replaced",
             f"name a folder inside it: {out / 'result'}",
         )
-    above = next(folder for folder in place.parents if os.path.lexists(folder))
+    _refuse_unwritable(out, [place, *place.parents] if in_place else place.parents)
+
+
+def _refuse_unwritable(out: Path, around: Iterable[Path]) -> None:
+    above = next(folder for folder in around if os.path.lexists(folder))
     if not above.is_dir():
         raise InputError(f"{out}: {above} is a file, not a folder", "name another --out")
     if not os.access(above, os.W_OK | os.X_OK):
@@ -112,7 +120,10 @@ def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]
     no file. A folder that was made here and is still empty is removed. Raises InputError, which names `shown`
     or the folder, where another process holds it. Where the file system has no locks, nothing is held.
     """
+    if folder.name.startswith(".") and folder.is_symlink():  # planted: nobody links a hidden name
+        raise InputError(f"{folder}: is a symbolic link, which is not followed", "remove it")
     place = _real(folder)
+    _refuse_unwritable(shown or folder, [place, *place.parents])
     made = not place.exists()
     while True:
         place.mkdir(parents=True, exist_ok=True)
@@ -134,9 +145,9 @@ def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]
         os.close(handle)
 
 
-def sweep(folder: Path, is_leftover: Callable[[str], object]) -> None:
-    """Remove the hidden folders of killed writers: those in `folder` with such a name that nobody holds."""
-    for path in [Path(entry.path) for entry in os.scandir(folder) if is_leftover(entry.name)]:
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left in `folder`: the hidden folders that nobody holds any more."""
+    for path in [Path(entry.path) for entry in os.scandir(folder) if _HIDDEN.fullmatch(entry.name)]:
         with suppress(OSError):  # a link, another's, just removed, or on a file system without locks
             handle = _open_folder(path)
             try:
@@ -144,6 +155,13 @@ def sweep(folder: Path, is_leftover: Callable[[str], object]) -> None:
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, out of sight first: what a kill leaves of it has a name that the next writer sweeps."""
+    away = _hidden(folder)
+    folder.rename(away)
+    shutil.rmtree(away)
 
 
 def synchronise(path: Path) -> None:
@@ -170,10 +188,9 @@ def is_full(error: BaseException) -> bool:
 def _beside(place: Path) -> Iterator[Path]:
     """A fresh folder beside `place`, held by this process; removed at the end where it is still there."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    stem = f".{place.name[:_LONGEST]}."
-    sweep(place.parent, re.compile(re.escape(stem) + r"[0-9a-f]{16}\.part").fullmatch)
+    sweep(place.parent)
     while True:
-        folder = place.with_name(f"{stem}{secrets.token_hex(8)}.part")
+        folder = _hidden(place)
         folder.mkdir()  # takes nothing that exists, and follows no link
         with suppress(FileNotFoundError):  # swept by another writer before it was held
             handle = _open_folder(folder)
@@ -185,6 +202,11 @@ def _beside(place: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
+
+
+def _hidden(place: Path) -> Path:
+    """A name beside `place` that nobody can guess, matched by `_HIDDEN`."""
+    return place.with_name(f".{place.name[:_LONGEST]}.{secrets.token_hex(8)}.part")
 
 
 def _settle(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What a user may set: the base that every room's settings build on, YAML recipes and `--set key=value`.
 
-Every setting has a default, a range and a one-line description (pydantic's `Field`); an unknown name is an
-error that names the nearest known one.
+Every setting has a default, a range and a one-line description (pydantic's `Field`), and says with `MAY_CHANGE`
+whether a run may go on with another value; an unknown name is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,7 +19,16 @@ from pydantic.fields import FieldInfo
 from bertsmith.errors import InputError
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
-_NUMBERS = re.compile(r"\(?\s*[-+.\deE]+(?:\s*,\s*[-+.\deE]+)+\s*\)?")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBERS = re.compile(rf"\(?\s*{_NUMBER}(?:\s*,\s*{_NUMBER})+\s*\)?", re.ASCII)
+_LARGEST_FILE = 2**20  # bytes of a recipe
+_MOST_NODES, _DEEPEST = 10_000, 50  # of one YAML document, with each alias counted as what it stands for
+_TOO_DEEP, _TOO_MANY = "nested too deeply", "too many values"
+_LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
+_LONGEST_SHOWN = 60  # characters of a value in a message
+
+# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. No number of a run depends on it.
+MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
 
 
 class Settings(BaseModel):
@@ -44,9 +53,15 @@ class Settings(BaseModel):
                 yield f"{prefix}{name}", field
 
     @classmethod
+    def may_change(cls) -> frozenset[str]:
+        """The dotted names of the settings that a run may go on with another value of (`MAY_CHANGE`)."""
+        return frozenset(name for name, field in cls.names() if may_change(field))
+
+    @classmethod
     def of(cls, values: Mapping[str, Any], place: str) -> Self:
         """Settings from nested values; a fault is an `InputError` that begins with `place`."""
         _refuse_unknown(cls, values, "", place)
+        _refuse_huge(values, "", place)
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -55,7 +70,7 @@ class Settings(BaseModel):
             said = first["msg"].removeprefix("Value error, ")
             raise InputError(
                 f"{place}: setting '{name}': {said[0].lower()}{said[1:]}"
-                + (f" (got {first['input']!r})" if not isinstance(first["input"], dict) else ""),
+                + (f" (got {_cut(repr(first['input']))})" if not isinstance(first["input"], dict) else ""),
                 f"'{name}' means: {meaning}" if (meaning := describe(cls, name)) else None,
             ) from None
 
@@ -66,14 +81,16 @@ class Settings(BaseModel):
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise InputError(
-                    f"--set {assignment}: there is no '='", "write it as --set train.max_steps=500"
+                    f"--set {_cut(assignment)}: there is no '='", "write it as --set train.max_steps=500"
                 )
             group = values
             *path, last = key.strip().split(".")
             for part in path:
                 group = group.setdefault(part, {})
                 if not isinstance(group, dict):
-                    raise InputError(f"--set {assignment}: '{part}' is a setting, not a group of settings")
+                    raise InputError(
+                        f"--set {_cut(assignment)}: '{part}' is a setting, not a group of settings"
+                    )
             group[last] = _scalar(text, assignment)
         return type(self).of(values, "--set")
 
@@ -87,23 +104,89 @@ class Settings(BaseModel):
         return cls.of(read_yaml(path), str(path))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML of mappings, lists, text, numbers, true, false and null; a date is text.
+
+    Depth and size are bounded, and an alias counts as all that it stands for: a few lines of aliases of aliases
+    would else become more than any memory holds.
+    """
+
+    yaml_constructors: ClassVar[dict[Any, Any]] = {
+        tag: build
+        for tag, build in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
+    }
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's way to say it
+        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark: Any = event.start_mark
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._sizes[id(node)] = 1 + sum(self._sizes[id(child)] for child in _children(node))
+        elif id(node) not in self._sizes:  # an alias of what it is in
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
+        if self._sizes[id(node)] > _MOST_NODES:
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=mark)
+        return node
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _parsed(text: str) -> Any:
+    """YAML's value of a text. Raises yaml.YAMLError, and no other error whatever the text."""
+    try:
+        return _Loader(text).get_single_data()
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise yaml.YAMLError(str(error)) from None  # of tags that do not fit, and of numbers without end
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML file that holds one mapping; faults are `InputError`s with file and line."""
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if Path(path).stat().st_size > _LARGEST_FILE:
+            raise InputError(f"{path}: is larger than any recipe", "name a recipe, as those in recipes/")
+        values = _parsed(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8", "save the recipe as UTF-8") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: this is not YAML", "compare it with a recipe in recipes/") from None
+        said = f" ({problem})" if problem in (_TOO_DEEP, _TOO_MANY) else ""
+        raise InputError(
+            f"{path}{line}: this is not YAML{said}", "compare it with a recipe in recipes/"
+        ) from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise InputError(f"{path}: a recipe is a mapping of settings, not {type(values).__name__}")
     return values
+
+
+def may_change(field: FieldInfo) -> bool:
+    """Whether a field is marked with `MAY_CHANGE`."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("may_change_on_resume"))
 
 
 def describe(cls: type[Settings], name: str) -> str:
@@ -117,10 +200,10 @@ def _is_group(field: FieldInfo) -> bool:
 
 def _scalar(text: str, assignment: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        value = _parsed(text)
     except yaml.YAMLError:
         raise InputError(
-            f"--set {assignment}: the value is not YAML", "quote it: --set 'key=\"value\"'"
+            f"--set {_cut(assignment)}: the value is not YAML", "quote it: --set 'key=\"value\"'"
         ) from None
     if text.strip() == "none":  # as --help shows it; a column of this name is quoted
         return None
@@ -137,10 +220,27 @@ def _refuse_unknown(cls: type[Settings], values: Mapping[str, Any], prefix: str,
         if field is None:
             known = [name for name, _ in cls.names(prefix)]
             full = f"{prefix}{key}"
-            near = difflib.get_close_matches(full, known, n=1, cutoff=0.5) or [
+            near = difflib.get_close_matches(full[:100], known, n=1, cutoff=0.5) or [
                 name for name in known if name.rpartition(".")[2] == str(key)
             ]
             hint = f"did you mean '{near[0]}'?" if near else "known here: " + ", ".join(known)
-            raise InputError(f"{place}: there is no setting '{full}'", hint)
+            raise InputError(f"{place}: there is no setting '{full[:100]}'", hint)
         if _is_group(field) and isinstance(value, Mapping):
             _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place)  # type: ignore[arg-type]
+
+
+def _refuse_huge(value: Any, name: str, place: str) -> None:
+    """InputError for a whole number that nothing here can count to."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _refuse_huge(inner, f"{name}.{key}" if name else str(key), place)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_huge(inner, name, place)
+    elif isinstance(value, int) and abs(value) >= _LARGEST_INT:
+        raise InputError(f"{place}: setting '{name}': the number is too large", "give one below 2^63")
+
+
+def _cut(text: str) -> str:
+    """What somebody wrote, as a message shows it."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"

@@ -14,8 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertsmith import disk
 from bertsmith.artifacts import folder as folders
-from bertsmith.artifacts.folder import locate, read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -87,13 +89,13 @@ def test_replacing_leaves_the_new_whole_one(tmp_path: Path, monkeypatch: pytest.
     before = (path / "model.safetensors").read_bytes()
     written(path, seed=2)
     assert (path / "model.safetensors").read_bytes() != before
-    monkeypatch.setattr(folders.ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
+    monkeypatch.setattr(disk.ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
     written(path, seed=1)
     assert (path / "model.safetensors").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("step", ["save_file", "_exchange", "disk.synchronise", "disk.digest"])
+@pytest.mark.parametrize("step", ["save_file", "disk._exchange", "disk.synchronise", "disk.digest"])
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     path = written(tmp_path / "m", seed=1)
     before = (path / "model.safetensors").read_bytes()
@@ -168,11 +170,12 @@ def rewrite(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "roberta"}, "model of type 'roberta'"),
+        ({"model_type": "xlnet"}, "model of type 'xlnet'"),
+        ({"model_type": "roberta"}, "'model_type' is 'roberta', and 'architectures' names BertModel"),
         ({"hidden_size": 10**9}, "hidden_size"),
         ({"vocab_size": 4_000_000, "hidden_size": 16_384}, "the limit is"),
         ({"hidden_size": "eight"}, "hidden_size"),
-        ({"num_hidden_layers": True}, "'num_hidden_layers' is not a number"),
+        ({"num_hidden_layers": True}, "'num_hidden_layers' should be a valid integer"),
         ({"num_hidden_layers": 1}, "unexpected tensors"),
         ({"num_hidden_layers": 3}, r"missing tensors 'bert\.encoder\.layer\.2"),
         ({"hidden_size": 6, "num_attention_heads": 1}, "should be"),

@@ -7,17 +7,22 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import tiny_run
+from bertsmith import machine
 from bertsmith.cli.main import main
+from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
@@ -472,3 +477,124 @@ def test_columns_by_number_and_odd_names(call: Call, world: Path, tmp_path: Path
     odd = finetune(world, tmp_path / "b", tmp_path / "odd.csv", None, "--dev-share", "0.3", "--text-column", "1e5",
                    "--label-column", "none")  # fmt: skip
     assert call(*odd).code == 0
+
+
+# --- signals, closed streams, names and memory ---------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_any_work(
+    call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 10**5)
+    before = (world / "moods" / "settings.yaml").read_bytes()
+    refused(call(*pretrain(world, tmp_path / "run")), 2, "million parameters", "may be used here")
+    tuning = finetune(world, tmp_path / "tuned", world / "train.csv", world / "dev.csv")
+    refused(call(*tuning), 2, "million parameters", "may be used here")
+    assert list(tmp_path.iterdir()) == []
+    assert (world / "moods" / "settings.yaml").read_bytes() == before
+
+
+def test_torchs_own_lack_of_memory_is_one_sentence(
+    call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_weights(*_: Any) -> None:
+        torch.empty(2**50, dtype=torch.float64)
+
+    monkeypatch.setattr("bertsmith.workflows.pretrain.first_weights", first_weights)
+    refused(call(*pretrain(world, tmp_path / "run")), 1, "there is not enough memory")
+
+
+def test_a_hang_up_saves_as_a_termination_does(world: Path, tmp_path: Path) -> None:
+    """… and does not where the process was started with it ignored, as nohup does."""
+    for ignored in (False, True):
+        run = tmp_path / f"run-{ignored}"
+        arguments = [*pretrain(world, run)]
+        settings = ["--set", "train.max_steps=300", "--set", "train.checkpoint_every=100000"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bertsmith", *map(str, arguments), *settings],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda how=ignored: signal.signal(
+                signal.SIGHUP, signal.SIG_IGN if how else signal.SIG_DFL
+            ),
+        )
+        log, give_up = run / "log.jsonl", time.monotonic() + 60
+        while process.poll() is None and not (log.is_file() and log.stat().st_size):
+            assert time.monotonic() < give_up
+            time.sleep(0.005)
+        process.send_signal(signal.SIGHUP)
+        _, told = process.communicate(timeout=120)
+        assert "Traceback" not in told
+        assert process.returncode == (0 if ignored else 129), told
+        newest = checkpoint.newest_name(run / "checkpoints")
+        assert newest is not None
+        assert (newest == "step-300") == ignored
+        assert ("--resume" in told) == (not ignored)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "> /dev/full"])
+@pytest.mark.parametrize("verb", ["info", "predict", "prepare", "nonsense"])
+def test_closed_or_full_streams_make_no_traceback(
+    world: Path, tmp_path: Path, closed: str, verb: str
+) -> None:
+    arguments = {
+        "info": ["info", str(world / "bert")],
+        "predict": ["predict", str(world / "moods")],
+        "prepare": ["data", "prepare", str(world / "corpus.txt"), "--tokenizer", str(world / "tokenizer"),
+                    "--out", str(tmp_path / "out"), "--json"],
+        "nonsense": ["nonsense"],
+    }[verb]  # fmt: skip
+    line = f'"$@" {closed}' + ("" if "<" in closed else " < /dev/null")
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable, "-m", "bertsmith", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert done.returncode in (0, 1, 2)
+    if verb == "prepare" and "full" not in closed:
+        Shards.open(tmp_path / "out").verify()
+    if "full" in closed and verb in ("info", "prepare"):
+        assert done.returncode == 1
+        assert "the disk is full" in done.stderr
+
+
+def test_characters_of_others_do_nothing_on_the_terminal(call: Call, world: Path, tmp_path: Path) -> None:
+    labels = [("kaba", "joy\x1b[31m"), ("lode", "fe\x9bar")]
+    rows = tiny_run.table(tmp_path / "a\x1b]0;b\x07.csv", labels * 6)
+    made = call(*finetune(world, tmp_path / "moods", rows, rows))
+    assert made.code == 0, made.told
+    for result in (
+        call("evaluate", tmp_path / "moods", rows),
+        call("predict", tmp_path / "moods", "kaba"),
+        call("predict", tmp_path / "moods", "--file", tmp_path / "none\x1b[2J.csv"),
+        call("info", tmp_path / "no\x1b[2Jne"),
+        call("--wrong\x1b[2J"),
+        call("pretrain", "--data", world / "shards", "--out", tmp_path / "x", "--set", "a\x1b[2J=1"),
+    ):
+        assert not set(result.out + result.told) & set("\x1b\x9b\x07"), result
+
+
+def test_a_file_name_that_is_not_utf_8_is_shown_and_never_a_traceback(
+    call: Call, world: Path, tmp_path: Path
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    missing = call("data", "prepare", odd, "--tokenizer", world / "tokenizer", "--out", tmp_path / "out")
+    refused(missing, 2, r"caf\xe9")
+    refused(call("info", odd), 2, r"caf\xe9")
+    rows = shutil.copy(world / "train.csv", f"{odd}.csv")
+    for result in (
+        call("data", "prepare", shutil.copy(world / "corpus.txt", f"{odd}.txt"), "--tokenizer",
+             world / "tokenizer", "--out", tmp_path / "out"),
+        call(*finetune(world, tmp_path / "moods", Path(rows), Path(rows))),
+        call(*pretrain(world, odd)),
+        call("tokenizer", "train", world / "corpus.txt", "--out", f"{odd}-t", "--vocab-size", 60),
+        call("evaluate", world / "moods", rows),
+        call("evaluate", world / "moods", rows, "--json"),
+    ):  # fmt: skip
+        assert result.code in (0, 2), result.told
+        assert "\udce9" not in result.out + result.told

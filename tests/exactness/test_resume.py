@@ -333,14 +333,28 @@ def test_fine_tuning_resumes_only_on_the_same_files(base: Path, files: Path, tmp
     tune(base, files, tmp_path / "run", resume=True)  # the same rows in another place
 
 
-def test_damaged_best_weights_are_noticed(base: Path, files: Path, tmp_path: Path) -> None:
-    tune(base, files, tmp_path / "run")
-    best = tmp_path / "run" / "checkpoints" / "best.safetensors"
+@pytest.mark.parametrize("every", [2, 4])
+def test_damaged_best_weights_are_noticed_before_the_remaining_training(
+    base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path, every: int
+) -> None:
+    """The first evaluation is after step 4: a checkpoint of step 2 needs no best weights, and is gone on from."""
+    run, setting = tmp_path / "run", f"train.checkpoint_every={every}"
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, 4, saved=True)
+        with pytest.raises(Killed):
+            tune(base, files, run, setting)
+    (best,) = (run / "checkpoints").glob("best-*.safetensors")
     raw = bytearray(best.read_bytes())
     raw[-1] ^= 1
     best.write_bytes(raw)
-    with pytest.raises(InputError, match=r"best\.safetensors"):
-        tune(base, files, tmp_path / "run", resume=True)
+    if every == 2:
+        tune(base, files, run, setting, resume=True)
+        assert_same(run, straight_tuned[0])
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, 5, saved=False)  # it does not get there
+        with pytest.raises(InputError, match=r"best-4\.safetensors"):
+            tune(base, files, run, setting, resume=True)
 
 
 # --- signals, through the real command line -----------------------------------------------------------------
@@ -403,14 +417,15 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
     """The signal falls into each place between two calls of one step; what the message names is on disk."""
     from bertsmith.training import loop
 
-    evaluated = loop._keep_best
+    evaluated = loop._Running._evaluate_when_due
 
-    def late_signal(*arguments: Any) -> None:
-        evaluated(*arguments)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def late_signal(running: Any, ends: bool) -> None:
+        evaluated(running, ends)
+        if running.progress.step % 3 == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_keep_best", late_signal)
+        patch.setattr(loop._Running, "_evaluate_when_due", late_signal)
         with pytest.raises(Stopped) as stopped:
             tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

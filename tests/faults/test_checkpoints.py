@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import tiny_run
+from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
@@ -30,6 +31,20 @@ NAMES = (
 )
 
 
+STATE: dict[str, Any] = {
+    "fingerprint": "f",
+    "log_bytes": 7,
+    "phase": 0,
+    "position": {"epoch": 0, "instance": 8},
+    "tokens": 100,
+    "seconds": 1.5,
+    "best": None,
+    "best_step": None,
+    "best_sha256": None,
+    "evaluation": {"mlm_loss": 2},
+}
+
+
 def made(step: int) -> Checkpoint:
     values = torch.arange(6.0) + step
     tensors = {
@@ -37,7 +52,7 @@ def made(step: int) -> Checkpoint:
         "optimizer": {"w/exp_avg": -values},
         "generator": {"state": values.byte()},
     }
-    return Checkpoint(step, tensors, {"step": step, "log_bytes": 7})
+    return Checkpoint(step, tensors, STATE | {"step": step})
 
 
 def loaded(folder: Path) -> tuple[int | None, list[str]]:
@@ -55,6 +70,7 @@ PLACES: list[tuple[Any, str]] = [
     (os, "fsync"),
     (os, "rename"),
     (os, "replace"),
+    (os, "chmod"),
     (os, "open"),
     (Path, "mkdir"),
     (Path, "write_text"),
@@ -69,13 +85,20 @@ PLACES: list[tuple[Any, str]] = [
 def failing(at: int, error: Callable[[], BaseException]) -> Iterator[list[str]]:
     """The system's call number `at` (from 0, over all kinds) fails, once; yields the names of the calls made."""
     calls: list[str] = []
+    forgiving: list[bool] = []  # inside a removal whose errors are nobody's business
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in PLACES:
             real = getattr(owner, name)
 
             def call(*args: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:
-                if _name == "rmtree" and more.get("ignore_errors"):
+                if forgiving:
                     return _real(*args, **more)
+                if _name == "rmtree" and more.get("ignore_errors"):
+                    forgiving.append(True)
+                    try:
+                        return _real(*args, **more)
+                    finally:
+                        forgiving.clear()
                 calls.append(_name)
                 if len(calls) - 1 == at:
                     raise error()
@@ -110,19 +133,25 @@ def test_a_fault_at_every_call_leaves_the_old_or_the_new(
     tmp_path: Path, error: Callable[[], BaseException]
 ) -> None:
     calls = calls_of_a_save(tmp_path / "counted")
-    assert {"fsync", "rename", "mkdir", "write_text", "save_file", "rmtree"} <= set(calls)
+    assert {"fsync", "rename", "replace", "mkdir", "write_text", "save_file", "rmtree"} <= set(calls)
     assert len(calls) > 15
     for at, name in enumerate(calls):
         folder = tmp_path / f"at-{at}"
         for step in (1, 2):
             save(folder, made(step), keep=2)
-        with failing(at, error), pytest.raises((MachineError, Killed)) as stopped:
-            save(folder, made(3), keep=2)
-        if error is not Killed:
-            assert isinstance(stopped.value, MachineError), (at, name)
-            assert stopped.value.exit_code == 1
-            assert "\n" not in stopped.value.sentence
-            assert str(folder) in stopped.value.sentence
+        stopped: BaseException | None = None
+        try:
+            with failing(at, error):
+                save(folder, made(3), keep=2)
+        except (MachineError, Killed) as caught:
+            stopped = caught
+        assert isinstance(stopped, Killed) == (error is Killed)
+        if isinstance(stopped, MachineError):
+            assert stopped.exit_code == 1
+            assert "\n" not in stopped.sentence
+            assert str(folder) in stopped.sentence
+        if stopped is None:  # only looking at what may be pruned may fail unsaid; then nothing is pruned
+            assert loaded(folder) == (3, []), (at, name)
         # Every step-N that is there is whole, and the newest of them is loaded without a word.
         for step in steps(folder):
             assert checkpoint._fault(folder / f"step-{step}") is None, (at, name)
@@ -352,3 +381,194 @@ def test_a_full_disk_in_the_middle_of_a_run(
     assert (run / "log.jsonl").read_bytes() == (tmp_path / "straight" / "log.jsonl").read_bytes()
     weights = "model/model.safetensors"
     assert (run / weights).read_bytes() == (tmp_path / "straight" / weights).read_bytes()
+
+
+# --- signed anew, by somebody else --------------------------------------------------------------------------
+
+
+def signed(folder: Path, manifest: dict[str, Any] | None = None) -> None:
+    """Write the manifest that fits the files as they are now, with what is given in place of its own."""
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": disk.digest(file)}
+        for file in folder.iterdir()
+        if file.name != "manifest.json"
+    }
+    whole = {"step": int(folder.name.removeprefix("step-")), "files": files} | (manifest or {})
+    (folder / "manifest.json").write_text(json.dumps(whole))
+
+
+BENT: list[tuple[str, Any]] = [
+    *[(name, None) for name in made(2).state],  # missing
+    ("log_bytes", "7"),
+    ("log_bytes", -1),
+    ("log_bytes", 10**30),
+    ("step", 3),
+    ("step", True),
+    ("position", [0, 1]),
+    ("position", {"epoch": 0}),
+    ("tokens", 1.5),
+    ("seconds", float("nan")),
+    ("evaluation", {"accuracy": "high"}),
+    ("best_step", 2),
+    ("fingerprint", 7),
+    ("unknown", 1),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BENT, ids=[f"{key}={value}"[:30] for key, value in BENT])
+def test_a_bent_state_with_a_fitting_manifest_falls_back_to_the_older(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    for step in (1, 2):
+        save(tmp_path, made(step), keep=2)
+    state = {k: v for k, v in made(2).state.items() if k != key} | ({} if value is None else {key: value})
+    (tmp_path / "step-2" / "state.json").write_text(json.dumps(state))
+    signed(tmp_path / "step-2")
+    step, told = loaded(tmp_path)
+    assert step == 1
+    assert "step-2/state.json: the state is damaged" in told[0]
+    assert "step-1" in told[1]
+    shutil.rmtree(tmp_path / "step-1")
+    with pytest.raises(InputError, match="the state is damaged"):
+        loaded(tmp_path)
+
+
+def test_a_state_that_is_no_object_or_nested_without_end_falls_back(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, made(step), keep=2)
+    for text in ("", "[]", "7", "[" * 100_000, '{"a":' * 100_000, "\udcff"):
+        (tmp_path / "step-2" / "state.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        signed(tmp_path / "step-2")
+        assert loaded(tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/b.json", "..", "", "x.py"])
+def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, name: str) -> None:
+    for step in (1, 2):
+        save(tmp_path, made(step), keep=2)
+    outside = tmp_path / "outside.safetensors"
+    shutil.copy(tmp_path / "step-1" / "weights.safetensors", outside)
+    signed(tmp_path / "step-2")
+    files = json.loads((tmp_path / "step-2" / "manifest.json").read_text())["files"]
+    files[name] = {"bytes": outside.stat().st_size, "sha256": disk.digest(outside)}
+    signed(tmp_path / "step-2", {"files": files})
+    step, told = loaded(tmp_path)
+    assert step == 1
+    assert "the manifest is damaged" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("weights", {"w": torch.ones(5)}),
+        ("weights", {"w": torch.ones(6, dtype=torch.float64)}),
+        ("weights", {}),
+        ("weights", {"v": torch.ones(6)}),
+        ("optimizer", {"w/exp_avg": torch.ones(6)}),
+        ("optimizer", {"v/exp_avg": torch.ones(6)}),
+        ("optimizer", {"w/exp_avg": torch.ones(5)}),
+        ("generator", {"state": torch.ones(6)}),
+        ("generator", {}),
+        ("generator", None),
+    ],
+)
+def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
+    tmp_path: Path, name: str, tensors: dict[str, torch.Tensor] | None
+) -> None:
+    moments = {f"w/{part}": torch.ones(6) for part in ("exp_avg", "exp_avg_sq")}
+    moments["w/step"] = torch.tensor(1.0)
+    for step in (1, 2):
+        good = made(step)
+        save(tmp_path, Checkpoint(step, {**good.tensors, "optimizer": moments}, good.state), keep=2)
+    parts = {"w": torch.ones(6)}
+    expected = checkpoint.Expected(
+        "f", {"weights": parts, "optimizer": parts, "generator": {"state": torch.ones(6).byte()}}
+    )
+    told: list[str] = []
+    assert load_newest(tmp_path, told.append, expected).step == 2  # type: ignore[union-attr]
+    file = tmp_path / "step-2" / f"{name}.safetensors"
+    if tensors is None:
+        file.write_bytes(b"\0" * 64)
+    else:
+        checkpoint.save_file(tensors, file)
+    signed(tmp_path / "step-2")
+    found = load_newest(tmp_path, told.append, expected)
+    assert found is not None
+    assert found.step == 1
+    assert f"{name}.safetensors" in told[0]
+    with pytest.raises(InputError, match="other settings or data"):
+        load_newest(tmp_path, told.append, checkpoint.Expected("another", expected.tensors))
+
+
+# --- what killed writers leave, and numbers that are not finite ----------------------------------------------
+
+
+def test_what_a_killed_pruning_left_is_removed_when_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, made(1), keep=1)
+
+    removed = shutil.rmtree
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:  # the checkpoint that is pruned
+            raise Killed
+        removed(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        save(tmp_path, made(2), keep=1)
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) > 1
+    assert loaded(tmp_path) == (2, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["weights", "optimizer"])
+def test_numbers_that_are_not_finite_are_never_kept(tmp_path: Path, name: str, number: float) -> None:
+    save(tmp_path, made(1), keep=2)
+    bad = made(2)
+    next(iter(bad.tensors[name].values()))[3] = number
+    with pytest.raises(MachineError, match=f"step 2: the {name} are not finite any more") as refused:
+        save(tmp_path, bad, keep=2)
+    assert "step-1" in (refused.value.remedy or "")
+    assert loaded(tmp_path) == (1, [])
+    with pytest.raises(MachineError, match="step 2: the weights are not finite"):
+        checkpoint.save_weights(tmp_path, 2, bad.tensors[name])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_an_epsilon_that_makes_weights_nan_leaves_no_checkpoint_of_them(
+    shards: Shards, tmp_path: Path
+) -> None:
+    with pytest.raises(MachineError, match="the weights are not finite any more"):
+        tiny_run.run(
+            shards, tmp_path / "run", "train.epsilon=1e-46", "train.checkpoint_every=1", "train.max_steps=8"
+        )
+    assert steps(tmp_path / "run" / "checkpoints") == []
+
+
+def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path) -> None:
+    folder, weights = tmp_path / "checkpoints", {"w": torch.ones(3)}
+    names = []
+    for step in range(1, 6):
+        best = step - step % 2 or 1
+        sha256 = checkpoint.save_weights(folder, best, weights)
+        state = made(step).state | {"best": 0.5, "best_step": best, "best_sha256": sha256}
+        save(folder, Checkpoint(step, made(step).tensors, state), keep=2)
+        names.append(sorted(path.name.partition(".")[0] for path in folder.iterdir()))
+    assert names == [
+        ["best-1", "step-1"],
+        ["best-1", "best-2", "step-1", "step-2"],
+        ["best-2", "step-2", "step-3"],
+        ["best-2", "best-4", "step-3", "step-4"],
+        ["best-4", "step-4", "step-5"],
+    ]
+    assert torch.equal(checkpoint.load_weights(folder, 4, sha256)["w"], weights["w"])
+    save(folder, made(6), keep=2)
+    (folder / "best-4.safetensors").write_bytes(b"torn")
+    assert loaded(folder)[0] == 6  # which needs none
+    (folder / "step-6" / "state.json").unlink()
+    with pytest.raises(InputError, match=r"no older checkpoint is whole"):
+        loaded(folder)

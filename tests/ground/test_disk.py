@@ -191,6 +191,9 @@ def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> 
         (run / "log").write_text("x")
     assert [path.name for path in run.iterdir()] == ["log"]
     (run / "log").unlink()
+    (tmp_path / ".hidden").symlink_to(run)
+    with pytest.raises(InputError, match="symbolic link"), disk.locked(tmp_path / ".hidden", "run"):
+        pass
     with disk.locked(run, "run"):
         pass
     assert run.is_dir()  # it was there before

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -72,3 +75,87 @@ def test_errors_survive_being_sent_to_another_process() -> None:
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)
         assert vars(again) == vars(error)
+
+
+# --- what other people's characters may do ------------------------------------------------------------------
+
+ACTING = "a\x1b[31mb\x07\r\x9b2J\u202ec\udcff\x7f"
+SHOWN = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
+
+
+def test_what_would_act_on_a_terminal_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.text import Text
+
+    assert console.visible("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
+    assert console.visible("one\nline\t", one_line=True) == r"one\nline\t"
+    console.note(ACTING)
+    console.result(ACTING)
+    console.result_text(Text("x").append(ACTING, style="bold"))
+    console.result_table(ACTING, [ACTING], [(ACTING + "\nb",)])
+    with console.Bar(ACTING, 2) as bar:
+        bar._told -= 60
+        bar.advance_to(1, ACTING)
+    out, told = capsys.readouterr()
+    assert not set(out + told) & set("\x1b\x07\r\x9b\u202e\udcff\x7f")
+    assert out.count(SHOWN) == 4
+    assert r"xa\x1b[31mb" in out
+    assert told.count(SHOWN) == 3
+    assert SHOWN + r"\nb" in out
+
+
+def test_json_with_such_characters_is_the_same_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {ACTING: ["\u2028", "字"]}
+    console.result_json(document)
+    out, _ = capsys.readouterr()
+    assert json.loads(out) == document
+    assert not set(out[:-1]) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0x2028, 0xDCFF]))
+    assert "字" in out
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", ascii_only)
+    console.result_json(document)
+    ascii_only.seek(0)
+    assert json.loads(ascii_only.read()) == document
+
+
+def test_a_terminal_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    console.note("still there?")
+    with console.Bar("title", 2) as bar:
+        bar._told -= 60
+        bar.advance_to(1, "text")
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_is_told_with_its_sizes() -> None:
+    machine.check_memory(10**6, 16 * 10**6)
+    machine.check_memory(10**15, 0)  # nobody knows how much there is
+    with pytest.raises(
+        InputError, match=r"million parameters takes 16\.0 GB to train .*15\.0 GB may be used"
+    ):
+        machine.check_memory(10**9, 15 * 10**9)
+
+
+def test_less_memory_is_allowed_where_a_limit_says_so() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30));"
+        "from bertsmith import machine; print(machine.memory_bytes())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 2**30 < machine.memory_bytes()
+
+
+def test_every_way_of_having_no_memory_is_known() -> None:
+    with pytest.raises(RuntimeError) as torches:
+        torch.empty(2**50, dtype=torch.float64)
+    assert machine.is_out_of_memory(torches.value)
+    assert machine.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert machine.is_out_of_memory(MemoryError())
+    assert not machine.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

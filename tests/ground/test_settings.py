@@ -113,3 +113,88 @@ def test_several_numbers_are_read_as_help_shows_them(text: str) -> None:
     from bertsmith.instances.settings import DataSettings
 
     assert DataSettings().changed([f"mask_split={text}"]).mask_split == (0.5, 0.3, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("9" * 30, "the number is too large"),
+        ("9" * 400, "the number is too large"),
+        ("9" * 5000, "not YAML"),
+        ("0x" + "f" * 9000, "the number is too large"),
+        ("1e400", "finite"),
+        ("2020-13-45", "valid number"),
+        ("1,-", "valid number"),
+        ("[" * 20_000, "not YAML"),
+        ("&a [*a]", "not YAML"),
+        ("{a: &x [1, *x]}", "not YAML"),
+        ("!!float abc", "not YAML"),
+        ("!!bool maybe", "not YAML"),
+        ("!!timestamp x", "not YAML"),
+        ("!!binary aGk=", "not YAML"),
+        ("[" + "[1]," * 8_000 + "1]", "not YAML"),
+    ],
+)
+def test_any_value_that_is_none_is_one_short_sentence(value: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        Outer().changed([f"inner.rate={value}"])
+    assert refused.value.sentence.startswith("--set")
+    assert len(refused.value.sentence) < 250
+
+
+def test_a_date_is_text_and_not_a_date() -> None:
+    assert Outer().changed(["inner.name=2020-01-01"]).inner.name == "2020-01-01"
+
+
+BOMB = "\n".join(
+    ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    + [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+)
+MERGES = "\n".join(
+    ["a: &a {x: 1, y: 2}"]
+    + [f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "too many values"),
+        (MERGES, "too many values"),
+        ("a: " + "[" * 5_000, "nested too deeply"),
+        ("a: " + "{b: " * 5_000, "nested too deeply"),
+        ("- " * 5_000, "nested too deeply"),
+        ("x: 1\n" * 300_000, "larger than any recipe"),
+        ("inner: !!python/object/apply:os.system [id]", "not YAML"),
+    ],
+)
+def test_a_recipe_that_would_become_more_than_memory_holds_is_refused_at_once(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(text)
+    with pytest.raises(InputError, match=words) as refused:
+        read_yaml(recipe)
+    assert refused.value.sentence.startswith(f"{recipe}")
+
+
+def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("inner: &a {rate: 0.2, name: b}\nother: {<<: *a, rate: 0.3}\nthird: *a\n")
+    assert read_yaml(recipe)["other"] == {"rate": 0.3, "name": "b"}
+    assert read_yaml(recipe)["third"] == {"rate": 0.2, "name": "b"}
+
+
+def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be read \(is a directory\)"):
+        read_yaml(tmp_path)
+
+
+def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:
+    from bertsmith.tasks.task import task_type
+    from bertsmith.workflows.finetune import settings_type
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
+
+    free = {f"train.{name}" for name in ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard")}
+    assert PretrainSettings.may_change() == free
+    assert settings_type(task_type("classify")).may_change() == free | {"base", "files.train", "files.dev"}

@@ -100,7 +100,7 @@ def test_too_little_text_is_said() -> None:
 
 def test_an_out_that_holds_something_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="there is something already"):
+    with pytest.raises(InputError, match="already exists and is not empty"):
         quickstart(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -141,7 +141,7 @@ def test_everything_that_was_made_can_be_used_again(report: dict[str, Any]) -> N
 
 
 def test_a_second_run_into_the_same_folder_refuses(report: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="there is something already"):
+    with pytest.raises(InputError, match="already exists and is not empty"):
         quickstart(report["out"])
 
 

@@ -94,11 +94,14 @@ def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Comm
 
     class WithSettings(click.Command):
         def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            from bertsmith.settings import may_change
+
             with formatter.section("Settings (--set NAME=VALUE)"):
                 rows = [
                     (
                         name,
-                        f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]",
+                        f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]"
+                        + ("; may change on --resume" if may_change(field) else ""),
                     )
                     for name, field in find().names()
                 ]

@@ -1,23 +1,23 @@
 """Checkpoints that are whole or not there, verified when read, pruned when superseded.
 
-A checkpoint is written into a hidden folder beside its place, each file and the folder synchronised to disk,
-a manifest of sizes and digests last; then the folder is renamed. Whatever is killed at whatever moment, a
-folder named step-N is whole, and what a crash leaves behind has a name that nobody reads.
+A checkpoint is written into a hidden folder, all of it is on the disk before that gets its name, and a manifest of
+sizes and digests vouches for each file. Whatever is killed at whatever moment, a folder named step-N is whole,
+and what a crash leaves behind has a name that nobody reads. Files signed anew by somebody else are read through
+typed schemas and compared with the model they are for, like damaged ones.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -25,46 +25,103 @@ from torch import Tensor
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 
-_MANIFEST = "manifest.json"
-_NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", "state.json"}
+_MANIFEST, _STATE = "manifest.json", "state.json"
+_NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_LARGEST_JSON = 2**24  # bytes
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}  # what AdamW keeps of a parameter
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+_FileName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_]+\.(safetensors|json)$")
+]  # in this folder
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Entry(_Schema):
+    bytes: _Count
+    sha256: _Digest
+
+
+class _Manifest(_Schema):
+    step: _Count
+    files: dict[_FileName, _Entry]
+
+
+class _Position(_Schema):
+    epoch: _Count
+    instance: _Count
+
+
+class State(_Schema):
+    """What state.json holds: where the run stands, what it has reached, and what it must go on with."""
+
+    fingerprint: str
+    log_bytes: _Count
+    step: _Count
+    phase: _Count
+    position: _Position
+    tokens: _Count
+    seconds: Annotated[float, Field(ge=0)]
+    best: float | None
+    best_step: _Count | None
+    best_sha256: _Digest | None
+    evaluation: dict[str, float]
+
+
+_Parsed = TypeVar("_Parsed", bound=_Schema)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on: `tensors` by file name and key, and `state`, plain JSON."""
+    """What a run needs to go on: `tensors` by file name and key, and `state`, the fields of `State`."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
     state: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a checkpoint must fit to be gone on from.
+
+    fingerprint: of settings and data. tensors: by file name and key, compared in dtype and shape; `optimizer`
+    holds the parameters by name, whose moments are compared with them.
+    """
+
+    fingerprint: str
+    tensors: Mapping[str, Mapping[str, Tensor]]
+
+
+class _TornError(Exception):
+    """What is wrong with a checkpoint, in half a sentence with its place."""
+
+
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write folder/step-N, then remove all but the newest `keep`. A full disk leaves everything as it was."""
+    """Write folder/step-N, then remove all but the newest `keep`.
+
+    A full disk, and numbers that are not finite any more, leave everything as it was: MachineError.
+    """
     final = folder / f"step-{checkpoint.step}"
-    beside = folder / f".writing-{checkpoint.step}"
+    _refuse_not_finite(folder, checkpoint)
+    State.model_validate(checkpoint.state)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        for name, tensors in checkpoint.tensors.items():
-            save_file(
-                {k: v.detach().contiguous() for k, v in tensors.items()}, beside / f"{name}.safetensors"
-            )
-        (beside / "state.json").write_text(json.dumps(checkpoint.state, indent=1))
-        files = sorted(beside.iterdir())
-        manifest = {path.name: {"bytes": path.stat().st_size, "sha256": disk.digest(path)} for path in files}
-        for path in files:
-            disk.synchronise(path)
-        (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": manifest}, indent=1))
-        disk.synchronise(beside / _MANIFEST)
-        disk.synchronise(beside)
-        if final.exists():  # the same step, written again: what a resume found torn there
-            _remove(final)
-        os.rename(beside, final)
-        disk.synchronise(folder)
+        with disk.replace_folder(final) as beside:
+            for name, tensors in checkpoint.tensors.items():
+                save_file(
+                    {k: v.detach().contiguous() for k, v in tensors.items()}, beside / f"{name}.safetensors"
+                )
+            (beside / _STATE).write_text(json.dumps(checkpoint.state, indent=1))
+            files = {
+                path.name: {"bytes": path.stat().st_size, "sha256": disk.digest(path)}
+                for path in sorted(beside.iterdir())
+            }
+            (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}, indent=1))
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise MachineError(f"{final}: the checkpoint could not be written ({error.strerror})") from None
         kept = newest_name(folder)
@@ -84,8 +141,29 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return final
 
 
+def _refuse_not_finite(folder: Path, checkpoint: Checkpoint) -> None:
+    for name, tensors in checkpoint.tensors.items():
+        if (key := _not_finite(tensors)) is not None:
+            kept = newest_name(folder)
+            raise MachineError(
+                f"step {checkpoint.step}: the {name} are not finite any more ('{key}'); they were not kept",
+                "lower train.learning_rate, or raise train.epsilon"
+                + (f"; the newest checkpoint is {kept}" if kept else ""),
+            )
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The first tensor with a NaN or an infinity, None if there is none; one pass, and one wait for a device."""
+    names = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()]
+    if not names:
+        return None
+    ends = [torch.stack(torch.aminmax(tensors[name].detach())).float() for name in names]  # NaN goes through
+    finite = torch.stack(ends).isfinite().all(dim=1).tolist()
+    return next((name for name, good in zip(names, finite, strict=True) if not good), None)
+
+
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what interrupted writes left behind.
+    """Remove all but the newest `keep` checkpoints, best weights of none of them, and what killed writers left.
 
     A folder is renamed out of sight before it is emptied, so that a kill in between leaves no torn step-N. If
     none of those to be kept verifies, nothing is removed.
@@ -95,17 +173,14 @@ def prune(folder: Path, keep: int) -> None:
     if not any(_fault(folder / f"step-{step}") is None for step in kept[::-1]):
         return
     for step in found[:-keep]:
-        _remove(folder / f"step-{step}")
-    for leftover in [*folder.glob(".writing-*"), *folder.glob(".removing-*")]:
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint, out of sight first, so that a kill in between leaves nothing torn under its name."""
-    away = path.with_name(f".removing-{path.name}")
-    shutil.rmtree(away, ignore_errors=True)
-    os.rename(path, away)
-    shutil.rmtree(away)
+        disk.remove_folder(folder / f"step-{step}")
+    try:
+        needed = {_state(folder / f"step-{step}").best_step for step in kept}
+    except _TornError:
+        return
+    for file in folder.glob("best-*.safetensors"):
+        if file.name not in {_best(folder, step).name for step in needed if step is not None}:
+            file.unlink()
 
 
 def steps(folder: Path) -> list[int]:
@@ -122,21 +197,31 @@ def newest_name(folder: Path) -> str | None:
     return f"step-{found[-1]}" if found else None
 
 
-def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint of a run; None if it has none at all.
+def load_newest(
+    folder: Path, tell: Callable[[str], None], expected: Expected | None = None
+) -> Checkpoint | None:
+    """The newest whole checkpoint of a run; None if it has none at all. What killed writers left is removed.
 
-    Each one that does not verify is told, with its fault, and the one before it tried. InputError when there
-    are checkpoints and none is whole.
+    Each one that does not verify, or is not of the tensors expected, is told, with its fault, and the one before
+    it tried. InputError when there are checkpoints and none is whole, and for one of other settings or data.
     """
+    if folder.is_dir():
+        disk.sweep(folder)
     faults: list[str] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
-        if (fault := _fault(path)) is None:
-            if faults:
-                tell(f"going on from the newest whole checkpoint, {path.name}")
-            return _read(path)
-        tell(fault)
-        faults.append(fault)
+        try:
+            found = _read(path)
+            if expected is not None:
+                _check_fit(found, expected, path)
+            _check_best(path, found.state)
+        except _TornError as fault:
+            tell(str(fault))
+            faults.append(str(fault))
+            continue
+        if faults:
+            tell(f"going on from the newest whole checkpoint, {path.name}")
+        return found
     if faults:
         raise InputError(
             f"{faults[0]}, and no older checkpoint is whole",
@@ -146,57 +231,137 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    listed = (path / name for name in json.loads((path / _MANIFEST).read_text())["files"])
-    tensors = {file.stem: load_file(file) for file in listed if file.suffix == ".safetensors"}
-    state = json.loads((path / "state.json").read_text())
-    return Checkpoint(int(path.name.removeprefix("step-")), tensors, state)
+    manifest, state = _verified(path)
+    tensors = {}
+    for file in (path / name for name in manifest.files if name.endswith(".safetensors")):
+        try:
+            tensors[file.stem] = load_file(file)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise _TornError(f"{file}: these are no tensors ({error})") from None
+    return Checkpoint(manifest.step, tensors, state.model_dump())
 
 
 def _fault(path: Path) -> str | None:
     """What is wrong with a checkpoint folder, in half a sentence with its place; None when it is whole."""
-    pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLES]
-    if pickles:
-        return f"{path / pickles[0]}: this is a pickle, which can run code and is never opened"
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
-        files = {str(name): (int(v["bytes"]), str(v["sha256"])) for name, v in manifest["files"].items()}
-    except FileNotFoundError:
-        return f"{path / _MANIFEST}: the manifest is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{path / _MANIFEST}: the manifest is damaged"
-    if f"step-{manifest.get('step')}" != path.name or _NEEDED - files.keys():
-        return f"{path / _MANIFEST}: the manifest is damaged"
-    for name, (size, sha256) in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{file}: the file is missing"
-        if file.stat().st_size != size:
-            return f"{file}: the file has {file.stat().st_size} bytes and was written with {size}"
-        if disk.digest(file) != sha256:
-            return f"{file}: the content is not what was written (its digest differs)"
+        _check_best(path, _verified(path)[1].model_dump())
+    except _TornError as fault:
+        return str(fault)
     return None
 
 
-def save_weights(file: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write one file of weights, whole or not at all; returns its digest, by which it is read."""
-    beside = file.with_name(f".writing-{file.name}")
+def _verified(path: Path) -> tuple[_Manifest, State]:
+    """The manifest and the state of a checkpoint whose files are all what was written."""
+    pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLES]
+    if pickles:
+        raise _TornError(f"{path / pickles[0]}: this is a pickle, which can run code and is never opened")
+    manifest = _parsed(_Manifest, path / _MANIFEST, "manifest")
+    if f"step-{manifest.step}" != path.name or _NEEDED - manifest.files.keys():
+        raise _TornError(f"{path / _MANIFEST}: the manifest is damaged")
+    for name, entry in manifest.files.items():
+        file = path / name
+        if not file.is_file():
+            raise _TornError(f"{file}: the file is missing")
+        if (size := file.stat().st_size) != entry.bytes:
+            raise _TornError(f"{file}: the file has {size} bytes and was written with {entry.bytes}")
+        if disk.digest(file) != entry.sha256:
+            raise _TornError(f"{file}: the content is not what was written (its digest differs)")
+    state = _state(path)
+    if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
+        raise _TornError(f"{path / _STATE}: the state is damaged")
+    return manifest, state
+
+
+def _check_best(path: Path, state: Mapping[str, Any]) -> None:
+    """A fault where the best weights that a checkpoint refers to are not there any more."""
+    if state["best_step"] is not None:
+        best = _best(path.parent, state["best_step"])
+        if not best.is_file() or disk.digest(best) != state["best_sha256"]:
+            raise _TornError(f"{best}: the best weights are missing, or are not what was written")
+
+
+def _state(path: Path) -> State:
+    return _parsed(State, path / _STATE, "state")
+
+
+def _parsed(kind: type[_Parsed], file: Path, what: str) -> _Parsed:
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(dict(tensors), beside)
-        disk.synchronise(beside)
-        sha256 = disk.digest(beside)
-        os.replace(beside, file)
+        if file.stat().st_size > _LARGEST_JSON:
+            raise _TornError(f"{file}: the {what} is damaged (larger than any of its kind)")
+        return kind.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        raise _TornError(f"{file}: the {what} is missing") from None
+    except OSError as error:
+        raise _TornError(
+            f"{file}: the {what} cannot be read ({(error.strerror or str(error)).lower()})"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _TornError(f"{file}: the {what} is damaged" + (f" ('{where}')" if where else "")) from None
+
+
+def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
+    """InputError for a checkpoint of another run; a fault where its tensors are not those of this model."""
+    if found.state["fingerprint"] != expected.fingerprint:
+        raise InputError(
+            f"{path}: this checkpoint was made with other settings or data, or by another version",
+            "resume with the settings and data of the run (settings.yaml in its folder), or choose another --out",
+        )
+    for name, wanted in expected.tensors.items():
+        file, tensors = path / f"{name}.safetensors", found.tensors[name]
+        if name == "optimizer":
+            _check_moments(file, tensors, wanted)
+        elif tensors.keys() != wanted.keys():
+            odd = sorted(tensors.keys() ^ wanted.keys())[0]
+            raise _TornError(f"{file}: the tensors are not this model's ('{odd}')")
+        else:
+            for key, tensor in tensors.items():
+                if tensor.shape != wanted[key].shape or tensor.dtype != wanted[key].dtype:
+                    raise _TornError(f"{file}: tensor '{key}' is not this model's")
+
+
+def _check_moments(file: Path, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    parts: dict[str, set[str]] = {}
+    for key, tensor in tensors.items():
+        name, _, part = key.rpartition("/")
+        parts.setdefault(name, set()).add(part)
+        shape = torch.Size([]) if part == "step" else getattr(parameters.get(name), "shape", None)
+        if name not in parameters or tensor.shape != shape or not tensor.is_floating_point():
+            raise _TornError(f"{file}: tensor '{key}' is not of this model's parameters")
+    if odd := [name for name, found in parts.items() if found != _MOMENTS]:
+        raise _TornError(f"{file}: the moments of '{odd[0]}' are not AdamW's")
+
+
+def _best(folder: Path, step: int) -> Path:
+    return folder / f"best-{step}.safetensors"
+
+
+def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
+    """Write the best weights so far, folder/best-STEP.safetensors, whole or not at all; returns its digest.
+
+    The earlier ones stay until `prune` finds no checkpoint that refers to them.
+    """
+    file = _best(folder, step)
+    if (key := _not_finite(tensors)) is not None:
+        raise MachineError(
+            f"step {step}: the weights are not finite any more ('{key}'); they were not kept",
+            "lower train.learning_rate, or raise train.epsilon",
+        )
+    try:
+        with disk.new_file(file) as beside:
+            save_file({k: v.detach().contiguous() for k, v in tensors.items()}, beside)
+        return disk.digest(file)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
         raise MachineError(
             f"{file}: the best weights could not be written ({error})",
             "free some space and go on with --resume",
         ) from None
-    return sha256
 
 
-def load_weights(file: Path, sha256: str | None) -> dict[str, Tensor]:
+def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str, Tensor]:
     """Read what `save_weights` wrote; a missing or changed file is an InputError."""
+    file = _best(folder, step or 0)
     if not file.is_file() or disk.digest(file) != sha256:
         raise InputError(
             f"{file}: the best weights are missing, or are not what was written",
@@ -222,4 +387,5 @@ def restore_optimizer(
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
-        optimizer.state[by_name[name]][part] = value.clone()
+        parameter = by_name[name]
+        optimizer.state[parameter][part] = value.to(parameter.device, copy=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bertsmith.settings import Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.schedule import Shape
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -27,28 +27,54 @@ class TrainSettings(Settings):
         1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
     )
     warmup: float = Field(
-        0.1, ge=0, description="updates of warm-up: a share of all below 1, a number from 1 on"
+        0.1,
+        ge=0,
+        description="updates of warm-up: a share of all below 1, a number from 1 on; a tenth, not the paper's 1 % "
+        "(10,000 of a million), which in a short run would be a few dozen",
     )
-    schedule: Shape = Field("linear", description="after warm-up: linear, cosine or constant")
+    schedule: Shape = Field(
+        "linear",
+        description="after warm-up: linear (to 0 at the last update), linear_release (as BERT's release: on the "
+        "line that falls from the first update on), cosine or constant",
+    )
     weight_decay: float = Field(
         0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
     )
     betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
     epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
+    bias_correction: bool = Field(
+        True,
+        description="whether AdamW corrects its first updates; BERT's release does not (false): its first step "
+        "is 3.16 times the rate",
+    )
     clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
     log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
     evaluate_every: int | None = Field(
         None, ge=1, description="updates between two evaluations; none: at the end"
     )
-    checkpoint_every: int = Field(500, ge=1, description="updates between two checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints stay")
+    checkpoint_every: int = Field(
+        500, ge=1, description="updates between two checkpoints", json_schema_extra=MAY_CHANGE
+    )
+    keep_checkpoints: int = Field(
+        2, ge=1, description="how many checkpoints stay", json_schema_extra=MAY_CHANGE
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
     )
+    device: str = Field(
+        "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
+    )
     threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
-    workers: int = Field(1, ge=0, description="threads that build batches ahead; 0 builds them in the loop")
-    tensorboard: bool = Field(True, description="write TensorBoard curves beside log.jsonl")
+    workers: int = Field(
+        1,
+        ge=0,
+        description="threads that build batches ahead; 0 builds them in the loop",
+        json_schema_extra=MAY_CHANGE,
+    )
+    tensorboard: bool = Field(
+        True, description="write TensorBoard curves beside log.jsonl", json_schema_extra=MAY_CHANGE
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT ask a run to save and stop; they do not tear it."""
+"""SIGTERM, SIGINT and SIGHUP (a terminal closed) ask a run to save and stop; they do not tear it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from types import FrameType
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGINT instead of dying of them; a second SIGINT is let through."""
+    """Collect these signals instead of dying of them; a second SIGINT is let through.
+
+    Who started the process with one of them ignored (nohup, a shell's background job) wants it ignored.
+    """
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -20,8 +23,9 @@ def stop_signals() -> Iterator[list[int]]:
 
     before = {}
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, receive)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, receive)
     except ValueError:  # not in the main thread: signals are somebody else's business there
         pass
     try:

@@ -7,14 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
-from bertsmith.models.config import ModelConfig, count_parameters, preset
+from bertsmith.files.compressed import check_name
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
+from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from bertsmith.place import Place
 
 _LENGTH, _MASKED = 128, 0.15
 _FILL = (
@@ -27,6 +33,7 @@ _BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
     4,
     60,
 )  # of a shard: a sentence's end; a document's place, hash and offsets
+_MOST_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
 _LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
 _OF_PEAK = 0.45  # what an update reaches of a large product's rate
@@ -46,12 +53,17 @@ def check_corpus(
     progress: Callable[[int], None] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
-    disk, updates and time.
+    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
+    tokens, disk, updates and time.
 
     probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
-    Raises `InputError` for missing files, an unknown preset, an html file whose folder is missing.
+    Raises `InputError` for missing files, an unknown preset, epochs that are no number above 0 and up to a
+    million, an html file whose folder is missing.
     """
+    if not 0 < epochs <= _MOST_EPOCHS:  # nor NaN
+        raise InputError(
+            f"--epochs {epochs}: this is not above 0 and up to {_MOST_EPOCHS:,}", "give 1, or 40"
+        )
     config = preset(preset_name)
     if html is not None:
         _check_page(Path(html))
@@ -128,9 +140,10 @@ class _Timed:
 def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
     """How long an update takes here: a few are made on random text; where they would take too long, it is computed
     from the rate of a matrix product."""
-    from bertsmith.workflows.run import prepare_machine
+    from bertsmith.workflows.run import place_of
 
-    precision, threads = prepare_machine(settings, tell)
+    place, threads = place_of(settings, tell)
+    precision = place.precision
     on = f"in {precision} on {threads} thread{'s' if threads > 1 else ''} of this machine, as busy as it was"
     rate = _product_rate(precision)
     computed = _flops(config, settings) / (rate * _OF_PEAK)
@@ -140,7 +153,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
             f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
             f"reaches some {_OF_PEAK:.0%}, {on}",
         )
-    measured = _probe(config, settings, precision)
+    measured = _probe(config, settings, place)
     return _Timed(
         measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
     )
@@ -198,25 +211,26 @@ def _product_rate(precision: str) -> float:
     return products * 2 * _PRODUCT**3 / (time.perf_counter() - begin)
 
 
-def _probe(config: ModelConfig, settings: TrainSettings, precision: str) -> float:
-    import torch
-
-    from bertsmith.models.encoder import Encoder
-    from bertsmith.objectives.mlm_nsp import MlmNsp
+def _probe(config: ModelConfig, settings: TrainSettings, place: Place) -> float:
+    """A few updates of a run with the usual settings, on random text."""
+    from bertsmith.instances.random_text import RandomPairs
     from bertsmith.training.loop import Phase
     from bertsmith.training.loop import seconds_per_update as measured
-    from bertsmith.workflows.probe import RandomPairs
+    from bertsmith.workflows.pretrain import first_weights
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    encoder = Encoder(config, torch.Generator().manual_seed(settings.seed))
-    objective = MlmNsp(config, encoder.generator)
-    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED)
+    chosen = PretrainSettings(model=config)
+    encoder, objective = first_weights(chosen, place.drawing)
+    place.settle(encoder, objective)
+    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED, chosen.data.sentence_task)
     return measured(
-        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, precision, seconds=_PROBE_SECONDS
+        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, place, seconds=_PROBE_SECONDS
     )
 
 
 def _check_page(page: Path) -> None:
     """Refuse a page that cannot be written before hours are spent on what it would show."""
+    check_name(page)
     if page.is_dir():
         raise InputError(f"{page}: this is a folder", "name a file: --html report.html")
     if not page.parent.is_dir():

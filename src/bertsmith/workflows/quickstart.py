@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
 
-from bertsmith import console
+from bertsmith import console, disk
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.errors import InputError, Stopped
+from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
+from bertsmith.objectives.objective import MODEL
 from bertsmith.shards.prepare import prepare
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.workflows.finetune import finetune
@@ -90,8 +91,7 @@ def quickstart(
     Raises InputError for an `out` that holds something, Stopped after Ctrl-C.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already", "name another --out, or remove it")
+    disk.refuse_filled(out, in_place=True)
     if minutes is not None and minutes < _LEAST_MINUTES:
         tell(
             f"below {_LEAST_MINUTES:g} minutes of pre-training a BERT learns little but which words are frequent"
@@ -223,9 +223,10 @@ def _scores(
 
 def untrained(folder: Path, bert: Model) -> Path:
     """A model folder with the weights that a pre-training run had before its first update."""
-    encoder, heads = first_weights(PretrainSettings.from_file(bert.path / SETTINGS))
-    modules: dict[str, nn.Module] = {"encoder": encoder, "pooler": heads.pooler}
-    return write_folder(folder, encoder.config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
+    chosen = PretrainSettings.from_file(bert.path / SETTINGS)
+    encoder, objective = first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed))
+    parts = objective.folders(encoder)[MODEL]
+    return write_folder(folder, parts.config, parts.modules, tokenizer=bert.tokenizer)
 
 
 def _corpus(libraries: Sequence[Library], task: QuickstartTask, words: int) -> dict[str, Any]:

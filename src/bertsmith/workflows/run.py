@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import disk, machine
+from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.errors import InputError, MachineError
+from bertsmith.models.family import family
+from bertsmith.objectives.objective import Parts
+from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 
-SETTINGS, REPORT, MODEL = "settings.yaml", "report.json", "model"
-# What may differ between the parts of one run, since no number of the run depends on it (on what files hold,
-# yes: their content is in the fingerprint, wherever they lie now).
-FREE_ON_RESUME = frozenset(
-    {"train.workers", "train.checkpoint_every", "train.keep_checkpoints", "train.tensorboard"}
-    | {"base", "files.train", "files.dev"}
-)
+SETTINGS, CHECKPOINTS, REPORT, MODEL = "settings.yaml", "checkpoints", "report.json", "model"
 # Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
 BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_LEFT_OPEN = {"train.precision": "auto", "train.threads": None, "train.evaluate_every": None}
+_LEFT_OPEN = {
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.threads": None,
+    "train.evaluate_every": None,
+}
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 
-def refuse_existing(out: Path) -> None:
-    """InputError where `out` holds a run already, or is a file."""
-    if (out / SETTINGS).exists() or newest_name(out / "checkpoints"):
+def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """A verb that holds its run folder, the argument `out`, as long as it works: InputError where another does."""
+    arguments = inspect.signature(verb)
+
+    @functools.wraps(verb)
+    def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        out: Any = arguments.bind(*given, **named).arguments["out"]
+        with disk.locked(Path(out), "run"):
+            return verb(*given, **named)
+
+    return alone
+
+
+def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
+    """Whether `out` holds a run to go on with, as `resume` asks; what begins anew all the same is told.
+
+    Raises InputError where a run is not to be gone on with, or cannot be without its settings, and for a folder
+    that holds something else.
+    """
+    settings, newest = out / SETTINGS, newest_name(out / CHECKPOINTS)
+    if not settings.exists() and newest is None:
+        if out.is_dir():
+            disk.sweep(out)
+        disk.refuse_filled(out, in_place=True)
+        if resume:
+            tell(f"there is no run in {out} to go on with; a new one starts")
+        return False
+    if not resume:
         raise InputError(
             f"{out}: there is a run in this folder", "go on with --resume, or choose another --out"
         )
-    if out.is_file():
-        raise InputError(f"{out}: this is a file", "name a folder with --out")
+    if not settings.is_file() or not settings.stat().st_size:
+        raise InputError(
+            f"{settings}: is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} cannot be "
+            "gone on with without it",
+            "copy it back from a backup, or start again in another --out",
+        )
+    if newest is None:
+        tell(f"{out / CHECKPOINTS}: there is no checkpoint; the run starts again from its first update")
+    return True
 
 
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
@@ -49,7 +88,7 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     changed = kept.changed([a for a in compared if a.partition("=")[0].strip() not in settled])
     before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
     for name, value in after.items():
-        if value != before[name] and name not in FREE_ON_RESUME:
+        if value != before[name] and name not in kind.may_change():
             raise InputError(
                 f"{out}: this run has {name}={before[name]}, it cannot go on with {value}",
                 f"leave --set {name} out, or start a new run in another --out",
@@ -72,18 +111,22 @@ def as_assignments(values: dict[str, Any]) -> list[str]:
 
 def numbers(settings: Settings) -> str:
     """The settings that a run's numbers depend on, as text to take a fingerprint of."""
-    values = flat(settings.model_dump(mode="json"))
-    return json.dumps({k: v for k, v in values.items() if k not in FREE_ON_RESUME}, sort_keys=True)
+    values, free = flat(settings.model_dump(mode="json")), type(settings).may_change()
+    return json.dumps({k: v for k, v in values.items() if k not in free}, sort_keys=True)
 
 
-def prepare_machine(train: TrainSettings, tell: Callable[[str], None]) -> tuple[str, int]:
-    """Set the process up; returns the precision to compute in, and the threads."""
+def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:
+    """Before the work: InputError where a model could not be written, since a folder of others is in its place or
+    the family has no class with these heads."""
+    for name, parts in folders.items():
+        refuse_foreign(out / name)
+        family(parts.config.model_type).architecture(parts.modules)
+
+
+def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:
+    """Set the process up; returns where to compute, and the threads."""
     threads = machine.prepare_process(train.threads)
-    if train.precision != "auto":
-        return train.precision, threads
-    choice = machine.choose_precision()
-    tell(f"computing in {choice.precision} on {threads} thread{'s' if threads > 1 else ''}: {choice.reason}")
-    return choice.precision, threads
+    return Place.of(train.device, train.precision, train.seed, tell), threads
 
 
 def write_whole(path: Path, text: str) -> None:
