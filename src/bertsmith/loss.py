@@ -1,4 +1,4 @@
-"""Loss: a sum and the count it is over, for each part. Means are taken once, at the end.
+"""Loss: for each part a sum, the count that it is over, and how many were right. Means are taken once, at the end.
 
 So accumulation, batches of different sizes and several processes leave the gradient the same to rounding.
 """
@@ -6,21 +6,28 @@ So accumulation, batches of different sizes and several processes leave the grad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Loss:
-    """sums: scalar tensors by part (`mlm`, `nsp`, …); counts: what each sum is over."""
+    """One batch's loss by part (`mlm`, `nsp`, …).
+
+    sums: scalar tensors; counts: what each sum is over; right: how many of those the model has right at the
+    top, a scalar tensor each, of the parts that have such a thing.
+    """
 
     sums: Mapping[str, Tensor]
     counts: Mapping[str, int]
+    right: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def over(self, totals: Mapping[str, int]) -> Tensor:
-        """The scalar to differentiate: each part's sum over the total count of the whole update, added up."""
-        parts = [value / max(1, totals[name]) for name, value in self.sums.items()]
+    def over(self, totals: Mapping[str, int], weights: Mapping[str, float] | None = None) -> Tensor:
+        """The scalar to differentiate: each part's sum over the whole update's count of it, times its weight (1
+        where none is given), added up."""
+        weights = weights or {}
+        parts = [value * (weights.get(name, 1.0) / max(1, totals[name])) for name, value in self.sums.items()]
         total = parts[0]
         for part in parts[1:]:
             total = total + part

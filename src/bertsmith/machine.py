@@ -16,7 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
 
 from bertsmith.errors import InputError
 
@@ -24,6 +27,7 @@ Precision = Literal["fp32", "bf16"]
 
 _BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _PROBE_SIZE = 512
+_PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
 _PROBE_SECONDS = 0.025  # for each of the two precisions
 _BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
 
@@ -60,9 +64,13 @@ def allowed_cores() -> int:
     return cores
 
 
-def memory_bytes() -> int:
-    """Memory this process may use: the machine's, cut by the container's and the shell's limits; 0 where it cannot
-    be told."""
+def memory_bytes(device: torch.device | None = None) -> int:
+    """Memory this process may use: the machine's, cut by the container's and the shell's limits, or a GPU's; 0
+    where it cannot be told."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
     try:
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
@@ -74,10 +82,9 @@ def memory_bytes() -> int:
     return min([*limits, address_space] if address_space != resource.RLIM_INFINITY else limits)
 
 
-def check_memory(parameters: int, allowed: int | None = None) -> None:
-    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes
-    (None: this process's). Counted is what is there at each moment of training; activations come on top."""
-    allowed = memory_bytes() if allowed is None else allowed
+def check_memory(parameters: int, allowed: int) -> None:
+    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes (0:
+    nobody knows). Counted is what is there at each moment of training; activations come on top."""
     needed = parameters * _BYTES_A_PARAMETER
     if allowed and needed > allowed:
         raise InputError(
@@ -117,22 +124,38 @@ def describe() -> Machine:
 
 
 @cache
-def choose_precision() -> PrecisionChoice:
-    """bf16 where its matrix product is really faster here, fp32 elsewhere; a probe of some 50 ms, once."""
+def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
+    """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
+    of some 50 ms, once."""
     import torch
 
+    where = torch.device("cpu") if device is None else device
+    size = _PROBE_SIZE if where.type == "cpu" else _PROBE_SIZE_ELSEWHERE
+
     def rate(dtype: torch.dtype) -> float:
-        a = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
-        torch.mm(a, a)
+        a = torch.ones(size, size, dtype=dtype, device=where)
+        torch.mm(a, a)[0, 0].item()
         products, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < _PROBE_SECONDS:
-            torch.mm(a, a)
+            torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
             products += 1
-        return products * 2 * _PROBE_SIZE**3 / (time.perf_counter() - begin) / 1e9
+        return products * 2 * size**3 / (time.perf_counter() - begin) / 1e9
 
     full, half = rate(torch.float32), rate(torch.bfloat16)
     measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here, an fp32 one at {full:,.0f}"
     return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
+
+
+def name_of(device: torch.device) -> str:
+    """A device as people call it: the GPU's name, or the number of threads of the processor."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return str(device)
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def prepare_process(threads: int | None = None) -> int:

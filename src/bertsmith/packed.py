@@ -1,15 +1,19 @@
 """Packed: sequences laid end to end, the one form text takes from data to loss.
 
 There is no padding in it, so no work is done on padding. `starts` are the cumulative lengths that
-variable-length attention kernels take.
+variable-length attention kernels take. The lengths are also known on the host, so that whoever lays the
+sequences out never has to wait for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -18,50 +22,58 @@ class Packed:
     """B sequences of together N tokens.
 
     tokens, segments, positions: long [N]; starts: int32 [B + 1], the first token of sequence b is row
-    starts[b]; longest: the length of the longest sequence, known on the host.
+    starts[b]: all on one device. lengths: int64 [B] in NumPy, on the host.
     """
 
     tokens: Tensor
     segments: Tensor
     positions: Tensor
     starts: Tensor
-    longest: int
+    lengths: NDArray[np.int64]
 
     @property
     def sequences(self) -> int:
         """B."""
-        return len(self.starts) - 1
+        return len(self.lengths)
+
+    @cached_property
+    def longest(self) -> int:
+        """The length of the longest sequence; 0 where there is none."""
+        return int(self.lengths.max(initial=0))
 
     @property
     def first_rows(self) -> Tensor:
         """The row of each sequence's first token, long [B]."""
         return self.starts[:-1].long()
 
-    @property
-    def lengths(self) -> Tensor:
-        """Tokens of each sequence, long [B]."""
-        return self.starts.diff().long()
-
     @classmethod
     def of_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
         """Pack lists of ids; `segments` has the same lengths as `tokens`."""
-        lengths = torch.tensor([len(row) for row in tokens], dtype=torch.int32)
-        return cls.of_flat(
-            torch.tensor([t for row in tokens for t in row], dtype=torch.long),
-            torch.tensor([s for row in segments for s in row], dtype=torch.long),
+        lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
+        return cls.of_arrays(_joined(tokens), _joined(segments), lengths)
+
+    @classmethod
+    def of_arrays(
+        cls, tokens: NDArray[np.int64], segments: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> Packed:
+        """Pack ids that already lie end to end: tokens and segments [N], lengths [B] with sum N."""
+        if lengths.sum() != len(tokens) or len(tokens) != len(segments):
+            raise ValueError("lengths must sum to the number of tokens and of segments")
+        starts = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=starts[1:])
+        positions = np.arange(len(tokens)) - np.repeat(starts[:-1].astype(np.int64), lengths)
+        return cls(
+            torch.from_numpy(tokens),
+            torch.from_numpy(segments),
+            torch.from_numpy(positions),
+            torch.from_numpy(starts),
             lengths,
         )
 
     @classmethod
     def of_flat(cls, tokens: Tensor, segments: Tensor, lengths: Tensor) -> Packed:
-        """Pack ids that already lie end to end: tokens and segments long [N], lengths [B] with sum N."""
-        if int(lengths.sum()) != len(tokens) or len(tokens) != len(segments):
-            raise ValueError("lengths must sum to the number of tokens and of segments")
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        torch.cumsum(lengths, 0, out=starts[1:])
-        positions = torch.arange(len(tokens)) - starts[:-1].long().repeat_interleave(lengths.long())
-        longest = int(lengths.max()) if len(lengths) else 0
-        return cls(tokens, segments, positions, starts, longest)
+        """`of_arrays` of tensors on the host."""
+        return cls.of_arrays(tokens.numpy(), segments.numpy(), lengths.long().numpy())
 
     @classmethod
     def of_padded(
@@ -69,7 +81,8 @@ class Packed:
     ) -> Packed:
         """Pack the padded form: all long [B, T]; the mask is 1 on tokens, 0 on padding (default: all tokens).
 
-        A position is the column of its token, as in the reference; padding may stand on either side.
+        A position is the column of its token, as in the reference; padding may stand on either side. The host
+        waits here for the lengths.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if mask.shape != input_ids.shape or input_ids.dim() != 2:
@@ -80,23 +93,31 @@ class Packed:
         starts = torch.zeros(len(input_ids) + 1, dtype=torch.int32, device=input_ids.device)
         torch.cumsum(lengths, 0, out=starts[1:])
         columns = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        longest = int(lengths.max()) if len(lengths) else 0
-        return cls(input_ids[kept], segments[kept], columns[kept], starts, longest)
+        return cls(input_ids[kept], segments[kept], columns[kept], starts, lengths.cpu().numpy())
 
     def pad(self, rows: Tensor, fill: float = 0) -> Tensor:
         """Lay rows [N, …] out as [B, longest, …], each sequence from the left, `fill` behind its end."""
-        lengths = self.lengths
-        out = rows.new_full((self.sequences, self.longest, *rows.shape[1:]), fill)
-        columns = torch.arange(self.longest, device=rows.device)
-        out[columns < lengths[:, None]] = rows
-        return out
+        out = rows.new_full((self.sequences * self.longest, *rows.shape[1:]), fill)
+        number = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
+        begins = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        cells = number + np.arange(len(number)) - begins
+        out[torch.from_numpy(cells).to(rows.device, non_blocking=True)] = rows
+        return out.view(self.sequences, self.longest, *rows.shape[1:])
 
     def to(self, device: torch.device | str) -> Packed:
-        """The same on another device."""
+        """The same on another device; the host does not wait for the copy."""
+        if self.tokens.device == torch.device(device):
+            return self
         return Packed(
-            self.tokens.to(device),
-            self.segments.to(device),
-            self.positions.to(device),
-            self.starts.to(device),
-            self.longest,
+            self.tokens.to(device, non_blocking=True),
+            self.segments.to(device, non_blocking=True),
+            self.positions.to(device, non_blocking=True),
+            self.starts.to(device, non_blocking=True),
+            self.lengths,
         )
+
+
+def _joined(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    if not rows:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])

@@ -137,8 +137,8 @@ def test_one_dominating_document(documents: list[list[int]], large: int, length:
     corpus, plan = plan_of([*documents, [7] * large], length)
     check(corpus, plan, length)
     assert plan.counts["tokens_left_out"] == 0
-    one_piece = plan.counts["documents_of_one_piece"]
-    assert abs((plan.label == NOT_NEXT).sum() - len(plan) / 2) <= 2 + one_piece / 2
+    one_fragment = plan.counts["documents_of_one_fragment"]
+    assert abs((plan.label == NOT_NEXT).sum() - len(plan) / 2) <= 2 + one_fragment / 2
 
 
 @given(

@@ -11,7 +11,9 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.objective import held_out_figures
 from bertsmith.packed import Packed
+from bertsmith.place import Place
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -38,6 +40,10 @@ def a_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
     return PairBatch(packed, rows, labels, pair_labels if task != "none" else pair_labels[:0], 0, 0, task)
 
 
+def measured(encoder: Encoder, objective: MlmNsp, batches: list[PairBatch]) -> dict[str, float]:
+    return held_out_figures(objective, encoder, batches, Place.of("cpu", "fp32"))
+
+
 @pytest.fixture(scope="module")
 def ours() -> tuple[Encoder, MlmNsp]:
     generator = torch.Generator().manual_seed(0)
@@ -53,13 +59,8 @@ def test_both_losses_and_the_label_ids_are_the_references(
 
     encoder, objective = ours
     folder = tmp_path_factory.mktemp("written") / "model"
-    modules = {
-        "encoder": encoder,
-        "masked": objective.masked,
-        "pooler": objective.pooler,
-        "pair": objective.pair,
-    }
-    write_folder(folder, CONFIG, modules, architecture="BertForPreTraining")
+    parts = objective.folders(encoder)["model"]
+    write_folder(folder, parts.config, parts.modules)
     reference = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
 
     batch = a_batch()
@@ -99,7 +100,7 @@ def test_a_fresh_model_knows_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     encoder, objective = Encoder(config, generator).eval(), MlmNsp(config, generator).eval()
     with torch.inference_mode():
-        values = objective.measure(encoder, [a_batch(), a_batch(3)])
+        values = measured(encoder, objective, [a_batch(), a_batch(3)])
     assert values["mlm_loss"] == pytest.approx(math.log(50), abs=0.05)
     assert values["nsp_loss"] == pytest.approx(math.log(2), abs=0.01)
 
@@ -108,7 +109,7 @@ def test_figures_are_means_over_all_batches_not_means_of_means(ours: tuple[Encod
     encoder, objective = ours
     batches = [a_batch(2), a_batch(9)]
     with torch.inference_mode():
-        values = objective.measure(encoder, batches)
+        values = measured(encoder, objective, batches)
         losses = [objective.loss(encoder, batch) for batch in batches]
         table = encoder.embeddings.token.weight
         logits = [objective.masked(encoder(b.packed)[b.rows], table) for b in batches]
@@ -118,21 +119,19 @@ def test_figures_are_means_over_all_batches_not_means_of_means(ours: tuple[Encod
     right = sum(int((mlm.argmax(-1) == b.labels).sum()) for mlm, b in zip(logits, batches, strict=True))
     assert values["mlm_accuracy"] == right / sum(len(b.labels) for b in batches)
     assert values["mlm_perplexity"] == pytest.approx(math.exp(values["mlm_loss"]))
-    assert objective.measure(encoder, [])["mlm_loss"] == 0.0
 
 
 def test_masked_tokens_alone_have_no_head_for_pairs() -> None:
     generator = torch.Generator().manual_seed(0)
     encoder, objective = Encoder(CONFIG, generator), MlmNsp(CONFIG, generator, "none")
-    assert set(objective.heads) == {"masked"}
-    assert objective.architecture == "BertForMaskedLM"
+    assert set(objective.folders(encoder)["model"].modules) == {"encoder", "masked"}
     batch = a_batch(task="none")
     loss = objective.loss(encoder, batch)
     assert set(loss.sums) == set(loss.counts) == {"mlm"}
     torch.autograd.backward(loss.over(batch.counts))
     assert all(p.grad is not None for p in objective.parameters())
     with torch.inference_mode():
-        assert set(objective.measure(encoder, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
+        assert set(measured(encoder, objective, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
 
 
 def test_sentence_order_is_the_pair_head_under_its_own_name(ours: tuple[Encoder, MlmNsp]) -> None:
@@ -141,7 +140,7 @@ def test_sentence_order_is_the_pair_head_under_its_own_name(ours: tuple[Encoder,
     order.load_state_dict(objective.state_dict())
     with torch.inference_mode():
         nsp, sop = objective.loss(encoder, a_batch()), order.loss(encoder, a_batch(task="sop"))
-        values = order.measure(encoder, [a_batch(task="sop")])
+        values = measured(encoder, order, [a_batch(task="sop")])
     assert float(nsp.sums["nsp"]) == float(sop.sums["sop"])
     assert set(sop.sums) == {"mlm", "sop"}
     assert values["sop_loss"] == pytest.approx(float(sop.sums["sop"]) / 5, rel=1e-6)

@@ -10,12 +10,26 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.tasks.classify import Classify, ClassifySettings, Example, label_id, label_names
-from bertsmith.tasks.task import EncodedRow, run_over
+from bertsmith.tasks.classify import Classify, label_id, label_names
+from bertsmith.tasks.texts import TextExample, TextSettings
+
+NAMES = {"no": 0, "yes": 1}
 
 
-def example(label: str, text: str = "kaba") -> Example:
-    return Example(text, None, label, f"file.csv:{label}")
+def example(label: str, text: str = "kaba") -> TextExample:
+    return TextExample(text, None, label, f"file.csv:{label}")
+
+
+def classifier(labels: list[str], settings: TextSettings, *, pairs: bool) -> Classify:
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=64,
+    )
+    return Classify(config, torch.Generator(), {"labels": labels, "pairs": pairs}, settings)
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +64,29 @@ def test_one_label_is_no_task() -> None:
 
 
 def test_numbers_stand_for_names_only_where_names_were_given() -> None:
-    assert label_id(example("1"), ["no", "yes"], numbered=True) == 1
-    assert label_id(example("yes"), ["no", "yes"], numbered=False) == 1
+    assert label_id(example("1"), NAMES, numbered=True) == 1
+    assert label_id(example("yes"), NAMES, numbered=False) == 1
     for label, numbered in (("1", False), ("2", True), ("-1", True), ("maybe", True)):
         with pytest.raises(InputError, match=f"file.csv:{label}: the label '{label}' is unknown"):
-            label_id(example(label), ["no", "yes"], numbered=numbered)
+            label_id(example(label), NAMES, numbered=numbered)
 
 
 def test_a_number_that_is_a_label_is_that_label() -> None:
-    assert label_id(example("3"), ["3", "5"], numbered=True) == 0
+    assert label_id(example("3"), {"3": 0, "5": 1}, numbered=True) == 0
 
 
 def test_pairs_become_two_segments(tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text("a,b,label\nkaba lode,migi,x\nnufo,pezu riba,y\n")
-    settings = ClassifySettings(text_column="a", second_column="b")
+    settings = TextSettings(text_column="a", second_column="b")
     tokenizer = tiny_run.tokenizer()
-    config = bs.ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-    )
-    head = Classify(config, torch.Generator(), ["x", "y"], settings)
-    rows = head.encode(head.read(file, settings), tokenizer, 64)
-    first = [tokenizer.tokens[i] for i in rows[0].ids]
-    assert first == ["[CLS]", "kaba", "lode", "[SEP]", "migi", "[SEP]"]
-    assert rows[0].segments == [0, 0, 0, 0, 1, 1]
-    assert [row.target for row in rows] == [0, 1]
+    head = classifier(["x", "y"], settings, pairs=True)
+    items = head.encode(head.read(file, settings), tokenizer)
+    ((first,), _) = (item.sequences for item in items)
+    assert [tokenizer.tokens[i] for i in first.ids] == ["[CLS]", "kaba", "lode", "[SEP]", "migi", "[SEP]"]
+    assert first.segments.tolist() == [0, 0, 0, 0, 1, 1]
+    assert [item.target for item in items] == [0, 1]
+    assert [item.example for item in items] == [0, 1]
 
 
 def test_what_is_not_read_is_counted(moods: bs.Model) -> None:
@@ -138,28 +146,21 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
-def test_rows_come_back_in_their_order() -> None:
-    rows = [EncodedRow([7] * n, [0] * n, -1, n, n) for n in (5, 3000, 2, 9, 2500, 1)]
-    lengths = run_over(rows, lambda batch: batch.packed.lengths[:, None])
-    assert lengths[:, 0].tolist() == [5, 3000, 2, 9, 2500, 1]
-
-
 def test_names_that_are_numbers_are_names_only() -> None:
-    assert label_id(example("2"), ["1", "2"], numbered=True) == 1
+    assert label_id(example("2"), {"1": 0, "2": 1}, numbered=True) == 1
     with pytest.raises(InputError, match="the label '0' is unknown"):
-        label_id(example("0"), ["1", "2"], numbered=True)
+        label_id(example("0"), {"1": 0, "2": 1}, numbered=True)
 
 
 def test_labels_equal_as_numbers_have_one_order() -> None:
     assert label_names([example(label) for label in ("1", "01", "0")], None) == ["0", "01", "1"]
 
 
-def test_any_label_and_a_single_one_can_be_scored(moods: bs.Model) -> None:
-    config = moods.folder.config
-    labels = ["accuracy", "macro avg"]
-    head = Classify(config, torch.Generator(), labels, ClassifySettings())
-    rows = [EncodedRow([2, 3], [0, 0], 0, 1, 1)] * 3
-    scores = head.score([{"label": "accuracy"}] * 3, rows)
+def test_any_label_and_a_single_one_can_be_scored() -> None:
+    head = classifier(["accuracy", "macro avg"], TextSettings(), pairs=False)
+    answer = {"label": "accuracy", "tokens": 2, "tokens_read": 1}
+    scores = head.score([answer] * 3, [example("accuracy")] * 3).document()
+    assert (scores["cut_texts"], scores["cut_tokens"]) == (3, 3)
     assert scores["classes"]["accuracy"]["support"] == 3
     assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
 
@@ -167,6 +168,28 @@ def test_any_label_and_a_single_one_can_be_scored(moods: bs.Model) -> None:
 def test_one_text_alone_is_refused(moods: bs.Model) -> None:
     with pytest.raises(InputError, match="takes a list of texts"):
         moods.predict("kaba lode")
+
+
+def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="trained on single texts, and these are pairs"):
+        moods.predict(["kaba"], ["lode"])
+    file = tmp_path / "pairs.csv"
+    file.write_text("text,other,label\nkaba,lode,joy\nnufo,riba,fear\n")
+    with pytest.raises(InputError, match="trained on single texts, and these are pairs"):
+        moods.evaluate(file, second_column="other")
+
+
+def test_many_labels_have_a_sparse_confusion_matrix() -> None:
+    labels = [f"l{i}" for i in range(5_000)]
+    head = classifier(labels, TextSettings(), pairs=False)
+    answers = [{"label": label, "tokens": 1, "tokens_read": 1} for label in ("l7", "l7", "l4999")]
+    scores = head.score(answers, [example(label) for label in ("l7", "l8", "l4999")])
+    assert scores.details["confusion"] == [
+        {"truth": "l7", "prediction": "l7", "times": 1},
+        {"truth": "l8", "prediction": "l7", "times": 1},
+        {"truth": "l4999", "prediction": "l4999", "times": 1},
+    ]
+    assert scores.numbers["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_a_file_without_lines_is_refused(moods: bs.Model, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
         try:
             return update(trained, *rest)
         except MachineError:
-            seen.append({name: tensor.clone() for name, tensor in trained.state_dict().items()})
+            seen.append({name: tensor.clone() for name, tensor in trained.saved().items()})
             raise
 
     monkeypatch.setattr(loop, "update", watched)

@@ -40,6 +40,15 @@ _FIXED = {
 }
 
 
+_ARCHITECTURES = {
+    frozenset({"encoder"}): "BertModel",
+    frozenset({"encoder", "pooler"}): "BertModel",
+    frozenset({"encoder", "masked"}): "BertForMaskedLM",
+    frozenset({"encoder", "pooler", "masked", "pair"}): "BertForPreTraining",
+    frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
+}
+
+
 class SavesItself(Protocol):
     """A tokenizer, as far as a model folder cares."""
 
@@ -60,6 +69,7 @@ class ModelFolder:
     architecture: str
     labels: list[str] | None
     record: dict[str, Any]
+    problem_type: str | None = None
     _weights: dict[str, Tensor] | None = field(default=None, repr=False)
 
     def encoder(self, generator: torch.Generator | None = None) -> Encoder:
@@ -146,7 +156,8 @@ def read_folder(path: str | Path) -> ModelFolder:
     if not isinstance(architectures, list) or not isinstance(architectures[0], str):
         raise InputError(f"{place}: 'architectures' is not a list of names")
     record = _read_json(path / RECORD) if (path / RECORD).exists() else {}
-    return ModelFolder(path, config, architectures[0], _labels(raw, classes, place), record)
+    problem = raw.get("problem_type")
+    return ModelFolder(path, config, architectures[0], _labels(raw, classes, place), record, problem)
 
 
 def write_folder(
@@ -154,9 +165,10 @@ def write_folder(
     config: ModelConfig,
     modules: Mapping[str, nn.Module],
     *,
-    architecture: str,
+    architecture: str | None = None,
     tokenizer: SavesItself | None = None,
     labels: Sequence[str] | None = None,
+    problem_type: str | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model folder, whole or not at all.
@@ -168,10 +180,13 @@ def write_folder(
     """
     folder = Path(folder)
     refuse_foreign(folder)
+    architecture = architecture or _ARCHITECTURES[frozenset(modules)]
     values: dict[str, Any] = {"architectures": [architecture], "model_type": "bert", **config.model_dump()}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
+    if problem_type is not None:
+        values["problem_type"] = problem_type
     state = {
         f"{prefix}.{name}": tensor.detach().cpu()
         for prefix, module in modules.items()

@@ -26,9 +26,9 @@ _VERBS = {
     "tokenizer": ("tokenizer", "tokenizer", "Train, compare and extend vocabularies."),
     "data": ("data", "data", "Check a corpus, turn it into token shards, look at instances."),
     "pretrain": ("train", "pretrain", "Pre-train a BERT on token shards."),
-    "finetune": ("train", "finetune", "Fine-tune a model for a task."),
+    "finetune": ("finetune", "finetune", "Fine-tune a model for a task."),
     "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),
-    "predict": ("use", "predict", "Predict labels of texts."),
+    "predict": ("use", "predict", "Answer for new texts with a fine-tuned model."),
     "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
     "info": ("use", "info", "What a model is made of; without one, what this machine is."),
 }

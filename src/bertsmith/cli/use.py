@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 import click
 
-from bertsmith.cli import options
+from bertsmith.cli import options, task_options
 
-_CONFUSION = 8  # labels of which a confusion matrix fits a terminal
-
-
-def _with_columns(command: Any) -> Any:
-    """Options that say where texts and labels stand; by default as in the training file."""
-    for name, text in (
-        ("--delimiter", "What parts columns."),
-        ("--second-column", "Column of a second text."),
-        ("--text-column", "Column of the text."),
-    ):
-        command = click.option(name, metavar="C", help=f"{text} Default: as in training.")(command)
-    return command
+_DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
 
-@click.command()
+class _OfRun(click.Command):
+    """A command on a finished RUN, which also takes the settings of the run's task as options."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with_task = copy(self)
+        with_task.params = [*self.params, *_options_for(args)]
+        return super(_OfRun, with_task).make_context(info_name, args, parent, **extra)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(
+            "The settings of RUN's task are options, too (--text-column and others): `--help` behind a RUN lists "
+            "them. Their defaults are those of training."
+        )
+
+
+def _options_for(args: list[str]) -> list[click.Parameter]:
+    """The options of the task of the first run among a verb's arguments; none where there is no run."""
+    name = next((found for word in args if (found := _task_name(word))), None)
+    if name is None:
+        return []
+    from bertsmith.tasks.task import TASKS, task_type
+
+    return task_options.options_of(task_type(name).settings_type, defaults=False) if name in TASKS else []
+
+
+def _task_name(word: str) -> str | None:
+    """The task of a run or model folder, as its record names it; a folder of another tool is taken for a
+    classifier's until it is loaded."""
+    for folder in (Path(word) / "model", Path(word)):
+        if (folder / "config.json").is_file():
+            try:
+                record = json.loads((folder / "bertsmith.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return "classify"
+            return str(record.get("task")) if isinstance(record, dict) else None
+    return None
+
+
+@click.command(cls=_OfRun)
 @click.argument("run")
-@click.option("--data", required=True, metavar="FILE", help="Labelled examples: csv, tsv or jsonl.")
-@_with_columns
-@click.option("--label-column", metavar="C", help="Column of the label. Default: as in training.")
+@click.option("--data", required=True, metavar="FILE", help="Labelled examples, as the task reads them.")
+@options.assignments
+@_DEVICE
 @options.as_json
-def evaluate(run: str, data: str, as_json: bool, **columns: str | None) -> None:
+def evaluate(
+    run: str, data: str, device: str, as_json: bool, assignments: tuple[str, ...], **own: Any
+) -> None:
     """Score the fine-tuned model of RUN on a labelled file.
 
     \b
@@ -41,40 +76,38 @@ def evaluate(run: str, data: str, as_json: bool, **columns: str | None) -> None:
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    scores = load(run).evaluate(data, **columns)
+    scores = load(run, device).scores(data, **task_options.as_settings(own, assignments))
     if as_json:
-        console.result_json(scores)
+        console.result_json(scores.document())
         return
-    summary = ("accuracy", "macro_f1", "weighted_f1", "matthews")
     console.result_table(
-        f"{run} on {data} ({scores['examples']:,} examples)",
+        f"{run} on {data} ({scores.numbers['examples']:,} examples)",
         ["score", "value"],
-        [(name, f"{scores[name]:.4f}") for name in summary],
+        [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
-    console.result_table(
-        "",
-        ["label", "precision", "recall", "F1", "support"],
-        [
-            (label, *(f"{row[k]:.4f}" for k in ("precision", "recall", "f1")), f"{row['support']:,}")
-            for label, row in scores["classes"].items()
-        ],
-    )
-    labels = list(scores["classes"])
-    if len(labels) <= _CONFUSION:
-        rows = [(label, *map(str, row)) for label, row in zip(labels, scores["confusion"], strict=True)]
-        console.result_table("", ["truth, down; prediction, across", *labels], rows)
-    if scores["cut_texts"]:
-        console.note(f"{scores['cut_texts']:,} texts were cut; {scores['cut_tokens']:,} tokens were not read")
+    for table in scores.tables:
+        console.result_table(table.title, table.columns, [tuple(row) for row in table.rows])
+    for note in scores.notes:
+        console.note(note)
 
 
-@click.command()
+@click.command(cls=_OfRun)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="A csv, tsv or jsonl file; or .txt, a text a line.")
-@_with_columns
+@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, a text a line.")
+@options.assignments
+@_DEVICE
 @options.as_json
-def predict(run: str, texts: tuple[str, ...], file: str | None, as_json: bool, **columns: str | None) -> None:
-    """Predict the labels of TEXTS, of a file, or of the lines of standard input.
+def predict(
+    run: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    device: str,
+    as_json: bool,
+    assignments: tuple[str, ...],
+    **own: Any,
+) -> None:
+    """Answer for TEXTS, for a file, or for the lines of standard input.
 
     \b
     Example:
@@ -82,8 +115,9 @@ def predict(run: str, texts: tuple[str, ...], file: str | None, as_json: bool, *
       bertsmith predict moods --file texts.csv > predictions.jsonl
       cat texts.txt | bertsmith predict moods
 
-    Prints one JSON object a text, in order: label, its probability, all probabilities, and how many of the
-    text's tokens were read. With --json, all of them as one list.
+    Prints one JSON object an example, in order: the answer, its score, and how many of the text's tokens were
+    read. With --json, all of them as one list. A task on several texts (pairs; a question and its passage)
+    takes a file.
     """
     from bertsmith import console
     from bertsmith.errors import InputError
@@ -96,9 +130,10 @@ def predict(run: str, texts: tuple[str, ...], file: str | None, as_json: bool, *
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
     _quiet_machine()
-    model = load(run)
+    model = load(run, device)
+    changes = task_options.as_settings(own, assignments)
     if file:
-        answers = model.predict_file(file, **columns)
+        answers = model.predict_file(file, **changes)
     elif texts:
         answers = iter(model.predict(texts))
     else:
@@ -113,9 +148,10 @@ def predict(run: str, texts: tuple[str, ...], file: str | None, as_json: bool, *
 @click.command("fill-mask")
 @click.argument("run")
 @click.argument("text")
+@_DEVICE
 @click.option("--top-k", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="K")
 @options.as_json
-def fill_mask(run: str, text: str, top_k: int, as_json: bool) -> None:
+def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 
     \b
@@ -126,7 +162,7 @@ def fill_mask(run: str, text: str, top_k: int, as_json: bool) -> None:
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    answers = load(run).fill_mask(text, top_k)
+    answers = load(run, device).fill_mask(text, top_k)
     if as_json:
         console.result_json(answers)
         return
@@ -170,7 +206,7 @@ def info(folder: str | None, as_json: bool) -> None:
         list(config.items()),
     )
     console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
-    hidden = ("weights_sha256", "settings", "numbered")
+    hidden = ("weights_sha256", "settings", "facts", "numbered")
     record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
     if document["labels"]:
         record = {"labels": ", ".join(document["labels"]), **record}
@@ -195,10 +231,12 @@ def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def _machine() -> dict[str, Any]:
     from bertsmith import machine
+    from bertsmith.place import Place
 
     machine.prepare_process()
     found = machine.describe()
-    choice = machine.choose_precision()
+    place = Place.of()
+    choice = machine.choose_precision(place.device)
     return {
         "system": found.system,
         "processor": found.processor,
@@ -206,7 +244,7 @@ def _machine() -> dict[str, Any]:
         "memory_gib": round(found.memory / 2**30, 1),
         "instruction_sets": list(found.instruction_sets),
         "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
-        "runs_on": "cpu",
+        "runs_on": str(place.device),
         "precision": choice.precision,
         "reason": choice.reason,
     }

@@ -211,7 +211,6 @@ class PairStream:
         )
         starts = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=starts[1:])
-        longest = int(lengths.max()) if len(lengths) else 0
         asked = self._settings.sentence_task != "none"
         return PairBatch(
             Packed(
@@ -219,7 +218,7 @@ class PairStream:
                 torch.from_numpy(segments),
                 torch.from_numpy(positions),
                 torch.from_numpy(starts),
-                longest,
+                lengths,
             ),
             torch.from_numpy(predicted),
             torch.from_numpy(ids[predicted]),

@@ -8,13 +8,15 @@ batch and shared by all its layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.packed import Packed
@@ -61,46 +63,48 @@ class Layout:
 
     @classmethod
     def of(cls, packed: Packed) -> Layout:
-        """Group a batch's sequences; empty sequences take part in nothing.
+        """Group a batch's sequences by length; empty sequences take part in nothing.
 
-        On a CPU the lengths are read; elsewhere that would make the host wait for the device, so there all
-        sequences form one bucket of the longest length, which the host knows.
+        All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
         """
-        device, lengths = packed.tokens.device, packed.lengths
-        if device.type == "cpu":
-            filled = lengths.nonzero()[:, 0]
-            keys = (lengths[filled] + _WIDTH - 1) // _WIDTH
-            groups = [
-                part
-                for key in torch.unique(keys)
-                for part in torch.split(filled[keys == key], max(1, _SCORES // (int(key) * _WIDTH) ** 2))
-            ]
-            longest = [int(lengths[group].max()) for group in groups]
-        else:
-            groups, longest = [torch.arange(packed.sequences, device=device)], [packed.longest]
-        buckets, cells = [], []
-        order = torch.empty(len(packed.tokens) + 1, dtype=torch.long, device=device)
+        lengths, device = packed.lengths, packed.tokens.device
+        begins = np.cumsum(lengths) - lengths
+        buckets, cells, spare = [], [np.empty(0, dtype=np.int64)], len(packed.tokens)
+        order = np.empty(spare + 1, dtype=np.int64)
         place = 0
-        for group, length in zip(groups, longest, strict=True):
-            columns = torch.arange(length, device=device)
+        for group in _groups(lengths):
+            length = int(lengths[group].max())
+            columns = np.arange(length)
             real = columns < lengths[group, None]
-            rows = packed.first_rows[group, None] + columns
-            # Padding cells all write their place into the spare last row, so nobody asks how many there are.
-            to = torch.where(real, rows, len(packed.tokens)).flatten()
-            order[to] = torch.arange(place, place + len(to), device=device)
-            cells.append(torch.where(real, rows, 0).flatten())
-            buckets.append(Bucket(len(group), length, _bias(real)))
-            place += len(to)
+            rows = begins[group, None] + columns
+            order[np.where(real, rows, spare).ravel()] = np.arange(place, place + real.size)
+            cells.append(np.where(real, rows, 0).ravel())
+            buckets.append(Bucket(len(group), length, _bias(real, device)))
+            place += real.size
         if len(buckets) == 1 and buckets[0].bias is None:  # sequences of one length, which lie in order
             return cls(tuple(buckets), None, None)
-        return cls(tuple(buckets), torch.cat([order[:0], *cells]), order[:-1])
+        return cls(tuple(buckets), _sent(np.concatenate(cells), device), _sent(order[:-1], device))
 
 
-def _bias(real: Tensor) -> Tensor | None:
-    if real.device.type == "cpu" and bool(real.all()):
+def _groups(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The sequences of each bucket: of lengths that round up alike, and no more than the scores allow."""
+    filled = np.flatnonzero(lengths)
+    keys = (lengths[filled] + _WIDTH - 1) // _WIDTH
+    for key in np.unique(keys):
+        most = max(1, _SCORES // (int(key) * _WIDTH) ** 2)
+        members = filled[keys == key]
+        yield from (members[i : i + most] for i in range(0, len(members), most))
+
+
+def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
+    if real.all():
         return None
-    bias = torch.zeros(real.shape, device=real.device).masked_fill_(~real, torch.finfo(torch.float32).min)
-    return bias[:, None, None, :]
+    bias = np.where(real, np.float32(0), np.finfo(np.float32).min)
+    return _sent(bias[:, None, None, :], device)
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 class _Lay(torch.autograd.Function):

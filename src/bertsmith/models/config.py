@@ -58,6 +58,11 @@ class ModelConfig(Settings):
         return self
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that the model can take."""
+        return self.max_position_embeddings
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head, H / heads."""
         return self.hidden_size // self.num_attention_heads

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import ACTIVATIONS, Dropout, Linear, draw_weights
+from bertsmith.packed import Packed
 
 # Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
 _CACHED = 16
@@ -109,6 +110,59 @@ class PairHead(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """[B, H] → [B, 2]."""
         return self.linear(pooled)  # type: ignore[no-any-return]
+
+
+class SentenceHead(nn.Module):
+    """One answer a sequence: pooler, dropout and Linear. Hidden states [N, H] → [B, outputs]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
+        super().__init__()
+        self.pooler = Pooler(config, generator)
+        self.classifier = ClassHead(config, generator, outputs)
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """By the names that a model folder has for them."""
+        return {"pooler": self.pooler, "classifier": self.classifier}
+
+    def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
+        """[N, H] → [B, outputs]."""
+        return self.classifier(self.pooler(hidden[packed.first_rows]))  # type: ignore[no-any-return]
+
+
+class TokenHead(nn.Module):
+    """One answer a token: dropout and Linear. Hidden rows [M, H] → [M, outputs]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
+        super().__init__()
+        self.tagger = ClassHead(config, generator, outputs)
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """By the names that a model folder has for them."""
+        return {"tagger": self.tagger}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[M, H] → [M, outputs]."""
+        return self.tagger(rows)  # type: ignore[no-any-return]
+
+
+class SpanHead(nn.Module):
+    """Where an answer starts and where it ends: Linear. Hidden states [N, H] → [N, 2]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.span = Linear(config.hidden_size, 2)
+        draw_weights(self, config.initializer_range, generator)
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """By the names that a model folder has for them."""
+        return {"span": self.span}
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, H] → [N, 2]: start and end logits."""
+        return self.span(hidden)  # type: ignore[no-any-return]
 
 
 class ClassHead(nn.Module):

@@ -6,77 +6,75 @@ section 3.1), with the same head; none: masked tokens alone (Liu et al. 2019), w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.plan_pairs import SentenceTask
+from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead, PairHead, Pooler
+from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.settings import Settings
 
 
-class MlmNsp(nn.Module):
+class MlmNsp(Objective):
     """The heads that pre-training needs and their losses, added up.
 
     With the task "none" there are no `pooler` and `pair`: heads that nothing trains are not made.
     """
 
+    name = "mlm_nsp"
+    perplexities = ("mlm",)
+
     def __init__(self, config: ModelConfig, generator: torch.Generator, task: SentenceTask = "nsp") -> None:
         super().__init__()
-        self.task = task
+        self.config, self.task = config, task
         self.masked = MaskedHead(config, generator)
         if task != "none":
             self.pooler = Pooler(config, generator)
             self.pair = PairHead(config, generator)
 
-    @property
-    def heads(self) -> dict[str, nn.Module]:
-        """The heads by the names that a model folder has for them."""
-        return dict(self.named_children())
-
-    @property
-    def architecture(self) -> str:
-        """The field's class that has these heads and no other."""
-        return "BertForMaskedLM" if self.task == "none" else "BertForPreTraining"
+    @classmethod
+    def made(
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
+    ) -> MlmNsp:
+        """The heads for what `data.sentence_task` asks of a pair."""
+        return cls(encoder.config, generator, data.sentence_task)
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""
         hidden = encoder(batch.packed)
-        mlm, _ = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
-        sums = {"mlm": mlm}
+        mlm, found = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
+        sums, right = {"mlm": mlm}, {"mlm": found}
         if self.task != "none":
-            logits = self._pair_logits(hidden, batch).float()
+            logits = self.pair(self.pooler(hidden[batch.packed.first_rows])).float()
             sums[self.task] = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
-        return Loss(sums, batch.counts)
+            right[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
+        return Loss(sums, batch.counts, right)
 
-    def _pair_logits(self, hidden: Tensor, batch: PairBatch) -> Tensor:
-        """Logits of what is asked of a pair, [B, 2]."""
-        logits: Tensor = self.pair(self.pooler(hidden[batch.packed.first_rows]))
-        return logits
+    def begin(self, tokens: NDArray[np.int64]) -> None:
+        """The masked head's bias becomes the logarithm of each token's share of the corpus."""
+        with torch.no_grad():
+            self.masked.bias.copy_(torch.from_numpy(shares(tokens)).log())
 
-    def measure(self, encoder: Encoder, batches: Iterable[PairBatch]) -> dict[str, float]:
-        """Held-out figures: mean MLM loss, accuracy and perplexity over predicted rows; the pair task's loss and
-        accuracy, named after it."""
-        parts = ["mlm"] if self.task == "none" else ["mlm", self.task]
-        sums = {f"{part}_{what}": 0.0 for part in parts for what in ("loss", "accuracy")}
-        numbers = dict.fromkeys(parts, 0)
-        for batch in batches:
-            hidden = encoder(batch.packed)
-            loss, right = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
-            sums["mlm_loss"] += float(loss)
-            sums["mlm_accuracy"] += float(right)
-            if self.task != "none":
-                logits = self._pair_logits(hidden, batch).float()
-                wrong = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
-                sums[f"{self.task}_loss"] += wrong.item()
-                sums[f"{self.task}_accuracy"] += (logits.argmax(-1) == batch.pair_labels).sum().item()
-            for part, count in batch.counts.items():
-                numbers[part] += count
-        values = {name: value / max(1, numbers[name.partition("_")[0]]) for name, value in sums.items()}
-        return values | {"mlm_perplexity": math.exp(min(values["mlm_loss"], 700.0))}
+    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
+        """What a unigram model of the corpus loses on the masked tokens."""
+        labels = np.concatenate([batch.labels.numpy() for batch in batches])
+        return {"unigram_mlm_loss": float(-np.log(shares(tokens))[labels].mean())}
+
+    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+        """One model: the encoder and all heads."""
+        return {MODEL: Parts(self.config, {"encoder": encoder, **dict(self.named_children())})}
+
+
+def shares(tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Add-one shares of the tokens, from how often each occurs."""
+    found: NDArray[np.float64] = (tokens + 1.0) / (tokens.sum() + len(tokens))
+    return found

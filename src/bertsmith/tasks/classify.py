@@ -1,62 +1,178 @@
-"""Classification: a text, or a pair of texts, gets one of K labels (Devlin et al. 2019, section 4.1).
-
-From the user's file to the score: read, encode, head and loss, decode, score.
-"""
+"""Classification: a text, or a pair of texts, gets one of K labels (Devlin et al. 2019, section 4.1)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.errors import InputError
-from bertsmith.files.tables import read_table
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ClassHead, Pooler
-from bertsmith.settings import Settings
-from bertsmith.tasks.task import EncodedRow, RowBatch, Task, run_over
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+
+_MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
+_SHOWN = 8  # labels of which a confusion matrix fits a terminal
 
 
-class ClassifySettings(Settings):
-    """Where the texts and labels stand, and how a text becomes one vector."""
+class Classify(TextTask):
+    """The family's head for sequences, with an output a label, and cross-entropy."""
 
-    text_column: str = Field(
-        "text", description="the column of the text (a number where the file has no header)"
-    )
-    second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
-    label_column: str = Field("label", description="the column of the label")
-    delimiter: str | None = Field(
-        None, description="what parts columns; none: comma in .csv, tab in .tsv and .txt"
-    )
-    header: bool = Field(
-        True, description="whether the first line names the columns; if not they are 1, 2, …"
-    )
-    max_length: int | None = Field(
-        None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
-    )
+    name = "classify"
+    summary = "one label for a text, or for a pair of texts"
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings
+    ) -> None:
+        """facts: `labels` by id; `numbered`: the data may give ids in place of labels; `pairs`."""
+        self._ids = {label: i for i, label in enumerate(facts["labels"])}
+        super().__init__(config, generator, facts, settings, len(facts["labels"]))
+
+    @classmethod
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
+    ) -> Facts:
+        """The labels, as `label_names` orders them; each example must have one of them."""
+        labels = label_names(examples, names)
+        ids = {label: i for i, label in enumerate(labels)}
+        for example in examples:
+            label_id(example, ids, numbered=names is not None)
+        pairs = super().learnt(examples, settings, None)
+        return {**pairs, "labels": labels, "numbered": names is not None}
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """Two labels or more, of which one is right."""
+        found = super().facts_of(folder)
+        if found is None or folder.problem_type not in (None, "single_label_classification"):
+            return None
+        if folder.labels is None or len(folder.labels) < 2:
+            return None
+        return {**found, "labels": folder.labels, "numbered": True}
+
+    @classmethod
+    def stratum(cls, example: TextExample) -> Hashable:
+        """The label."""
+        return example.label
+
+    def target(self, example: TextExample) -> int | None:
+        """The label's id."""
+        if example.label is None:
+            return None
+        return label_id(example, self._ids, numbered=bool(self.facts.get("numbered")))
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """`label`: long [B]."""
+        if any(item.target is None for item in items):
+            return {}, {}
+        return {"label": torch.tensor([item.target for item in items])}, {"task": len(items)}
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Summed cross-entropy over the examples."""
+        logits, wanted = self.logits(encoder, batch), batch.tensors["label"]
+        right = (logits.detach().argmax(-1) == wanted).sum()
+        return Loss({"task": F.cross_entropy(logits, wanted, reduction="sum")}, batch.counts, {"task": right})
+
+    def decode(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        """Label, its probability, all probabilities, tokens of the text and tokens read."""
+        labels: list[str] = self.facts["labels"]
+        predictions = []
+        for logits, item in zip(outputs, items, strict=True):
+            shares = logits[0].softmax(-1).tolist()
+            best = max(range(len(shares)), key=shares.__getitem__)
+            scores = dict(zip(labels, shares, strict=True))
+            predictions.append(
+                {"label": labels[best], "score": shares[best], "scores": scores, **self.read_of(item)}
+            )
+        return predictions
+
+    @property
+    def decides(self) -> str:
+        """Accuracy."""
+        return "accuracy"
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Accuracy and macro F1."""
+        return ("accuracy", "macro_f1")
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+        """Accuracy, macro and weighted F1, Matthews' correlation, each class's figures, the confusion matrix.
+
+        Macro F1 is the mean over all the model's labels; a label that neither occurs nor is predicted counts
+        0, as scikit-learn has it with `labels` given.
+        """
+        from sklearn.metrics import accuracy_score, matthews_corrcoef, precision_recall_fscore_support
+
+        labels: list[str] = self.facts["labels"]
+        ids = list(range(len(labels)))
+        truth = [self.target(example) for example in examples]
+        guess = [self._ids[prediction["label"]] for prediction in predictions]
+        precision, recall, f1, support = precision_recall_fscore_support(
+            truth, guess, labels=ids, zero_division=0
+        )
+        of_each = {
+            label: {
+                "precision": float(precision[i]),
+                "recall": float(recall[i]),
+                "f1": float(f1[i]),
+                "support": int(support[i]),
+            }
+            for i, label in enumerate(labels)
+        }
+        cuts, notes = told_of_cuts(predictions)
+        confusion = _confusion(truth, guess, labels)
+        numbers = {
+            "accuracy": float(accuracy_score(truth, guess)),
+            "macro_f1": float(f1.mean()),
+            "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
+            # of one label alone there is nothing to correlate with
+            "matthews": float(matthews_corrcoef(truth, guess)) if len({*truth, *guess}) > 1 else 0.0,
+            "examples": len(examples),
+        }
+        tables = [_of_each_table(of_each)]
+        if len(labels) <= _SHOWN:
+            rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
+            tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
+        return Scores(numbers, {**cuts, "classes": of_each, "confusion": confusion}, tables, notes)
+
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+        """Always the most frequent label of the training examples."""
+        most = Counter(self.target(example) for example in training).most_common(1)[0][0] or 0
+        answer = {"label": self.facts["labels"][most], "tokens": 0, "tokens_read": 0}
+        return self.score([answer] * len(dev), dev)
 
 
-@dataclass(frozen=True)
-class Example:
-    """A text (or two) with its label, None where it is not known, and its place in the user's file."""
+def _confusion(truth: Sequence[Any], guess: Sequence[int], labels: Sequence[str]) -> list[Any]:
+    """Rows of truth, columns of predictions; of many labels the cells that are not empty, the fullest first."""
+    if len(labels) <= _MANY:
+        matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
+        np.add.at(matrix, (np.asarray(truth), np.asarray(guess)), 1)
+        rows: list[Any] = matrix.tolist()
+        return rows
+    cells = Counter(zip(truth, guess, strict=True)).most_common()
+    return [{"truth": labels[t], "prediction": labels[g], "times": n} for (t, g), n in cells]
 
-    text: str
-    second: str | None
-    label: str | None
-    place: str
+
+def _of_each_table(of_each: dict[str, dict[str, Any]]) -> ScoreTable:
+    rows = [
+        [label, *(f"{row[k]:.4f}" for k in ("precision", "recall", "f1")), f"{row['support']:,}"]
+        for label, row in of_each.items()
+    ]
+    return ScoreTable("", ["label", "precision", "recall", "F1", "support"], rows)
 
 
-def label_names(examples: Sequence[Example], names: Sequence[str] | None) -> list[str]:
+def label_names(examples: Sequence[TextExample], names: Sequence[str] | None) -> list[str]:
     """The classes in the order of their ids: the given names, or the labels of the data, sorted.
 
     Labels that are whole numbers are sorted by value.
@@ -76,18 +192,18 @@ def label_names(examples: Sequence[Example], names: Sequence[str] | None) -> lis
     return sorted(found)
 
 
-def label_id(example: Example, labels: Sequence[str], *, numbered: bool) -> int:
+def label_id(example: TextExample, ids: dict[str, int], *, numbered: bool) -> int:
     """The id of an example's label. numbered: the data may give ids (0, 1, …) in place of names.
 
     Names that are numbers themselves are names only: nobody could tell the name 1 from the id 1.
     """
     label = example.label
-    if label in labels:
-        return labels.index(label)
-    words = not any(_whole_number(name) for name in labels)
-    if numbered and words and label is not None and _whole_number(label) and 0 <= int(label) < len(labels):
+    if label is not None and label in ids:
+        return ids[label]
+    words = not any(_whole_number(name) for name in ids)
+    if numbered and words and label is not None and _whole_number(label) and 0 <= int(label) < len(ids):
         return int(label)
-    known = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
+    known = ", ".join(list(ids)[:10]) + (", …" if len(ids) > 10 else "")
     raise InputError(
         f"{example.place}: the label '{label}' is unknown",
         f"the model's labels are: {known}; mend the row, or name another column with --label-column",
@@ -96,166 +212,3 @@ def label_id(example: Example, labels: Sequence[str], *, numbered: bool) -> int:
 
 def _whole_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
-
-
-class Classify(Task):
-    """Pooler and classifier on the first token, as in the paper."""
-
-    name = "classify"
-    architecture = "BertForSequenceClassification"
-    decides = "accuracy"
-    summary = ("accuracy", "macro_f1")
-    settings_type = ClassifySettings
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        generator: torch.Generator,
-        labels: Sequence[str],
-        settings: ClassifySettings,
-        *,
-        numbered: bool = False,
-    ) -> None:
-        super().__init__(config, generator, labels, settings, numbered=numbered)
-        self.pooler = Pooler(config, generator)
-        self.classifier = ClassHead(config, generator, len(labels))
-
-    @classmethod
-    def read(cls, file: str | Path, settings: ClassifySettings, *, labelled: bool = True) -> list[Example]:
-        """The rows of a csv, tsv or jsonl file, in its order. InputError with file and line for what is amiss."""
-        table = read_table(file, delimiter=settings.delimiter, header=settings.header)
-        texts = table.column(settings.text_column, "--text-column")
-        seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
-        labels = table.column(settings.label_column, "--label-column") if labelled else None
-        examples = []
-        for i, row in enumerate(table):
-            place = f"{file}:{row.line}"
-            label = labels[i].strip() if labels else None
-            if label == "":
-                raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
-            examples.append(Example(texts[i], seconds[i] if seconds else None, label, place))
-        if not examples:
-            raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
-        return examples
-
-    @classmethod
-    def of_texts(
-        cls, texts: Sequence[str], seconds: Sequence[str] | None, places: Sequence[str]
-    ) -> list[Example]:
-        """Examples without labels."""
-        others: Sequence[str | None] = seconds if seconds is not None else [None] * len(texts)
-        return [Example(*row) for row in zip(texts, others, [None] * len(texts), places, strict=True)]
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[Example], names: Sequence[str] | None) -> list[str]:
-        """The classes, as `label_names` orders them; each example must have one of them."""
-        labels = label_names(examples, names)
-        for example in examples:
-            label_id(example, labels, numbered=names is not None)
-        return labels
-
-    @classmethod
-    def as_row(cls, example: Example, settings: ClassifySettings) -> dict[str, Any]:
-        """Under the columns' own names."""
-        row: dict[str, Any] = {settings.text_column: example.text, settings.label_column: example.label}
-        if settings.second_column is not None:
-            row[settings.second_column] = example.second
-        return row
-
-    @property
-    def heads(self) -> dict[str, nn.Module]:
-        """Pooler and classifier."""
-        return {"pooler": self.pooler, "classifier": self.classifier}
-
-    @property
-    def pairs(self) -> bool:
-        """Whether a second column was named."""
-        return self.settings.second_column is not None
-
-    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int) -> list[EncodedRow]:
-        """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or the model's `longest`."""
-        limit = min(longest, self.settings.max_length or longest)
-        encodings = tokenizer.encode_many(
-            [example.text for example in examples],
-            [example.second or "" for example in examples] if self.pairs else None,
-            max_length=limit,
-        )
-        rows = []
-        for example, encoding in zip(examples, encodings, strict=True):
-            target = -1 if example.label is None else label_id(example, self.labels, numbered=self.numbered)
-            kept = sum(source is not None for source in encoding.sources)
-            rows.append(EncodedRow(encoding.ids, encoding.segments, target, kept + encoding.cut, kept))
-        return rows
-
-    def logits(self, encoder: Encoder, batch: RowBatch) -> Tensor:
-        """[B, K]."""
-        hidden = encoder(batch.packed)
-        logits: Tensor = self.classifier(self.pooler(hidden[batch.packed.first_rows]))
-        return logits
-
-    def loss(self, encoder: Encoder, batch: RowBatch) -> Loss:
-        """Summed cross-entropy over the examples."""
-        logits = self.logits(encoder, batch).float()
-        return Loss({"task": F.cross_entropy(logits, batch.targets, reduction="sum")}, batch.counts)
-
-    def decode(self, encoder: Encoder, rows: Sequence[EncodedRow]) -> list[dict[str, Any]]:
-        """One prediction a row: label, its probability, all probabilities, tokens of the text and tokens read."""
-        if not rows:
-            return []
-        probabilities = run_over(rows, lambda batch: self.logits(encoder, batch)).softmax(-1)
-        predictions = []
-        for row, share in zip(rows, probabilities.tolist(), strict=True):
-            best = max(range(len(share)), key=share.__getitem__)
-            predictions.append(
-                {
-                    "label": self.labels[best],
-                    "score": share[best],
-                    "scores": dict(zip(self.labels, share, strict=True)),
-                    "tokens": row.tokens,
-                    "tokens_read": row.kept,
-                }
-            )
-        return predictions
-
-    def score(self, predictions: Sequence[dict[str, Any]], rows: Sequence[EncodedRow]) -> dict[str, Any]:
-        """Accuracy, macro and weighted F1, Matthews' correlation, each class's figures, the confusion matrix.
-
-        Macro F1 is the mean over all the model's labels; a label that neither occurs nor is predicted counts
-        0, as scikit-learn has it with `labels` given.
-        """
-        from sklearn.metrics import (
-            accuracy_score,
-            confusion_matrix,
-            matthews_corrcoef,
-            precision_recall_fscore_support,
-        )
-
-        ids = list(range(len(self.labels)))
-        truth = [row.target for row in rows]
-        guess = [self.labels.index(prediction["label"]) for prediction in predictions]
-        of_each = precision_recall_fscore_support(truth, guess, labels=ids, zero_division=0)
-        f1, support = of_each[2], of_each[3]
-        names = ("precision", "recall", "f1")
-        return {
-            "accuracy": float(accuracy_score(truth, guess)),
-            "macro_f1": float(f1.mean()),
-            "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
-            # of one label alone there is nothing to correlate with
-            "matthews": float(matthews_corrcoef(truth, guess)) if len({*truth, *guess}) > 1 else 0.0,
-            "examples": len(rows),
-            "cut_texts": sum(row.kept < row.tokens for row in rows),
-            "cut_tokens": sum(row.tokens - row.kept for row in rows),
-            "classes": {
-                label: {
-                    **{name: float(of_each[k][i]) for k, name in enumerate(names)},
-                    "support": int(support[i]),
-                }
-                for i, label in enumerate(self.labels)
-            },
-            "confusion": confusion_matrix(truth, guess, labels=ids).tolist(),
-        }
-
-    def baseline(self, training: Sequence[EncodedRow], dev: Sequence[EncodedRow]) -> dict[str, float]:
-        """Always the most frequent label of the training rows."""
-        most = Counter(row.target for row in training).most_common(1)[0][0]
-        return {"accuracy": sum(row.target == most for row in dev) / max(1, len(dev))}

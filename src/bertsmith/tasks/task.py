@@ -1,90 +1,71 @@
-"""What a task is, and what all tasks share: rows of ids, batches of them, running a model over many.
+"""What a task is: from a user's file to a score, in one place.
 
-A task is one file and one line in `TASKS`. It answers `read` (file → examples), `encode` (examples → rows),
-`loss`, `decode` (rows → predictions) and `score` (predictions, rows → numbers), and owns the heads it needs.
-The verbs know tasks only by this.
+A task is one file and one line in `TASKS`. It is an objective whose answers people wrote: it owns its heads and
+their loss, and besides reads files (`read`), looks through the examples (`learnt`), encodes them (`encode`,
+`collate`), and turns what the heads say into answers (`outputs`, `decode`) and scores. The verbs, their options,
+tables and pages know tasks only by this; evaluation, prediction and serving share the one `decode`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith import draws
 from bertsmith.errors import InputError
-from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.packed import Packed
-from bertsmith.settings import Settings
+from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.place import Place
+from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-TASKS = {"classify": "bertsmith.tasks.classify:Classify"}
-"""Each task's name with its home, imported when asked for."""
+TASKS: dict[str, str | type[Task]] = {
+    "classify": "bertsmith.tasks.classify:Classify",
+    "regress": "bertsmith.tasks.regress:Regress",
+}
+"""Each task's name with its home, imported when asked for; or with the class itself."""
 
-_BATCH_TOKENS = (
-    4096  # in one forward pass when nothing is trained: enough to fill the products, small enough for caches
-)
+Facts = Mapping[str, Any]
+"""What a task learnt of its training examples besides weights (labels, a tag scheme, a threshold): plain JSON."""
+
+Prediction = dict[str, Any]
+"""One example's answer: plain JSON."""
+
+
+class ScoreTable(NamedTuple):
+    """A table of scores for people: a title, the columns' names, rows of text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
-class EncodedRow:
-    """One example for the model: ids and segments with special tokens, and how much of the text they hold.
+class Scores:
+    """How good some predictions are: printed as it is by verbs and pages.
 
-    target: what the task's loss takes (a class id; -1 where unknown). tokens: of the whole text; kept: of those
-    that the row holds (special tokens not counted).
+    numbers: the figures by name, in the order they are shown. details: more, plain JSON, for programs. tables:
+    more, for people. notes: sentences (what was cut, what a figure does not cover).
     """
 
-    ids: list[int]
-    segments: list[int]
-    target: int
-    tokens: int
-    kept: int
+    numbers: Mapping[str, float]
+    details: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[ScoreTable] = ()
+    notes: Sequence[str] = ()
 
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Rows packed for the model, and their targets, long [B]."""
-
-    packed: Packed
-    targets: Tensor
-    epoch: int = 0
-    first: int = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What each part of the loss is a mean over."""
-        return {"task": len(self.targets)}
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in the batch, special ones included."""
-        return len(self.packed.tokens)
-
-    @property
-    def place(self) -> str:
-        """Which examples these are, for messages."""
-        return (
-            f"epoch {self.epoch}, examples {self.first} to {self.first + len(self.targets) - 1} of its order"
-        )
+    def document(self) -> dict[str, Any]:
+        """Numbers and details as one JSON object."""
+        return {**self.numbers, **self.details}
 
 
 class Example(Protocol):
-    """What all tasks' examples have: a label to keep in proportion, None if unknown, and a place in a file."""
-
-    @property
-    def label(self) -> str | None:
-        """The label as the file has it."""
-        ...
+    """What the examples of all tasks have."""
 
     @property
     def place(self) -> str:
@@ -92,31 +73,47 @@ class Example(Protocol):
         ...
 
 
-class Task(nn.Module):
-    """The heads on the encoder, their loss, and what their outputs mean.
+class Foreign(Protocol):
+    """What a model folder of another tool says of its heads."""
 
-    name: as `finetune` takes it. architecture: the field's class that its folder is written as. decides: the
-    score by which the best epoch is kept. summary: the scores to log. settings_type: where its examples stand.
+    @property
+    def architecture(self) -> str:
+        """The field's class."""
+        ...
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classes by id."""
+        ...
+
+    @property
+    def problem_type(self) -> str | None:
+        """What config.json says of the problem."""
+        ...
+
+
+class Task(Objective):
+    """Heads on the encoder, their loss, and what their outputs mean.
+
+    name: as `finetune` takes it. summary: what it does, in a line; example_file: a
+    name that its files usually have. inputs: what an example is made of, by the
+    names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
+    base model where it has them; all others start anew.
     """
 
     name: ClassVar[str]
-    architecture: ClassVar[str]
-    decides: ClassVar[str]
-    summary: ClassVar[tuple[str, ...]]
-    settings_type: ClassVar[type[Settings]]
+    summary: ClassVar[str]
+    example_file: ClassVar[str] = "train.csv"
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
+    optional: ClassVar[tuple[str, ...]] = ()
+    inherits: ClassVar[tuple[str, ...]] = ("pooler",)
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        generator: torch.Generator,
-        labels: Sequence[str],
-        settings: Any,
-        *,
-        numbered: bool = False,
-    ) -> None:
-        """labels: by id. settings: of `settings_type`. numbered: data may give ids in place of labels."""
+    def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
+        """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
         super().__init__()
-        self.labels, self.settings, self.numbered = list(labels), settings, numbered
+        self.config, self.facts, self.settings = config, dict(facts), settings
+
+    # From a file to examples
 
     @classmethod
     def read(cls, file: str | Path, settings: Any, *, labelled: bool = True) -> list[Any]:
@@ -124,15 +121,10 @@ class Task(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def of_texts(
-        cls, texts: Sequence[str], seconds: Sequence[str] | None, places: Sequence[str]
+    def of_inputs(
+        cls, columns: Mapping[str, Sequence[str]], settings: Any, places: Sequence[str]
     ) -> list[Any]:
-        """Examples without labels, from texts that stand in no table."""
-        raise NotImplementedError
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[Any], names: Sequence[str] | None) -> list[str]:
-        """The labels by id: the given names, or what the data holds, in an order that only depends on it."""
+        """Examples without answers, from values that are in no file. columns: by the names in `inputs`."""
         raise NotImplementedError
 
     @classmethod
@@ -140,90 +132,134 @@ class Task(nn.Module):
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError
 
-    @property
-    def heads(self) -> Mapping[str, nn.Module]:
-        """The heads by the prefix that their weights have in a folder."""
+    @classmethod
+    def learnt(cls, examples: Sequence[Any], settings: Any, names: Sequence[str] | None) -> Facts:
+        """What there is to know of the training examples. names: of the labels by id, if the user gave them.
+        InputError where the examples cannot be learnt from."""
+        if names is not None:
+            raise InputError(f"--label-names: the task '{cls.name}' has no labels to name", "leave it out")
+        return {}
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """What is known of a model that another tool wrote; None where its heads are not this task's."""
+        return None
+
+    @classmethod
+    def content(cls, example: Any) -> Hashable:
+        """What must not be on both sides of a split: equal texts, questions about one passage."""
         raise NotImplementedError
+
+    @classmethod
+    def stratum(cls, example: Any) -> Hashable | None:
+        """What keeps its proportion in a split (a label); None for all where there is no such thing."""
+        return None
+
+    # From examples to a batch
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """Items of sequences that the model can take (`config.longest`), in the order of the examples.
+        InputError for an answer that is none of the model's."""
+        raise NotImplementedError
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
+        loss. Items without a target have none of the targets' tensors."""
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
+        """Items packed for the model."""
+        tensors, counts = self.tensors(items)
+        sizes = tuple(len(item.sequences) for item in items)
+        return TaskBatch(pack(items), sizes, tensors, counts, epoch, first)
+
+    # From a batch to answers
 
     @property
-    def pairs(self) -> bool:
-        """Whether the task is on pairs of texts."""
+    def parts(self) -> Mapping[str, nn.Module]:
+        """The heads by the names that a model folder has for them."""
         raise NotImplementedError
 
-    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, longest: int) -> list[EncodedRow]:
-        """Rows of at most `longest` tokens. InputError for a label that is none of the model's."""
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classes by id, where there are any."""
+        return self.facts.get("labels")
+
+    @property
+    def problem_type(self) -> str | None:
+        """What the field's config.json calls this problem."""
+        return None
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """What the heads say of each item: a tensor [r, …] an item, r as the task likes."""
         raise NotImplementedError
 
-    def loss(self, encoder: Encoder, batch: RowBatch) -> Loss:
-        """Sums and counts of a batch."""
+    def decode(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Any]
+    ) -> list[Prediction]:
+        """One answer an example. There is no other way from outputs to answers."""
         raise NotImplementedError
 
-    def decode(self, encoder: Encoder, rows: Sequence[EncodedRow]) -> list[dict[str, Any]]:
-        """One prediction a row. There is no other way from outputs to answers."""
+    def answers(
+        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], place: Place
+    ) -> list[Prediction]:
+        """Forward passes over all items, then `decode`."""
+        outputs = run_over(items, self.collate, lambda batch: self.outputs(encoder, batch), place)
+        return self.decode(outputs, items, examples)
+
+    @property
+    def decides(self) -> str:
+        """The score by which the best epoch is kept; higher is better."""
         raise NotImplementedError
 
-    def score(self, predictions: Sequence[dict[str, Any]], rows: Sequence[EncodedRow]) -> dict[str, Any]:
-        """The task's scores, as the field's scripts have them."""
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """The scores of an evaluation on the way that are written into the log; `decides` is one."""
+        return (self.decides,)
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Scores:
+        """The task's scores, as the field's scripts have them; the examples hold the gold answers."""
         raise NotImplementedError
 
-    def baseline(self, training: Sequence[EncodedRow], dev: Sequence[EncodedRow]) -> dict[str, float]:
+    def baseline(self, training: Sequence[Any], dev: Sequence[Any]) -> Scores:
         """What an answer that never looks at the text would score on dev."""
         raise NotImplementedError
+
+    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+        """One model: the encoder and the heads."""
+        modules = {"encoder": encoder, **self.parts}
+        return {MODEL: Parts(self.config, modules, self.labels, self.problem_type)}
 
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
     if name not in TASKS:
         raise InputError(f"{name}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    module, _, kind = TASKS[name].partition(":")
+    home = TASKS[name]
+    if not isinstance(home, str):
+        return home
+    module, _, kind = home.partition(":")
     found: type[Task] = getattr(importlib.import_module(module), kind)
     return found
 
 
-def pack(rows: Sequence[EncodedRow], epoch: int = 0, first: int = 0) -> RowBatch:
-    """Rows laid end to end."""
-    packed = Packed.of_lists([row.ids for row in rows], [row.segments for row in rows])
-    return RowBatch(packed, torch.tensor([row.target for row in rows], dtype=torch.long), epoch, first)
+def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
+    """The task that a model of another tool was trained for, by its class, its labels and its problem type.
+    InputError that names its heads where it is none of ours."""
+    for name in TASKS:
+        kind = task_type(name)
+        if (facts := kind.facts_of(folder)) is not None:
+            return kind, facts
+    said = f" ({folder.problem_type})" if folder.problem_type else ""
+    raise InputError(
+        f"{place}: the heads of a {folder.architecture}{said} are none of a task that bertsmith knows",
+        f"it predicts with models for: {', '.join(TASKS)}",
+    )
 
 
-class RowStream:
-    """Training rows in an order of their own in every epoch, a pure function of (seed, epoch, index)."""
-
-    def __init__(self, rows: Sequence[EncodedRow], seed: int) -> None:
-        self._rows, self._seed = rows, seed
-        self._order = lru_cache(2)(self._order_of)  # a worker may stand in the next epoch already
-
-    def size(self, epoch: int) -> int:
-        """Rows in an epoch."""
-        return len(self._rows)
-
-    def batch(self, epoch: int, start: int, stop: int) -> RowBatch:
-        """Rows [start, stop) of the epoch's order."""
-        return pack([self._rows[i] for i in self._order(epoch)[start:stop]], epoch, start)
-
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        return draws.permutation(self._seed, "examples", len(self._rows), epoch)
-
-
-def run_over(rows: Sequence[EncodedRow], forward: Callable[[RowBatch], Tensor]) -> Tensor:
-    """`forward` of all rows, [len(rows), …], in their order; rows of like length share a pass."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-    with torch.inference_mode():
-        found = [forward(pack([rows[i] for i in some])).float() for some in _within_budget(order, rows)]
-    joined = torch.cat(found)
-    back = torch.empty(len(order), dtype=torch.long)
-    back[torch.tensor(order)] = torch.arange(len(order))
-    return joined[back]
-
-
-def _within_budget(order: Sequence[int], rows: Sequence[EncodedRow]) -> Iterator[list[int]]:
-    some: list[int] = []
-    tokens = 0
-    for i in order:
-        if some and tokens + len(rows[i].ids) > _BATCH_TOKENS:
-            yield some
-            some, tokens = [], 0
-        some.append(i)
-        tokens += len(rows[i].ids)
-    if some:
-        yield some
+def told_of_cuts(predictions: Sequence[Prediction]) -> tuple[dict[str, int], list[str]]:
+    """What truncation cost: two numbers, and a sentence where it cost anything."""
+    texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
+    tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
+    note = [f"{texts:,} texts were cut; {tokens:,} tokens were not read"] if texts else []
+    return {"cut_texts": texts, "cut_tokens": tokens}, note

@@ -387,4 +387,5 @@ def restore_optimizer(
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
-        optimizer.state[by_name[name]][part] = value.clone()
+        parameter = by_name[name]
+        optimizer.state[parameter][part] = value.to(parameter.device, copy=True)

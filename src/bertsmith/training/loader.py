@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
 
 class Batch(Protocol):
     """What the loop needs to know of a batch; the rest is between the stream and the objective."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What each part of the loss is a mean over."""
-        ...
 
     @property
     def tokens(self) -> int:
@@ -31,6 +27,10 @@ class Batch(Protocol):
     @property
     def place(self) -> str:
         """Which instances these are, for messages."""
+        ...
+
+    def to(self, device: Any) -> Any:
+        """The same on another device."""
         ...
 
 
@@ -86,6 +86,52 @@ def batches(stream: Stream, size: int, position: Position, workers: int) -> Gene
                 yield future.result(), behind
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update is made of. counts: what each part of the loss is a mean over, of all its batches; tokens:
+    of all; epoch: of the last. batches: to be gone through once. behind: where the run stands after it."""
+
+    counts: Mapping[str, int]
+    tokens: int
+    epoch: int
+    batches: Iterable[Batch]
+    behind: Position
+
+
+def updates(
+    stream: Stream,
+    size: int,
+    accumulate: int,
+    position: Position,
+    workers: int,
+    counts: Callable[[Any], Mapping[str, int]],
+) -> Generator[Update]:
+    """Endless updates of `accumulate` batches each, from `position` on; the rest is as `batches` has it.
+
+    The loss is divided by the counts of all batches together, so these are needed before the first is used. Each
+    batch is therefore built, counted and dropped, and built again when its turn comes: that costs a thousandth
+    of a step, and memory does not grow with `accumulate`.
+    """
+    if accumulate == 1:
+        with closing(batches(stream, size, position, workers)) as once:
+            for batch, behind in once:
+                yield Update(counts(batch), batch.tokens, batch.epoch, (batch,), behind)
+    with (
+        closing(batches(stream, size, position, workers)) as counted,
+        closing(batches(stream, size, position, workers)) as used,
+    ):
+        while True:
+            totals: dict[str, int] = {}
+            tokens = 0
+            for batch, behind in islice(counted, accumulate):
+                position = behind
+                tokens += batch.tokens
+                for part, count in counts(batch).items():
+                    totals[part] = totals.get(part, 0) + count
+            micro = (batch for batch, _ in islice(used, accumulate))
+            yield Update(totals, tokens, batch.epoch, micro, position)
 
 
 def _spans(stream: Stream, size: int, position: Position) -> Generator[tuple[int, int, int, Position]]:

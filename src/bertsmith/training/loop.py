@@ -1,7 +1,6 @@
-"""The one training loop, for pre-training and fine-tuning alike.
+"""The one training loop, for pre-training and fine-tuning alike: when to record, to evaluate, to save, to stop.
 
-What changes numbers stands in `update`, whole: forward, backward, check, clip, update. Everything else here
-only says when: to record, to evaluate, to save, to stop.
+What changes numbers is `step.update`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,29 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import MachineError, Stopped
-from bertsmith.loss import Loss
+from bertsmith.place import Place
 from bertsmith.training import checkpoint
-from bertsmith.training.loader import Batch, Position, Stream, batches
-from bertsmith.training.optimizer import clip, make_optimizer
+from bertsmith.training.loader import Position, Stream, Update, updates
+from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
-
-
-class Trained(nn.Module):
-    """All that is trained together: an encoder and what owns its heads and its loss (an objective or a task)."""
-
-    def __init__(self, encoder: nn.Module, objective: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.objective = objective
-
-    def loss(self, batch: Any) -> Loss:
-        """The loss of one batch, as the objective answers it."""
-        objective: Any = self.objective
-        loss: Loss = objective.loss(self.encoder, batch)
-        return loss
+from bertsmith.training.step import Trained, update
 
 
 @dataclass(frozen=True)
@@ -78,167 +63,195 @@ class Evaluation:
     best_by: str | None = None
 
 
+@dataclass(frozen=True)
+class Course:
+    """What is to be done: the phases, how they are judged, and where what comes of it is kept.
+
+    run: the run folder; log.jsonl and checkpoints/ are written there. title: of the bar. fingerprint: of the
+    settings and data; a resume under another one is refused.
+    """
+
+    phases: Sequence[Phase]
+    settings: TrainSettings
+    run: Path
+    title: str
+    fingerprint: str
+    evaluation: Evaluation | None = None
+
+    @property
+    def updates(self) -> int:
+        """Of all phases."""
+        return sum(phase.updates for phase in self.phases)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.run / "checkpoints"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of an update."""
+        chosen, whole = self.settings, self.updates
+        warmup = warmup_updates(chosen.warmup, whole)
+        return learning_rate(
+            step, peak=chosen.learning_rate, warmup=warmup, updates=whole, shape=chosen.schedule
+        )
+
+
 def train(
     encoder: nn.Module,
     objective: nn.Module,
-    phases: Sequence[Phase],
-    settings: TrainSettings,
-    run: Path,
+    course: Course,
+    place: Place,
     *,
-    title: str,
-    generator: torch.Generator,
-    fingerprint: str,
-    precision: str,
-    evaluation: Evaluation | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Progress:
-    """Train `encoder` and `objective` (which answers `loss`) through the phases, in place.
+    """Train `encoder` and `objective` (which answers `loss` and `counts`) through the course's phases, in place.
 
-    run: the run folder; log.jsonl and checkpoints/ are written there. generator: what dropout draws from, its
-    state stands in the checkpoints. fingerprint: of the settings and data; a resume under another one is
-    refused. resume: go on from the newest whole checkpoint, if there is one. Returns the final progress; with
-    `best_by`, the weights are then those of the best evaluation.
+    place: where they are; the state of its generator is kept in the checkpoints. resume: go on from the newest
+    whole checkpoint, if there is one. Returns the final progress; with `best_by`, the weights are then those of
+    the best evaluation.
 
     Raises MachineError before an update whose loss or gradient is not finite, Stopped after a SIGTERM or
     SIGINT (once saved), InputError where no checkpoint can be read.
     """
     trained = Trained(encoder, objective)
-    names: dict[Tensor, str] = {parameter: name for name, parameter in trained.named_parameters()}
-    optimizer = make_optimizer(
+    optimizer = optimizer_of(trained, course.settings)
+    progress, log_bytes = Progress(), 0
+    expected = checkpoint.Expected(
+        course.fingerprint,
+        {
+            "weights": trained.saved(),
+            "optimizer": dict(trained.named_parameters()),
+            "generator": {"state": place.generator.get_state()},
+        },
+    )
+    if resume and (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
+        progress, log_bytes = _restore(found, trained, optimizer, place)
+        log_bytes = _log_end(course.run / LOG, log_bytes, tell)
+        tell(f"resumed at step {progress.step}")
+    recorder = Recorder(
+        course.run,
+        title=course.title,
+        steps=course.updates,
+        step=progress.step,
+        resumed_at=log_bytes,
+        tensorboard=course.settings.tensorboard,
+    )
+    running = _Running(course, trained, optimizer, place, progress, recorder)
+    with recorder, stop_signals() as stopped:
+        trained.train()
+        for phase, last in _remaining(course.phases, progress):
+            running.through(phase, last, stopped)
+    progress.seconds = running.seconds
+    if course.evaluation and course.evaluation.best_by:
+        # updates made again after a resume have written the same file again
+        trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
+    trained.eval()
+    return progress
+
+
+def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
+    """The settings' optimiser over all parameters."""
+    return make_optimizer(
         trained.named_parameters(),
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
     )
-    folder = run / "checkpoints"
-    progress, log_bytes = Progress(), 0
-    expected = checkpoint.Expected(
-        fingerprint,
-        {
-            "weights": trained.state_dict(),
-            "optimizer": dict(trained.named_parameters()),
-            "generator": {"state": generator.get_state()},
-        },
-    )
-    if resume and (found := checkpoint.load_newest(folder, tell, expected)) is not None:
-        progress, log_bytes = _restore(found, trained, optimizer, names, generator)
-        log_bytes = _log_end(run / LOG, log_bytes, tell)
-        tell(f"resumed at step {progress.step}")
-    updates = sum(phase.updates for phase in phases)
-    warmup = warmup_updates(settings.warmup, updates)
-    begin = time.perf_counter() - progress.seconds
 
-    def save() -> None:
-        progress.seconds = time.perf_counter() - begin
-        state = asdict(progress) | {"fingerprint": fingerprint, "log_bytes": recorder.bytes_on_disk()}
-        tensors = {
-            "weights": trained.state_dict(),
-            "optimizer": checkpoint.optimizer_tensors(optimizer, names),
-            "generator": {"state": generator.get_state()},
-        }
-        checkpoint.save(
-            folder, checkpoint.Checkpoint(progress.step, tensors, state), settings.keep_checkpoints
+
+class _Running:
+    """A course under way: the updates, and what is due after each."""
+
+    def __init__(
+        self,
+        course: Course,
+        trained: Trained,
+        optimizer: torch.optim.Optimizer,
+        place: Place,
+        progress: Progress,
+        recorder: Recorder,
+    ) -> None:
+        self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
+        self.progress, self.recorder = progress, recorder
+        self._begin = time.perf_counter() - progress.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of training, over all parts of the run."""
+        return time.perf_counter() - self._begin
+
+    def through(self, phase: Phase, last: int, stopped: Sequence[int]) -> None:
+        """All updates of a phase up to number `last`. stopped: the signals that have come in."""
+        course, progress, settings = self.course, self.progress, self.course.settings
+        counts: Any = self.trained.objective
+        stream = updates(
+            phase.stream,
+            phase.batch_size,
+            settings.accumulate,
+            progress.position,
+            settings.workers,
+            counts.counts,
         )
-
-    recorder = Recorder(
-        run,
-        title=title,
-        steps=updates,
-        step=progress.step,
-        resumed_at=log_bytes,
-        tensorboard=settings.tensorboard,
-    )
-    with recorder, stop_signals() as stopped:
-        trained.train()
-        for phase, last in _remaining(phases, progress):
-            stream = batches(phase.stream, phase.batch_size, progress.position, settings.workers)
-            with closing(stream):
-                while progress.step < last:
-                    micro = [next(stream) for _ in range(settings.accumulate)]
-                    step = progress.step + 1
-                    rate = learning_rate(
-                        step,
-                        peak=settings.learning_rate,
-                        warmup=warmup,
-                        updates=updates,
-                        shape=settings.schedule,
+        with closing(stream):
+            while progress.step < last:
+                work = next(stream)
+                step = progress.step + 1
+                rate = course.rate(step)
+                values = update(self.trained, self.optimizer, work, rate, settings, self.place, step)
+                progress.step, progress.position = step, work.behind
+                progress.tokens += work.tokens
+                ends = step == course.updates
+                self._record(work, rate, values, ends)
+                self._evaluate_when_due(ends)
+                stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
+                if ends or stopping or step % settings.checkpoint_every == 0:
+                    self._save()
+                if stopping:
+                    raise Stopped(
+                        stopped[0],
+                        f"{course.run}: stopped by {signal.Signals(stopped[0]).name} after step {step} of "
+                        f"{course.updates}, which is saved",
+                        "go on with the same command and --resume",
                     )
-                    values = update(
-                        trained, optimizer, [batch for batch, _ in micro], rate, settings, precision, step
-                    )
-                    tokens = sum(batch.tokens for batch, _ in micro)
-                    progress.step, progress.position = step, micro[-1][1]
-                    progress.tokens += tokens
-                    ends = step == updates
-                    recorder.stepped(step, tokens, values["loss"])
-                    if step % settings.log_every == 0 or ends:
-                        at = {"epoch": micro[-1][0].epoch, "tokens": tokens}
-                        recorder.record(step, "train", {**at, **values})
-                    if evaluation and (
-                        ends or (settings.evaluate_every and step % settings.evaluate_every == 0)
-                    ):
-                        progress.evaluation = _evaluated(trained, evaluation, step)
-                        recorder.record(step, "evaluation", progress.evaluation)
-                        _keep_best(trained, evaluation, progress, folder)
-                    stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
-                    if ends or stopping or step % settings.checkpoint_every == 0:
-                        save()
-                    if stopping:
-                        raise Stopped(
-                            stopped[0],
-                            f"{run}: stopped by {signal.Signals(stopped[0]).name} after step {step} of {updates}, "
-                            "which is saved",
-                            "go on with the same command and --resume",
-                        )
-    progress.seconds = time.perf_counter() - begin
-    if evaluation and evaluation.best_by:  # replayed updates after a resume have written the same file again
-        trained.load_state_dict(checkpoint.load_weights(folder, progress.best_step, progress.best_sha256))
-    trained.eval()
-    return progress
 
-
-def update(
-    trained: Trained,
-    optimizer: torch.optim.Optimizer,
-    micro: Sequence[Batch],
-    rate: float,
-    settings: TrainSettings,
-    precision: str,
-    step: int,
-) -> dict[str, float]:
-    """One update from several batches. The loss is a mean over all of them together, part by part."""
-    totals: dict[str, int] = {}
-    for batch in micro:
-        for part, count in batch.counts.items():
-            totals[part] = totals.get(part, 0) + count
-    sums: dict[str, float] = dict.fromkeys(totals, 0.0)
-    optimizer.zero_grad(set_to_none=True)
-    for batch in micro:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = trained.loss(batch)
-        total = loss.over(totals)
-        if not math.isfinite(total.item()):
-            raise MachineError(
-                f"step {step}: the loss is {total.item()} ({batch.place}); the update was not made",
-                "lower train.learning_rate or train.clip_norm, or look at these instances; "
-                "--resume goes on from the last checkpoint",
+    def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
+        step = self.progress.step
+        if step % self.course.settings.log_every == 0 or ends:
+            numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+            norm = numbers.pop("gradient_norm")
+            at = {"epoch": work.epoch, "tokens": work.tokens}
+            self.recorder.record(
+                step, "train", {**at, **numbers, "learning_rate": rate, "gradient_norm": norm}
             )
-        torch.autograd.backward(total)
-        for part, value in loss.sums.items():
-            sums[part] += float(value.detach())
-    norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm).item()
-    if not math.isfinite(norm):
-        raise MachineError(
-            f"step {step}: the gradient is not finite ({'; '.join(batch.place for batch in micro)}); "
-            "the update was not made",
-            "lower train.learning_rate; --resume goes on from the last checkpoint",
-        )
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    means = {part: value / max(1, totals[part]) for part, value in sums.items()}
-    return {"loss": sum(means.values()), **means, "learning_rate": rate, "gradient_norm": norm}
+        self.recorder.stepped(step, work.tokens)
+
+    def _evaluate_when_due(self, ends: bool) -> None:
+        evaluation, progress = self.course.evaluation, self.progress
+        every = self.course.settings.evaluate_every
+        if evaluation is None or not (ends or (every and progress.step % every == 0)):
+            return
+        progress.evaluation = _evaluated(self.trained, evaluation, progress.step)
+        self.recorder.record(progress.step, "evaluation", progress.evaluation)
+        if evaluation.best_by is None:
+            return
+        value = progress.evaluation[evaluation.best_by]
+        if progress.best is None or value > progress.best:
+            sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
+            progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
+
+    def _save(self) -> None:
+        self.progress.seconds = self.seconds
+        kept = {"fingerprint": self.course.fingerprint, "log_bytes": self.recorder.bytes_on_disk()}
+        names: dict[Tensor, str] = {p: name for name, p in self.trained.named_parameters()}
+        tensors = {
+            "weights": self.trained.saved(),
+            "optimizer": checkpoint.optimizer_tensors(self.optimizer, names),
+            "generator": {"state": self.place.generator.get_state()},
+        }
+        found = checkpoint.Checkpoint(self.progress.step, tensors, asdict(self.progress) | kept)
+        checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
 
 
 def seconds_per_update(
@@ -246,23 +259,19 @@ def seconds_per_update(
     objective: nn.Module,
     phase: Phase,
     settings: TrainSettings,
-    precision: str,
+    place: Place,
     seconds: float,
 ) -> float:
     """How long an update of this phase takes here: a few are made, on weights that the caller throws away."""
     trained = Trained(encoder, objective).train()
-    optimizer = make_optimizer(
-        trained.named_parameters(),
-        betas=settings.betas,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-    )
+    optimizer = optimizer_of(trained, settings)
+    counts: Any = objective
     took: list[float] = []
-    with closing(batches(phase.stream, phase.batch_size, Position(), 0)) as stream:
+    work = updates(phase.stream, phase.batch_size, settings.accumulate, Position(), 0, counts.counts)
+    with closing(work) as stream:
         while len(took) < 3 or sum(took) < seconds:
             begin = time.perf_counter()
-            micro = [next(stream)[0] for _ in range(settings.accumulate)]
-            update(trained, optimizer, micro, 0.0, settings, precision, 0)
+            update(trained, optimizer, next(stream), 0.0, settings, place, 0)
             took.append(time.perf_counter() - begin)
     steady = took[1:]  # the first one also allocates
     return sum(steady) / len(steady)
@@ -287,17 +296,17 @@ def _remaining(phases: Sequence[Phase], progress: Progress) -> Iterator[tuple[Ph
 
 def _restore(
     found: checkpoint.Checkpoint,
-    trained: nn.Module,
+    trained: Trained,
     optimizer: torch.optim.Optimizer,
-    names: dict[Tensor, str],
-    generator: torch.Generator,
+    place: Place,
 ) -> tuple[Progress, int]:
     state = dict(found.state)
     del state["fingerprint"]
     log_bytes = int(state.pop("log_bytes"))
-    trained.load_state_dict(dict(found.tensors["weights"]))
+    names: dict[Tensor, str] = {p: name for name, p in trained.named_parameters()}
+    trained.restore(found.tensors["weights"])
     checkpoint.restore_optimizer(optimizer, names, found.tensors["optimizer"])
-    generator.set_state(found.tensors["generator"]["state"])
+    place.generator.set_state(found.tensors["generator"]["state"])
     position = Position(**state.pop("position"))
     return Progress(position=position, **state), log_bytes
 
@@ -323,12 +332,3 @@ def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[st
                 "lower train.learning_rate; --resume goes on from the last checkpoint",
             )
     return values
-
-
-def _keep_best(trained: nn.Module, evaluation: Evaluation, progress: Progress, folder: Path) -> None:
-    if evaluation.best_by is None:
-        return
-    value = progress.evaluation[evaluation.best_by]
-    if progress.best is None or value > progress.best:
-        sha256 = checkpoint.save_weights(folder, progress.step, trained.state_dict())
-        progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256

@@ -36,6 +36,7 @@ class Recorder:
         self._bar = Bar(title, steps)
         self._steps = steps
         self._since, self._tokens_since, self._rate = time.perf_counter(), 0, 0.0
+        self._loss: float | None = None
         self._board: Any = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -56,17 +57,19 @@ class Recorder:
         if self._board:
             self._board.close()
 
-    def stepped(self, step: int, tokens: int, loss: float) -> None:
-        """After each update: move the bar. tokens: of this update."""
+    def stepped(self, step: int, tokens: int) -> None:
+        """After each update: move the bar, beside the loss that was recorded last. tokens: of this update."""
         self._tokens_since += tokens
         now = time.perf_counter()
         if now - self._since > 1.0:
             self._rate = self._tokens_since / (now - self._since)
             self._since, self._tokens_since = now, 0
-        self._bar.advance_to(step, f"loss {loss:.3f} · {self._rate:,.0f} tokens/s")
+        loss = "" if self._loss is None else f"loss {self._loss:.3f} · "
+        self._bar.advance_to(step, f"{loss}{self._rate:,.0f} tokens/s")
 
     def record(self, step: int, kind: str, values: Mapping[str, float | int]) -> None:
         """A line of log.jsonl and its TensorBoard curves."""
+        self._loss = values.get("loss", self._loss)
         line = json.dumps({"step": step, "kind": kind, **values}) + "\n"
         try:
             self._log.write(line.encode())

@@ -50,6 +50,9 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
     )
+    device: str = Field(
+        "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
+    )
     threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
     workers: int = Field(
         1,

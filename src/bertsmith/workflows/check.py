@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
@@ -15,6 +15,9 @@ from bertsmith.models.config import ModelConfig, count_parameters, preset
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from bertsmith.place import Place
 
 _LENGTH, _MASKED = 128, 0.15
 _FILL = (
@@ -46,8 +49,8 @@ def check_corpus(
     progress: Callable[[int], None] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset: tokens,
-    disk, updates and time.
+    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
+    tokens, disk, updates and time.
 
     probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
     Raises `InputError` for missing files, an unknown preset, an html file whose folder is missing.
@@ -128,9 +131,10 @@ class _Timed:
 def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
     """How long an update takes here: a few are made on random text; where they would take too long, it is computed
     from the rate of a matrix product."""
-    from bertsmith.workflows.run import prepare_machine
+    from bertsmith.workflows.run import place_of
 
-    precision, threads = prepare_machine(settings, tell)
+    place, threads = place_of(settings, tell)
+    precision = place.precision
     on = f"in {precision} on {threads} thread{'s' if threads > 1 else ''} of this machine, as busy as it was"
     rate = _product_rate(precision)
     computed = _flops(config, settings) / (rate * _OF_PEAK)
@@ -140,7 +144,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
             f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
             f"reaches some {_OF_PEAK:.0%}, {on}",
         )
-    measured = _probe(config, settings, precision)
+    measured = _probe(config, settings, place)
     return _Timed(
         measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
     )
@@ -198,20 +202,20 @@ def _product_rate(precision: str) -> float:
     return products * 2 * _PRODUCT**3 / (time.perf_counter() - begin)
 
 
-def _probe(config: ModelConfig, settings: TrainSettings, precision: str) -> float:
-    import torch
-
-    from bertsmith.models.encoder import Encoder
-    from bertsmith.objectives.mlm_nsp import MlmNsp
+def _probe(config: ModelConfig, settings: TrainSettings, place: Place) -> float:
+    """A few updates of a run with the usual settings, on random text."""
+    from bertsmith.instances.random_text import RandomPairs
     from bertsmith.training.loop import Phase
     from bertsmith.training.loop import seconds_per_update as measured
-    from bertsmith.workflows.probe import RandomPairs
+    from bertsmith.workflows.pretrain import first_weights
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    encoder = Encoder(config, torch.Generator().manual_seed(settings.seed))
-    objective = MlmNsp(config, encoder.generator)
-    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED)
+    chosen = PretrainSettings(model=config)
+    encoder, objective = first_weights(chosen, place.drawing)
+    place.settle(encoder, objective)
+    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED, chosen.data.sentence_task)
     return measured(
-        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, precision, seconds=_PROBE_SECONDS
+        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, place, seconds=_PROBE_SECONDS
     )
 
 

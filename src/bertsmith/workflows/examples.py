@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pydantic import Field
 from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.settings import MAY_CHANGE, Settings
-from bertsmith.tasks.task import Example, Task
+from bertsmith.tasks.task import Facts, Task
 from bertsmith.workflows.run import write_whole
 
 
@@ -29,35 +29,53 @@ class FileSettings(Settings):
         None, gt=0, lt=1, description="without a dev file: share of train to hold out"
     )
     sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
+    )
     label_names: list[str] | None = Field(None, description="the labels' names in the order of their ids")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What is learnt from, what decides, and the labels by id."""
+    """What is learnt from, what decides, and what there is to know of all training examples."""
 
     train: list[Any]
     dev: list[Any]
-    labels: list[str]
+    facts: Facts
 
 
-def gather(kind: type[Task], files: FileSettings, settings: Any, seed: int) -> Examples:
-    """The task's examples from one file or from two. A sample and a split depend on the seed alone."""
+def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
+    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone."""
     training = kind.read(files.train, settings)
-    labels = kind.labels_of(training, files.label_names)  # of the whole file: a sample may miss a rare one
+    facts = kind.learnt(
+        training, settings, files.label_names
+    )  # of the whole file: a sample may miss a rare label
     if files.sample is not None and files.sample < len(training):
-        order = draws.permutation(seed, "sample", len(training))[: files.sample]
+        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
         training = [training[i] for i in sorted(order)]
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        return Examples(training, kind.read(files.dev, settings), labels)
+        return Examples(training, kind.read(files.dev, settings), facts)
     if files.dev_share is None:
         raise InputError(
             f"{files.train}: there is no dev file",
             "give one with --dev, or hold a part out with --dev-share 0.2",
         )
-    return Examples(*_split(training, files.dev_share, seed), labels)
+    return Examples(*_split(kind, training, files.dev_share, files.seed), facts)
+
+
+def tell_of_sides(
+    kind: type[Task], files: FileSettings, found: Examples, tell: Callable[[str], None]
+) -> None:
+    """Say so where training and dev share examples: scores on dev are then of what was learnt by heart."""
+    if files.dev is not None and Path(files.dev).resolve() == Path(files.train).resolve():
+        tell(f"{files.dev}: training and dev are the same file: the scores on dev say nothing of other texts")
+        return
+    known = {kind.content(example) for example in found.train}
+    twice = sum(kind.content(example) in known for example in found.dev)
+    if twice:
+        tell(f"{twice:,} of {len(found.dev):,} dev examples have a text that is also trained on")
 
 
 def write_split(
@@ -68,32 +86,38 @@ def write_split(
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
     tell(f"{len(examples.train):,} examples to train on, {len(examples.dev):,} held out, both in {folder}")
-    rare = {example.label for example in examples.train} - {example.label for example in examples.dev}
+    rare = {kind.stratum(e) for e in examples.train} - {kind.stratum(e) for e in examples.dev}
     if rare:
         tell(f"not among those held out, since each has one example: {', '.join(sorted(map(str, rare)))}")
 
 
-def _split(examples: list[Example], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """Hold out a share of each label's examples, by the seed; sizes are exact and the order stays.
+def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """Hold out a share of the examples, by the seed, and of each stratum where the task has any; the order stays.
 
-    A label with one example keeps it on the training side.
+    What has the same content (equal texts, questions about one passage) stays together, on one side; where all
+    contents differ, the sizes are exact. A stratum with one member keeps it on the training side.
     """
     from sklearn.model_selection import train_test_split
 
-    times = Counter(example.label for example in examples)
-    several = [i for i, example in enumerate(examples) if times[example.label] > 1]
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(kind.content(example), []).append(i)
+    members = list(groups.values())
+    strata = [kind.stratum(examples[group[0]]) for group in members]
+    times = Counter(strata)
+    several = [g for g in range(len(members)) if times[strata[g]] > 1]
     try:
         _, held = train_test_split(
             several,
-            test_size=round(share * len(examples)),
+            test_size=round(share * len(members)),
             random_state=seed % 2**32,
-            stratify=[examples[i].label for i in several],
+            stratify=None if strata[0] is None else [strata[g] for g in several],
         )
     except ValueError:
         raise InputError(
             f"{len(examples)} examples cannot be split at --dev-share {share:g}: each side needs all labels",
             "take a larger share, or add examples",
         ) from None
-    out = set(held)
+    out = {i for g in held for i in members[g]}
     kept = [example for i, example in enumerate(examples) if i not in out]
     return kept, [examples[i] for i in sorted(out)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field, create_model
 
 from bertsmith import disk, machine
@@ -15,12 +15,14 @@ from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
+from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
-from bertsmith.tasks.task import EncodedRow, RowStream, Task, task_type
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.task import Facts, Scores, Task, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.loop import Evaluation, Phase, Progress, fingerprint, train
+from bertsmith.training.loop import Course, Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.examples import FileSettings, gather, write_split
+from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     MODEL,
@@ -28,7 +30,7 @@ from bertsmith.workflows.run import (
     as_assignments,
     goes_on,
     numbers,
-    prepare_machine,
+    place_of,
     run_alone,
     settings_of_run,
     write_report,
@@ -78,11 +80,12 @@ def finetune(
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Model:
-    """Fine-tune a model for a task ("classify"); the weights of the best epoch on dev are kept.
+    """Fine-tune a model for a task (`bertsmith.tasks.task.TASKS`); the weights of the best epoch on dev are kept.
 
-    train, dev: csv, tsv or jsonl files; without dev, `dev_share` of train is held out, each label in its
-    proportion, and both parts are written into out/split. sample: use that many rows of train, drawn by the
-    seed. label_names: names for labels that are numbers, in their order. settings: assignments such as
+    train, dev: files as the task reads them; without dev, `dev_share` of train is held out, each label in its
+    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
+    examples of train. Sample and split depend on the setting files.seed; train.seed draws the head and the order.
+    label_names: names for labels that are numbers, in their order. settings: assignments such as
     "train.learning_rate=1e-4" or "task.text_column=review". Returns the finished model, with its report.
 
     Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
@@ -99,63 +102,20 @@ def finetune(
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     refuse_foreign(out / MODEL)
-    machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
-    precision, threads = prepare_machine(chosen.train, tell)
-    examples = gather(kind, chosen.files, chosen.task, chosen.train.seed)
-    if chosen.files.dev_share is not None and not resuming:
-        write_split(examples, kind, chosen.task, out / "split", tell)
-    encoder, head = _build(kind, base.folder, chosen, examples.labels, tell)
-    longest = encoder.config.max_position_embeddings
-    rows = head.encode(examples.train, base.tokenizer, longest)
-    dev_rows = head.encode(examples.dev, base.tokenizer, longest)
-    _tell_of_texts(rows, base.tokenizer, tell)
+    place, threads = place_of(chosen.train, tell)
+    parameters = sum(term.size for term in count_parameters(base.folder.config))
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    work = _Work.of(kind, base, chosen, place, tell)
     if not resuming:
-        chosen = _budgeted(chosen, rows, precision, threads)
+        if chosen.files.dev_share is not None:
+            write_split(work.examples, kind, chosen.task, out / "split", tell)
+        chosen = _budgeted(chosen, work.items, place, threads)
         write_whole(out / SETTINGS, chosen.to_yaml())
-
-    def measure() -> dict[str, float]:
-        scores = head.score(head.decode(encoder, dev_rows), dev_rows)
-        return {name: scores[name] for name in head.summary}
-
-    stream = RowStream(rows, chosen.train.seed)
-    weights = disk.digest(base.model_folder / "model.safetensors")
-    progress = _train(
-        encoder,
-        head,
-        [Phase(stream, chosen.train.max_steps or 1, chosen.train.batch_size)],
-        chosen.train,
-        out,
-        title=f"finetune {task}",
-        generator=encoder.generator,
-        fingerprint=fingerprint(numbers(chosen), _content(rows), _content(dev_rows), weights),
-        precision=precision,
-        evaluation=Evaluation(measure, best_by=head.decides),
-        resume=resume,
-        tell=tell,
-    )
-    dev_scores = head.score(head.decode(encoder, dev_rows), dev_rows)
-    report = _report(chosen, head, progress, len(rows)) | {
-        "majority": head.baseline(rows, dev_rows),
-        "dev": dev_scores,
-    }
-    write_folder(
-        out / MODEL,
-        encoder.config,
-        {"encoder": encoder, **head.heads},
-        architecture=head.architecture,
-        tokenizer=base.tokenizer,
-        labels=head.labels,
-        record={
-            "task": task,
-            "settings": chosen.task.model_dump(mode="json"),
-            "numbered": head.numbered,
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "pretraining_tokens": base.folder.record.get("tokens"),
-            "dev": {name: dev_scores[name] for name in (*head.summary, "examples")},
-        },
-    )
-    write_report(out, report)
+    course = work.course(chosen, out)
+    progress = _train(work.encoder, work.head, course, place, resume=resume, tell=tell)
+    dev_scores = work.scores()
+    _write(out, work, progress, dev_scores, chosen)
+    write_report(out, _report(chosen, work, progress, dev_scores))
     return load(out)
 
 
@@ -191,80 +151,176 @@ def _settings(
     return chosen
 
 
-def _report(chosen: FinetuneSettings, head: Task, progress: Progress, examples: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Work:
+    """What is trained on what, and how it is judged."""
+
+    base: Model
+    encoder: Encoder
+    head: Task
+    examples: Examples
+    items: list[Item]
+    dev_items: list[Item]
+    place: Place
+
+    @classmethod
+    def of(
+        cls,
+        kind: type[Task],
+        base: Model,
+        chosen: FinetuneSettings,
+        place: Place,
+        tell: Callable[[str], None],
+    ) -> _Work:
+        """Read the examples, build the model, encode."""
+        examples = gather(kind, chosen.files, chosen.task)
+        tell_of_sides(kind, chosen.files, examples, tell)
+        encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
+        items = head.encode(examples.train, base.tokenizer)
+        dev_items = head.encode(examples.dev, base.tokenizer)
+        _tell_of_texts(items, base.tokenizer, tell)
+        return cls(base, encoder, head, examples, items, dev_items, place)
+
+    def scores(self) -> Scores:
+        """On dev."""
+        answers = self.head.answers(self.encoder, self.dev_items, self.examples.dev, self.place)
+        return self.head.score(answers, self.examples.dev)
+
+    def logged(self) -> dict[str, float]:
+        """The scores that the log keeps."""
+        found = self.scores().numbers
+        return {name: found[name] for name in self.head.logged}
+
+    def course(self, chosen: FinetuneSettings, out: Path) -> Course:
+        """All epochs as one phase."""
+        train = chosen.train
+        stream = ItemStream(self.head, self.items, train.seed)
+        weights = disk.digest(self.base.model_folder / "model.safetensors")
+        return Course(
+            [Phase(stream, train.max_steps or 1, train.batch_size)],
+            train,
+            out,
+            title=f"finetune {self.head.name}",
+            fingerprint=fingerprint(numbers(chosen), _content(self.items), _content(self.dev_items), weights),
+            evaluation=Evaluation(self.logged, best_by=self.head.decides),
+        )
+
+
+def _report(chosen: FinetuneSettings, work: _Work, progress: Progress, dev: Scores) -> dict[str, Any]:
+    head, examples = work.head, work.examples
     return {
         "task": head.name,
         "base": chosen.base,
         "labels": head.labels,
-        "train_examples": examples,
+        "decided_by": head.decides,
+        "train_examples": len(examples.train),
         "steps": progress.step,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
         "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
         "precision": chosen.train.precision,
+        "device": chosen.train.device,
         "threads": chosen.train.threads,
         "best_step": progress.best_step,
+        "baseline": dict(head.baseline(examples.train, examples.dev).numbers),
+        "dev": dev.document(),
     }
+
+
+def _write(out: Path, work: _Work, progress: Progress, dev: Scores, chosen: FinetuneSettings) -> None:
+    """The model folder, with all that is needed to answer as it was trained to."""
+    head, base = work.head, work.base
+    record = {
+        "task": head.name,
+        "settings": chosen.task.model_dump(mode="json"),
+        "facts": head.facts,
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "pretraining_tokens": base.folder.record.get("tokens"),
+        "dev": {name: dev.numbers[name] for name in (*head.logged, "examples")},
+    }
+    for name, parts in head.folders(work.encoder).items():
+        write_folder(
+            out / name,
+            parts.config,
+            parts.modules,
+            tokenizer=base.tokenizer,
+            labels=parts.labels,
+            problem_type=parts.problem_type,
+            record=record,
+        )
 
 
 def _build(
     kind: type[Task],
     base: ModelFolder,
     chosen: FinetuneSettings,
-    labels: Sequence[str],
+    facts: Facts,
+    place: Place,
     tell: Callable[[str], None],
 ) -> tuple[Encoder, Task]:
-    """The base's encoder and pooler, and the task's own head drawn from the seed."""
-    generator = torch.Generator().manual_seed(chosen.train.seed)
-    encoder = base.encoder(generator)
-    numbered = chosen.files.label_names is not None
-    head = kind(encoder.config, generator, labels, chosen.task, numbered=numbered)
-    if (pooler := head.heads.get("pooler")) is not None:
-        if base.has("pooler"):
-            base.fill("pooler", pooler)
+    """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
+    drawing = place.drawing
+    encoder = base.encoder(drawing)
+    head = kind(encoder.config, drawing, facts, chosen.task)
+    for part in kind.inherits:
+        if (module := head.parts.get(part)) is None:
+            continue
+        if base.has(part):
+            base.fill(part, module)
         else:
-            tell(f"{base.path}: the base has no pooler, a new one is trained")
+            tell(f"{base.path}: the base has no {part}, a new one is trained")
+    place.settle(encoder, head)
     return encoder, head
 
 
-def _tell_of_texts(rows: Sequence[EncodedRow], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
+def _tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
     """Say what truncation costs, and whether the vocabulary fits the texts."""
-    cut = [row for row in rows if row.kept < row.tokens]
+    sequences = [sequence for item in items for sequence in item.sequences]
+    cut = [s for s in sequences if s.kept < s.tokens]
     if cut:
-        lost = sum(row.tokens - row.kept for row in cut)
-        share = lost / max(1, sum(row.tokens for row in rows))
+        lost = sum(s.tokens - s.kept for s in cut)
+        share = lost / max(1, sum(s.tokens for s in sequences))
         tell(
-            f"{len(cut):,} of {len(rows):,} texts are longer than the model reads; "
+            f"{len(cut):,} of {len(sequences):,} texts are longer than the model reads; "
             f"{lost:,} tokens ({share:.1%}) at their ends are not seen"
         )
-    unknown = sum(row.ids.count(tokenizer.unk_id) for row in rows) / max(1, sum(row.kept for row in rows))
-    if unknown > _UNKNOWN_SHARE:
+    unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
+    if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
         tell(
-            f"{unknown:.1%} of the pieces are unknown to the vocabulary: is this the right model for these texts?"
+            f"{share:.1%} of the pieces are unknown to the vocabulary: is this the right model for these texts?"
         )
 
 
 def _budgeted(
-    chosen: FinetuneSettings, rows: Sequence[EncodedRow], precision: str, threads: int
+    chosen: FinetuneSettings, items: Sequence[Item], place: Place, threads: int
 ) -> FinetuneSettings:
     """The settings with the budget as a number of updates, and an evaluation an epoch where none was asked."""
     settings = chosen.train
     if settings.max_minutes:
         raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
-    an_epoch = math.ceil(len(rows) / settings.batch_size) / settings.accumulate
+    an_epoch = math.ceil(len(items) / settings.batch_size) / settings.accumulate
     updates = settings.max_steps or math.ceil(settings.epochs * an_epoch)
     if settings.max_tokens and not settings.max_steps:
-        mean = sum(len(row.ids) for row in rows) / len(rows)
+        mean = sum(item.size for item in items) / len(items)
         updates = math.ceil(settings.max_tokens / (mean * settings.batch_size * settings.accumulate))
     fixed: Mapping[str, Any] = {
         "max_steps": updates,
         "max_tokens": None,
         "evaluate_every": settings.evaluate_every or max(1, round(an_epoch)),
-        "precision": precision,
+        "precision": place.precision,
+        "device": str(place.device),
         "threads": threads,
     }
     return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
 
 
-def _content(rows: Sequence[EncodedRow]) -> str:
-    return fingerprint(*(f"{row.ids}{row.segments}{row.target}" for row in rows))
+def _content(items: Sequence[Item]) -> str:
+    """A digest of what is learnt from."""
+    return fingerprint(*(part for item in items for part in _parts(item)))
+
+
+def _parts(item: Item) -> Iterator[str]:
+    yield f"{item.example} {item.target}"
+    for sequence in item.sequences:
+        yield f"{sequence.ids.tolist()}{sequence.segments.tolist()}"

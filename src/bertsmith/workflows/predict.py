@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,28 +15,37 @@ import torch
 
 from bertsmith.artifacts.folder import ModelFolder, locate, read_folder
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, read_lines
+from bertsmith.files.files import bare_suffix
 from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.packed import Packed
+from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import EncodedRow, Task, task_type
+from bertsmith.tasks.task import TASKS, Facts, Scores, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_CHUNK = 1024  # texts that are encoded and answered at a time, so that memory does not grow with the file
+_HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
+_CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
 
 
 @dataclass
 class Model:
     """A model folder ready for use; its parts are read when first needed.
 
-    path: what it was loaded as. folder: the opened model folder.
+    path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
+    there is one.
     """
 
     path: Path
     folder: ModelFolder = field(repr=False)
     report: dict[str, Any] = field(default_factory=dict, repr=False)
+    device: str = "auto"
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it computes, in fp32."""
+        return Place.of(self.device, "fp32")
 
     @property
     def model_folder(self) -> Path:
@@ -56,7 +66,8 @@ class Model:
     def encoder(self) -> Encoder:
         """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
         with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
-            encoder = self.folder.encoder()
+            encoder = self.folder.encoder(self.place.drawing)
+            self.place.settle(encoder)
         encoder.eval()
         return encoder
 
@@ -70,27 +81,44 @@ class Model:
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())
             self.folder.fill("masked", head)
+            self.place.settle(head)
         return head.eval()
 
     @cached_property
-    def _task(self) -> Task:
-        labels, record = self.folder.labels, self.folder.record
-        if labels is None:
+    def task(self) -> Task:
+        """The task that it was fine-tuned for, ready to answer. InputError where it was for none."""
+        kind, facts = self._kind
+        place = str(self.folder.path / "bertsmith.json")
+        settings = kind.settings_type.of(self.folder.record.get("settings", {}), place)
+        with torch.inference_mode(False):
+            task = kind(self.folder.config, self.place.drawing, facts, settings)
+            for part, head in task.parts.items():
+                self.folder.fill(part, head)
+            self.place.settle(task)
+        return task.eval()
+
+    @cached_property
+    def _kind(self) -> tuple[type[Task], Facts]:
+        """What was recorded, or what the heads of another tool's model say."""
+        record, path = self.folder.record, self.folder.path
+        if (name := record.get("task")) in TASKS:
+            kind = task_type(name)
+            return kind, record["facts"] if "facts" in record else self._facts_before(kind)
+        if record or _HEADLESS.search(self.folder.architecture):
             raise InputError(
-                f"{self.path}: this model was not fine-tuned for a task, it has no labels to predict",
+                f"{self.path}: this model was not fine-tuned for a task, it has nothing to predict",
                 f"fine-tune it: bertsmith finetune classify --model {self.path} "
                 "--train FILE --dev FILE --out RUN",
             )
-        # a classifier of another tool has no record of ours
-        kind = task_type(record.get("task", "classify"))
-        place = str(self.folder.path / "bertsmith.json")
-        settings = kind.settings_type.of(record.get("settings", {}), place)
-        numbered = bool(record.get("numbered", False))
-        with torch.inference_mode(False):
-            task = kind(self.folder.config, torch.Generator(), labels, settings, numbered=numbered)
-            for prefix, head in task.heads.items():
-                self.folder.fill(prefix, head)
-        return task.eval()
+        return task_of(self.folder, str(path))
+
+    def _facts_before(self, kind: type[Task]) -> Facts:
+        """The facts of a folder that was written before folders held them."""
+        pairs = self.folder.record.get("settings", {}).get("second_column") is not None
+        facts = kind.facts_of(self.folder)
+        if facts is None:
+            raise InputError(f"{self.folder.path}: bertsmith.json and config.json do not belong together")
+        return {**facts, "pairs": pairs, "numbered": bool(self.folder.record.get("numbered"))}
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
@@ -104,9 +132,9 @@ class Model:
             )
         head = self._masked
         encoding = self.tokenizer.encode(
-            text, max_length=self.folder.config.max_position_embeddings, truncation="none", specials="parse"
+            text, max_length=self.folder.config.longest, truncation="none", specials="parse"
         )
-        packed = Packed.of_lists([encoding.ids], [encoding.segments])
+        packed = self.place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
         rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
         with torch.inference_mode():
             hidden = self.encoder(packed)[rows]
@@ -134,75 +162,82 @@ class Model:
             return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
-    def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """One {"label", "score", "scores", "tokens", "tokens_read"} a text; `seconds` for tasks on pairs."""
-        if isinstance(texts, str):
+    def predict(self, *inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """One answer for each example. inputs: a list for each of the task's `inputs`, all of one length: texts,
+        and for pairs the second texts; questions and passages."""
+        names = self.task.inputs
+        if len(inputs) > len(names):
             raise InputError(
-                f"predict takes a list of texts, not {texts!r} alone", "put it in brackets: [text]"
+                f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
+                "give one list each",
             )
-        self._check_kind(pairs=seconds is not None)
-        places = [f"text {i + 1}" for i in range(len(texts))]
-        examples = self._task.of_texts(texts, seconds, places)
-        return [prediction for _, some in self._answered(examples) for prediction in some]
+        for name, values in zip(names, inputs, strict=False):
+            if isinstance(values, str):
+                raise InputError(
+                    f"predict takes a list of {name}s, not {values!r} alone", f"put it in brackets: [{name}]"
+                )
+        columns = {
+            name: list(values) for name, values in zip(names, inputs, strict=False) if values is not None
+        }
+        return [prediction for _, some in self._answered(self._examples(columns)) for prediction in some]
+
+    def _examples(self, columns: dict[str, list[str]], places: Sequence[str] | None = None) -> list[Any]:
+        """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
+        task = self.task
+        if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
+            raise InputError(
+                f"the task '{task.name}' also takes {' and '.join(missing)}",
+                "give a list of each, or a file with --file",
+            )
+        number = len(next(iter(columns.values())))
+        if wrong := [name for name, values in columns.items() if len(values) != number]:
+            raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
+        return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
     def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
-        """`predict` for each row of a csv, tsv or jsonl file, or for each line of a .txt file.
+        """`predict` for each example of a file, which is read as `evaluate` reads it, but for the answers; of a
+        .txt file whose delimiter nobody named, for each line.
 
         columns: settings of the task to change, such as text_column or delimiter.
         """
-        settings = self._settings(columns, file)
-        if bare_suffix(file) == ".txt" and not columns.get("text_column") and not columns.get("delimiter"):
-            self._check_kind(pairs=False)
-            lines = list(read_lines(file))
-            if not lines:
-                raise InputError(f"{file}: this file is empty", "give a text a line")
-            places = [f"{file}:{number}" for number, _ in lines]
-            examples = self._task.of_texts([line for _, line in lines], None, places)
-        else:
-            examples = self._task.read(file, settings, labelled=False)
+        examples = self.task.read(file, self._settings(columns, file), labelled=False)
         for _, some in self._answered(examples):
             yield from some
 
     def predict_lines(self, lines: Iterable[bytes], place: str) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
-        self._check_kind(pairs=False)
+        name = self.task.inputs[0]
         numbered = enumerate(lines, 1)
         while some := list(islice(numbered, _CHUNK)):
             places = [f"{place}:{number}" for number, _ in some]
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
-            for _, answers in self._answered(self._task.of_texts(texts, None, places)):
+            for _, answers in self._answered(self._examples({name: texts}, places)):
                 yield from answers
 
     def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file."""
-        examples = self._task.read(file, self._settings(columns, file))
-        rows: list[EncodedRow] = []
-        predictions: list[dict[str, Any]] = []
-        for some_rows, some in self._answered(examples):
-            rows += some_rows
-            predictions += some
-        return self._task.score(predictions, rows)
+        """The task's scores on a labelled file, as one object."""
+        return self.scores(file, **columns).document()
 
-    def _check_kind(self, *, pairs: bool) -> None:
-        if pairs != self._task.pairs:
-            wants = "pairs of texts" if self._task.pairs else "single texts"
-            raise InputError(f"{self.path}: this model was trained on {wants}", f"give it {wants}")
+    def scores(self, file: str | Path, **columns: Any) -> Scores:
+        """The task's scores on a labelled file. columns: settings of the task to change."""
+        settings = self._settings(columns, file)
+        examples = self.task.read(file, settings)
+        predictions = [prediction for _, some in self._answered(examples) for prediction in some]
+        return self.task.score(predictions, examples)
 
     def _settings(self, columns: dict[str, Any], file: str | Path) -> Settings:
         """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
-        if bare_suffix(file) == ".tsv":
+        known = self.task.settings_type.model_fields
+        if bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
-        return self._task.settings_type.of(self._task.settings.model_dump() | given, "columns")
+        return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
-    def _answered(self, examples: Sequence[Any]) -> Iterator[tuple[list[EncodedRow], list[dict[str, Any]]]]:
-        longest = self.folder.config.max_position_embeddings
-        encoded = (
-            self._task.encode(examples[i : i + _CHUNK], self.tokenizer, longest)
-            for i in range(0, len(examples), _CHUNK)
-        )
-        for rows in encoded:
-            yield rows, self._task.decode(self.encoder, rows)
+    def _answered(self, examples: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+        for i in range(0, len(examples), _CHUNK):
+            some = examples[i : i + _CHUNK]
+            items = self.task.encode(some, self.tokenizer)
+            yield some, self.task.answers(self.encoder, items, some, self.place)
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
@@ -220,10 +255,11 @@ class Model:
         }
 
 
-def load(name: str | Path) -> Model:
+def load(name: str | Path, device: str = "auto") -> Model:
     """A run, a model folder, or a published name → a model ready for use.
 
-    InputError where there is none, or where the run has not finished.
+    device: where it computes: cpu, cuda, cuda:1, auto. InputError where there is none, or where the run has not
+    finished.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
@@ -239,7 +275,7 @@ def load(name: str | Path) -> Model:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
-    return Model(path, folder, report)
+    return Model(path, folder, report, device)
 
 
 def _filled(text: str, start: int, end: int, token: str) -> str:

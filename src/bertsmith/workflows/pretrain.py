@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign, write_folder
@@ -20,10 +20,12 @@ from bertsmith.instances.plan import Ints
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
+from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import (
+    Course,
     Evaluation,
     Phase,
     Progress,
@@ -32,14 +34,13 @@ from bertsmith.training.loop import (
     train,
 )
 from bertsmith.workflows.predict import Model, load
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
 from bertsmith.workflows.run import (
-    MODEL,
     SETTINGS,
     as_assignments,
     goes_on,
     numbers,
-    prepare_machine,
+    place_of,
     run_alone,
     settings_of_run,
     write_report,
@@ -49,15 +50,6 @@ from bertsmith.workflows.run import (
 _EVALUATION_BATCH = 64
 _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
-
-
-@dataclass(frozen=True)
-class _Data:
-    """The two sides of the corpus."""
-
-    shards: Shards
-    training: Ints
-    held_out: Ints
 
 
 @run_alone
@@ -89,49 +81,57 @@ def pretrain(
     out = Path(out)
     shards = data if isinstance(data, Shards) else Shards.open(data)
     shards.verify()
-    own = shards.tokenizer
     if tokenizer is not None:
-        _same_tokenizer(tokenizer, own, shards)
+        _same_tokenizer(tokenizer, shards.tokenizer, shards)
     assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    sizes, values = asked_for(preset, recipe)
     resuming = goes_on(out, resume=resume, tell=tell)
-    if resuming:
-        asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
-        chosen = settings_of_run(PretrainSettings, out, asked)
-    else:
-        chosen = resolved(sizes, values, recipe, assignments, own)
-    refuse_foreign(out / MODEL)
+    chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
-    heads = ("pooler", "masked", "pair")
-    machine.check_memory(sum(term.size for term in count_parameters(chosen.model, heads)))
-    precision, threads = prepare_machine(chosen.train, tell)
-    source = _data(shards, chosen)
-    tell(
-        f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(source.held_out):,} documents held out"
-    )
-    counts = token_counts(shards, source.training, own.vocab_size)
+    place, threads = place_of(chosen.train, tell)
+    parameters = sum(term.size for term in count_parameters(chosen.model, ("pooler", "masked", "pair")))
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    source = _Source.of(shards, chosen, tell)
     if not resuming:
-        chosen = _budgeted(chosen, source, counts, precision, threads, tell)
+        chosen = _budgeted(chosen, source, place, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
-    encoder, objective = first_weights(chosen, counts)
-    phases = _phases(chosen, source)
-    batches = _tell_of_instances(chosen, source, tell)
-    measure, unigram_loss = _evaluation(chosen, source, encoder, objective, counts)
-    progress = train(
-        encoder,
-        objective,
-        phases,
+    encoder, objective = first_weights(chosen, place.drawing, source.counts)
+    for name in objective.folders(encoder):
+        refuse_foreign(out / name)
+    place.settle(encoder, objective)
+    batches = _tell_of_instances(source, tell)
+    held_out = source.held_out_batches()
+    course = Course(
+        source.phases(chosen.train.max_steps or 1),
         chosen.train,
         out,
         title="pretrain",
-        generator=encoder.generator,
         fingerprint=fingerprint(numbers(chosen), disk.digest(shards.folder / "manifest.json")),
-        precision=precision,
-        evaluation=measure,
-        resume=resume,
-        tell=tell,
+        evaluation=_evaluation(held_out, encoder, objective, place),
     )
-    return _finished(out, chosen, source, encoder, objective, progress, unigram_loss, batches)
+    progress = train(encoder, objective, course, place, resume=resume, tell=tell)
+    figures = dict(progress.evaluation)
+    for prefix, some in held_out.items():
+        figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
+    report = _report(chosen, source, progress, figures, batches)
+    _write(out, encoder, objective, shards.tokenizer, report)
+    return load(out)
+
+
+def _chosen(
+    out: Path,
+    preset: str | None,
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    resuming: bool,
+) -> PretrainSettings:
+    """The run's settings: kept where it goes on; else of the preset, the recipe and the assignments."""
+    sizes, values = asked_for(preset, recipe)
+    if resuming:
+        asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
+        return settings_of_run(settings_of(out / SETTINGS), out, asked)
+    return resolved(sizes, values, recipe, assignments, tokenizer)
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
@@ -153,22 +153,89 @@ def _check_length(chosen: PretrainSettings) -> None:
     check_budget(chosen.train.batch_tokens, longest)
 
 
-def _data(shards: Shards, chosen: PretrainSettings) -> _Data:
-    least = chosen.data.least_documents
-    return _Data(shards, *split_documents(shards.hashes, chosen.data.held_out, least))
+@dataclass(frozen=True)
+class _Source:
+    """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
+
+    shards: Shards
+    training: Ints
+    held_out: Ints
+    chosen: PretrainSettings
+
+    @classmethod
+    def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> _Source:
+        """Split the documents, and say so."""
+        least = chosen.data.least_documents
+        training, held_out = split_documents(shards.hashes, chosen.data.held_out, least)
+        tell(
+            f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(held_out):,} documents held out"
+        )
+        return cls(shards, training, held_out, chosen)
+
+    @property
+    def lengths(self) -> list[tuple[int, float]]:
+        """Tokens of a sequence in each phase, and the phase's share of the updates: one phase of short sequences,
+        and a second of long ones where asked (Devlin et al. 2019, A.2)."""
+        data = self.chosen.data
+        if data.long_sequence_length is None:
+            return [(data.sequence_length, 1.0)]
+        return [
+            (data.sequence_length, 1 - data.long_share),
+            (data.long_sequence_length, data.long_share),
+        ]
+
+    @cached_property
+    def counts(self) -> Ints:
+        """How often each token occurs in the training documents, [V]."""
+        return token_counts(self.shards, self.training, self.shards.tokenizer.vocab_size)
+
+    @cached_property
+    def streams(self) -> list[PairStream]:
+        """The training instances of each phase."""
+        budget = self.chosen.train.batch_tokens
+        return [
+            instances_of(self.shards, self.training, self.chosen, length, budget)
+            for length, _ in self.lengths
+        ]
+
+    def phases(self, updates: int) -> list[Phase]:
+        """So many updates, shared out over the phases."""
+        size = self.chosen.train.batch_size
+        last = max(1, round(updates * self.lengths[-1][1])) if len(self.lengths) > 1 else updates
+        shared = [updates - last, last][-len(self.streams) :]
+        return [
+            Phase(stream, max(0, number), size) for stream, number in zip(self.streams, shared, strict=True)
+        ]
+
+    def held_out_batches(self) -> dict[str, list[Any]]:
+        """The batches that a run is judged on, by what their figures' names begin with: "" for those of the
+        first phase's length, "long_" for the second's. Empty without held-out documents."""
+        found = {}
+        for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
+            if not len(self.held_out):
+                continue
+            stream = instances_of(self.shards, self.held_out, self.chosen, length)
+            last = min(stream.size(0), self.chosen.data.held_out_instances)
+            if last:
+                starts = range(0, last, _EVALUATION_BATCH)
+                found[prefix] = [stream.batch(0, i, min(i + _EVALUATION_BATCH, last)) for i in starts]
+        return found
 
 
-def first_weights(chosen: PretrainSettings, counts: Ints | None = None) -> tuple[Encoder, MlmNsp]:
-    """Encoder and heads before the first update: a function of the settings (and of the corpus's token counts
-    [V], where the output bias starts from them)."""
-    encoder = Encoder(chosen.model, torch.Generator().manual_seed(chosen.train.seed))
-    objective = MlmNsp(chosen.model, encoder.generator, chosen.data.sentence_task)
+def first_weights(
+    chosen: PretrainSettings, generator: torch.Generator, counts: Ints | None = None
+) -> tuple[Encoder, Objective]:
+    """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
+    corpus's token counts [V], where the output bias starts from them."""
+    encoder = Encoder(chosen.model, generator)
+    kind = objective_type(chosen.objective.name)
+    objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     with torch.no_grad():
         if chosen.start.positions == "sinusoidal":
             table = encoder.embeddings.position.weight
             table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
-        if chosen.start.output_bias == "unigram" and counts is not None:
-            objective.masked.bias.copy_(torch.from_numpy(_unigram(counts)).log())
+    if chosen.start.output_bias == "unigram" and counts is not None:
+        objective.begin(counts)
     return encoder, objective
 
 
@@ -177,12 +244,6 @@ def _sinusoids(positions: int, size: int) -> torch.Tensor:
     column = torch.arange(size)
     angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
-
-
-def _unigram(counts: Ints) -> NDArray[np.float64]:
-    """Add-one shares of the tokens."""
-    shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
-    return shares
 
 
 def instances_of(
@@ -206,114 +267,88 @@ def instances_of(
     )
 
 
-def _stream(source: _Data, chosen: PretrainSettings, length: int) -> PairStream:
-    return instances_of(source.shards, source.training, chosen, length, chosen.train.batch_tokens)
-
-
-def _phases(chosen: PretrainSettings, source: _Data) -> list[Phase]:
-    """One phase of short sequences, and a second of long ones where asked (Devlin et al. 2019, A.2)."""
-    updates = chosen.train.max_steps or 1
-    size = chosen.train.batch_size
-    short = _stream(source, chosen, chosen.data.sequence_length)
-    if chosen.data.long_sequence_length is None:
-        return [Phase(short, updates, size)]
-    long_updates = max(1, round(updates * chosen.data.long_share))
-    long = _stream(source, chosen, chosen.data.long_sequence_length)
-    return [Phase(short, max(0, updates - long_updates), size), Phase(long, long_updates, size)]
-
-
 def _budgeted(
     chosen: PretrainSettings,
-    source: _Data,
-    counts: Ints,
-    precision: str,
+    source: _Source,
+    place: Place,
     threads: int,
     tell: Callable[[str], None],
 ) -> PretrainSettings:
-    """The settings with the budget as a number of updates, and the precision and threads it will have."""
+    """The settings with the budget as a number of updates, and the place and threads it will have."""
     settings = chosen.train
     if settings.max_steps:
         updates = settings.max_steps
     elif settings.max_tokens:
-        updates = math.ceil(settings.max_tokens / _tokens_per_update(chosen, source))
+        updates = math.ceil(settings.max_tokens / _tokens_per_update(source))
     elif settings.max_minutes:
-        seconds = _seconds_per_update(chosen, source, counts, precision)
+        seconds = _seconds_per_update(source, place)
         updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
         tell(
             f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
         )
     else:
-        updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(chosen, source)))
+        updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
     fixed = {
         "max_steps": updates,
         "max_tokens": None,
         "max_minutes": None,
-        "precision": precision,
+        "precision": place.precision,
+        "device": str(place.device),
         "threads": threads,
     }
     return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
 
 
-def _per_phase(chosen: PretrainSettings, source: _Data) -> list[tuple[Phase, float]]:
-    """Each phase with its share of the updates."""
-    long = chosen.data.long_share if chosen.data.long_sequence_length else 0.0
-    shares = [1 - long, long] if long else [1.0]
-    return list(zip(_phases(chosen, source), shares, strict=True))
-
-
-def _updates_per_epoch(chosen: PretrainSettings, source: _Data) -> float:
-    train = chosen.train
-    stream = _stream(source, chosen, chosen.data.sequence_length)
+def _updates_per_epoch(source: _Source) -> float:
+    train, stream = source.chosen.train, source.streams[0]
     if train.batch_tokens is None:
         return stream.size(0) / (train.batch_size * train.accumulate)
     return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
 
 
-def _tokens_per_update(chosen: PretrainSettings, source: _Data) -> float:
-    train = chosen.train
-    lengths = [chosen.data.sequence_length, chosen.data.long_sequence_length or 0]
-    shares = [share for _, share in _per_phase(chosen, source)]
+def _tokens_per_update(source: _Source) -> float:
+    train = source.chosen.train
     return train.accumulate * sum(
-        share * float(_stream(source, chosen, length).filling(0, train.batch_size).tokens.mean())
-        for length, share in zip(lengths, shares, strict=False)
+        share * float(stream.filling(0, train.batch_size).tokens.mean())
+        for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
     )
 
 
-def _seconds_per_update(chosen: PretrainSettings, source: _Data, counts: Ints, precision: str) -> float:
-    budget = (chosen.train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
+def _seconds_per_update(source: _Source, place: Place) -> float:
+    """Measured with weights and a generator that are thrown away."""
+    train = source.chosen.train
+    budget = (train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
     total = 0.0
-    for phase, share in _per_phase(chosen, source):
-        encoder, objective = first_weights(chosen, counts)
+    for phase, (_, share) in zip(source.phases(2), source.lengths, strict=True):
+        trial = Place.of(str(place.device), place.precision, train.seed)
+        encoder, objective = first_weights(source.chosen, trial.drawing, source.counts)
+        trial.settle(encoder, objective)
         total += share * seconds_per_update(
-            encoder, objective, phase, chosen.train, precision, seconds=min(10.0, budget)
+            encoder, objective, phase, train, trial, seconds=min(10.0, budget)
         )
     return total
 
 
 def _evaluation(
-    chosen: PretrainSettings, source: _Data, encoder: Encoder, objective: MlmNsp, counts: Ints
-) -> tuple[Evaluation | None, float | None]:
-    """How the run is judged on its held-out documents, and what a unigram model would lose there."""
-    if not len(source.held_out):
-        return None, None
-    stream = instances_of(source.shards, source.held_out, chosen, chosen.data.sequence_length)
-    last = min(stream.size(0), chosen.data.held_out_instances)
-    if not last:
-        return None, None
-    batches = [
-        stream.batch(0, start, min(start + _EVALUATION_BATCH, last))
-        for start in range(0, last, _EVALUATION_BATCH)
-    ]
-    surprise = -np.log(_unigram(counts))
-    labels = np.concatenate([batch.labels.numpy() for batch in batches])
-    return Evaluation(lambda: objective.measure(encoder, batches)), float(surprise[labels].mean())
+    held_out: dict[str, list[Any]], encoder: Encoder, objective: Objective, place: Place
+) -> Evaluation | None:
+    """How the run is judged on its held-out documents: at each phase's length, where it has two."""
+    if not held_out:
+        return None
+
+    def measure() -> dict[str, float]:
+        return {
+            f"{prefix}{name}": value
+            for prefix, batches in held_out.items()
+            for name, value in held_out_figures(objective, encoder, batches, place).items()
+        }
+
+    return Evaluation(measure)
 
 
-def _tell_of_instances(
-    chosen: PretrainSettings, source: _Data, tell: Callable[[str], None]
-) -> dict[str, float | int]:
+def _tell_of_instances(source: _Source, tell: Callable[[str], None]) -> dict[str, float | int]:
     """Say how the text became instances and batches, in the first epoch; the figures of the batches."""
-    stream = _stream(source, chosen, chosen.data.sequence_length)
+    chosen, stream = source.chosen, source.streams[0]
     if not stream.size(0):
         raise InputError(
             f"{source.shards.folder}: no instance can be made of these documents",
@@ -354,37 +389,37 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
         )
 
 
-def _finished(
-    out: Path,
+def _report(
     chosen: PretrainSettings,
-    source: _Data,
-    encoder: Encoder,
-    objective: MlmNsp,
+    source: _Source,
     progress: Progress,
-    unigram_loss: float | None,
+    held_out: dict[str, float],
     batches: dict[str, float | int],
-) -> Model:
-    plan = _stream(source, chosen, chosen.data.sequence_length).plan(0)
-    report = {
+) -> dict[str, Any]:
+    return {
+        "objective": chosen.objective.name,
         "steps": progress.step,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
         "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
         "precision": chosen.train.precision,
+        "device": chosen.train.device,
         "threads": chosen.train.threads,
-        "held_out": progress.evaluation
-        | ({"unigram_mlm_loss": unigram_loss} if unigram_loss is not None else {}),
+        "held_out": held_out,
         "corpus": source.shards.counts,
-        "first_epoch": plan.counts,
+        "first_epoch": source.streams[0].plan(0).counts,
         "batches": batches,
     }
-    write_folder(
-        out / MODEL,
-        chosen.model,
-        {"encoder": encoder, **objective.heads},
-        architecture=objective.architecture,
-        tokenizer=source.shards.tokenizer,
-        record={"task": "pretrain", **{k: report[k] for k in ("steps", "tokens", "held_out")}},
-    )
+
+
+def _write(
+    out: Path, encoder: Encoder, objective: Objective, tokenizer: Tokenizer, report: dict[str, Any]
+) -> None:
+    """The model folders, and the report."""
+    record = {
+        "task": "pretrain",
+        **{k: report[k] for k in ("objective", "steps", "tokens", "held_out")},
+    }
+    for name, parts in objective.folders(encoder).items():
+        write_folder(out / name, parts.config, parts.modules, tokenizer=tokenizer, record=record)
     write_report(out, report)
-    return load(out)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig, preset
+from bertsmith.objectives.objective import objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
@@ -40,15 +41,50 @@ class PretrainTrainSettings(TrainSettings):
     )
 
 
+class ObjectiveSettings(Settings):
+    """What the text is asked; the objective's own settings are added to this group."""
+
+    name: str = Field("mlm_nsp", description="the objective: mlm_nsp (masked LM and a task on pairs)")
+
+
 class PretrainSettings(Settings):
     """Everything a pre-training run depends on, besides its data."""
 
+    objective: ObjectiveSettings = Field(
+        default_factory=ObjectiveSettings, description="what the text is asked"
+    )
     model: ModelConfig = Field(default_factory=ModelConfig, description="sizes of the model")
     start: StartSettings = Field(default_factory=StartSettings, description="first weights")
     data: DataSettings = Field(default_factory=DataSettings, description="instances")
     train: PretrainTrainSettings = Field(
         default_factory=PretrainTrainSettings, description="the training itself"
     )
+
+
+def settings_type(objective: str) -> type[PretrainSettings]:
+    """The settings of a run with this objective: the group `objective` also holds the objective's own."""
+    own = objective_type(objective).settings_type
+    if own is Settings:
+        return PretrainSettings
+    name = (str, Field(objective, description="the objective"))
+    group: Any = create_model("ObjectiveSettings", __base__=(ObjectiveSettings, own), name=name)
+    field: Any = (group, Field(default_factory=group, description="what the text is asked"))
+    return create_model("PretrainSettings", __base__=PretrainSettings, objective=field)
+
+
+def settings_of(file: Path) -> type[PretrainSettings]:
+    """The type of the settings that a run's file holds."""
+    return settings_type(_objective_name(read_yaml(file), ()))
+
+
+def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> str:
+    group = values.get("objective")
+    name = group.get("name", "mlm_nsp") if isinstance(group, dict) else "mlm_nsp"
+    for assignment in assignments:
+        key, _, text = assignment.partition("=")
+        if key.strip() == "objective.name":
+            name = text.strip()
+    return str(name)
 
 
 def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,7 +118,8 @@ def resolved(
     values = {**values, "model": sizes | own | values.get("model", {})}
     if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
         assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
-    chosen = PretrainSettings.of(values, str(recipe or "settings")).changed(assignments)
+    kind = settings_type(_objective_name(values, assignments))
+    chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
     if chosen.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",

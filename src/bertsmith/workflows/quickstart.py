@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
 
 from bertsmith import console, disk
 from bertsmith.artifacts.folder import write_folder
@@ -19,6 +19,7 @@ from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
+from bertsmith.objectives.objective import MODEL
 from bertsmith.shards.prepare import prepare
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.workflows.finetune import finetune
@@ -222,9 +223,10 @@ def _scores(
 
 def untrained(folder: Path, bert: Model) -> Path:
     """A model folder with the weights that a pre-training run had before its first update."""
-    encoder, heads = first_weights(PretrainSettings.from_file(bert.path / SETTINGS))
-    modules: dict[str, nn.Module] = {"encoder": encoder, "pooler": heads.pooler}
-    return write_folder(folder, encoder.config, modules, architecture="BertModel", tokenizer=bert.tokenizer)
+    chosen = PretrainSettings.from_file(bert.path / SETTINGS)
+    encoder, objective = first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed))
+    parts = objective.folders(encoder)[MODEL]
+    return write_folder(folder, parts.config, parts.modules, tokenizer=bert.tokenizer)
 
 
 def _corpus(libraries: Sequence[Library], task: QuickstartTask, words: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import disk, machine
 from bertsmith.errors import InputError, MachineError
+from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
@@ -18,7 +19,12 @@ from bertsmith.training.settings import TrainSettings
 SETTINGS, CHECKPOINTS, REPORT, MODEL = "settings.yaml", "checkpoints", "report.json", "model"
 # Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
 BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_LEFT_OPEN = {"train.precision": "auto", "train.threads": None, "train.evaluate_every": None}
+_LEFT_OPEN = {
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.threads": None,
+    "train.evaluate_every": None,
+}
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 Arguments = ParamSpec("Arguments")
@@ -106,14 +112,10 @@ def numbers(settings: Settings) -> str:
     return json.dumps({k: v for k, v in values.items() if k not in free}, sort_keys=True)
 
 
-def prepare_machine(train: TrainSettings, tell: Callable[[str], None]) -> tuple[str, int]:
-    """Set the process up; returns the precision to compute in, and the threads."""
+def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:
+    """Set the process up; returns where to compute, and the threads."""
     threads = machine.prepare_process(train.threads)
-    if train.precision != "auto":
-        return train.precision, threads
-    choice = machine.choose_precision()
-    tell(f"computing in {choice.precision} on {threads} thread{'s' if threads > 1 else ''}: {choice.reason}")
-    return choice.precision, threads
+    return Place.of(train.device, train.precision, train.seed, tell), threads
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,0 +1,173 @@
+"""The verb `finetune`: a command a task, with the task's own options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertsmith.cli import options, task_options
+
+if TYPE_CHECKING:
+    from bertsmith.tasks.task import Task
+
+_DEVICE = click.option(
+    "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
+)
+
+
+class _Tasks(click.Group):
+    """The tasks, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from bertsmith.tasks.task import TASKS
+
+        return list(TASKS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        from bertsmith.tasks.task import task_type
+
+        return _command(task_type(cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from bertsmith.tasks.task import TASKS, task_type
+
+        with formatter.section("Tasks"):
+            formatter.write_dl([(name, task_type(name).summary) for name in TASKS])
+
+
+@click.group(cls=_Tasks, subcommand_metavar="TASK …")
+def finetune() -> None:
+    """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
+
+    \b
+    Example:
+      bertsmith finetune classify --model bert --train train.csv --dev dev.csv --out moods
+      bertsmith finetune classify --model bert --train all.csv --dev-share 0.2 --out moods
+      bertsmith finetune classify --help
+    """
+
+
+def _command(kind: type[Task]) -> click.Command:
+    """The command of a task: what all tasks take, and the task's settings as options."""
+    from bertsmith.workflows.finetune import settings_type
+
+    def run(**arguments: Any) -> None:
+        _finetune(kind, **arguments)
+
+    run.__doc__ = f"""Fine-tune a model: {kind.summary}.
+
+    \b
+    Example:
+      bertsmith finetune {kind.name} --model bert --train {kind.example_file} --dev-share 10% --out run
+    """
+    for option in (
+        options.as_json,
+        options.resume,
+        options.assignments,
+        _DEVICE,
+        click.option(
+            "--seed", type=click.IntRange(0), metavar="N", help="Seed of the head and the order [0]."
+        ),
+        click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
+        click.option(
+            "--sample",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Use N examples of --train, drawn by files.seed.",
+        ),
+        click.option(
+            "--label-names", metavar="FILE|A,B,C", help="Names for labels that are numbers, in their order."
+        ),
+        click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
+        click.option(
+            "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."
+        ),
+        click.option("--dev", metavar="FILE", help="Examples that decide which epoch is kept."),
+        click.option("--train", required=True, metavar="FILE", help="Examples to train on (.gz, .zst too)."),
+        click.option(
+            "--model", required=True, metavar="DIR|NAME", help="A run, a model folder or a published name."
+        ),
+    ):
+        option(run)
+    command = click.command(kind.name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
+    command.params += task_options.options_of(kind.settings_type)
+    return command
+
+
+def _finetune(
+    kind: type[Task],
+    *,
+    model: str,
+    train: str,
+    dev: str | None,
+    dev_share: float | None,
+    out: str,
+    label_names: str | None,
+    sample: int | None,
+    recipe: str | None,
+    seed: int | None,
+    device: str | None,
+    assignments: tuple[str, ...],
+    resume: bool,
+    as_json: bool,
+    **own: Any,
+) -> None:
+    from bertsmith import console
+    from bertsmith.workflows.finetune import finetune as run
+
+    of_training = {"train.seed": seed, "train.device": device}
+    model_run = run(
+        kind.name,
+        model,
+        out,
+        train=train,
+        dev=dev,
+        dev_share=dev_share,
+        sample=sample,
+        label_names=_names(label_names),
+        recipe=recipe,
+        settings=[
+            *task_options.as_assignments(own),
+            *(f"{name}={value}" for name, value in of_training.items() if value is not None),
+            *assignments,
+        ],
+        resume=resume,
+        tell=console.note,
+    )
+    report = model_run.report
+    if as_json:
+        console.result_json({"run": out, **report})
+        return
+    decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
+    shown = [name for name, value in dev_scores.items() if isinstance(value, float)]
+    console.result_table(
+        f"{out}: dev, the best epoch by {decided}",
+        ["score", "this model", "without looking at the text"],
+        [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
+    )
+    console.note(
+        f"{report['train_examples']:,} examples trained on, {dev_scores['examples']:,} of dev, "
+        f"{console.duration(report['seconds'])}"
+    )
+    console.note(f"next: bertsmith evaluate {out} --data FILE")
+
+
+def _names(text: str | None) -> list[str] | None:
+    """--label-names: a file with a name a line, or names parted by commas."""
+    import os
+
+    from bertsmith.errors import InputError
+    from bertsmith.files.files import read_lines
+
+    if text is None:
+        return None
+    if os.path.isfile(text):
+        names = [line.strip() for _, line in read_lines(text) if line.strip()]
+    elif "," in text:
+        names = [name.strip() for name in text.split(",")]
+    else:
+        raise InputError(f"--label-names {text}: there is no such file", "name a file, or the labels: a,b,c")
+    if len(names) < 2 or not all(names):
+        raise InputError(f"--label-names {text}: two names or more are needed", "a name a line, or a,b,c")
+    return names

@@ -1,0 +1,146 @@
+"""What an objective is: what a model is trained on, whoever wrote the answers (a person, or the text itself).
+
+An objective is one file and one line in `OBJECTIVES`. It owns its heads, and any second encoder that it needs (a
+generator, a teacher, a second tower), and answers sums and counts by part. Tasks are objectives too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.place import Place
+from bertsmith.settings import Settings
+
+OBJECTIVES: dict[str, str | type[Objective]] = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
+"""Each objective's name with its home, imported when asked for; or with the class itself."""
+
+MODEL = "model"
+"""The folder that a run's model leaves in; an objective with a second encoder has others beside it."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What leaves the house in one folder: a configuration and its modules by part.
+
+    modules: "encoder" and any of "pooler", "masked", "pair", "classifier", "tagger", "span". labels: the names
+    of the classes, where there are any. problem_type: as the field's config.json has it.
+    """
+
+    config: ModelConfig
+    modules: Mapping[str, nn.Module]
+    labels: list[str] | None = None
+    problem_type: str | None = None
+
+
+class Objective(nn.Module):
+    """Heads and their loss. A subclass answers `loss`, and `folders` where more than the encoder leaves.
+
+    name: in settings. settings_type: of the group `objective`, {} for most. weights: of the parts of the loss,
+    1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. frozen: names
+    of modules that are not trained, and never saved (a teacher).
+    """
+
+    name: ClassVar[str]
+    settings_type: ClassVar[type[Settings]] = Settings
+    weights: Mapping[str, float] = {}
+    perplexities: ClassVar[tuple[str, ...]] = ()
+    frozen: tuple[str, ...] = ()
+
+    @classmethod
+    def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:
+        """The objective for a run on this encoder, whose tensors it may share. generator: draws first weights.
+        data: how text becomes instances; settings: of `settings_type`."""
+        raise NotImplementedError
+
+    def counts(self, batch: Any) -> Mapping[str, int]:
+        """What each part of the loss of this batch is a mean over (tokens, pairs, words, choices): known before
+        the forward pass, since an update divides by the sum over all its batches and ranks."""
+        found: Mapping[str, int] = batch.counts
+        return found
+
+    def loss(self, encoder: Encoder, batch: Any) -> Loss:
+        """Sums by part, and how many are right."""
+        raise NotImplementedError
+
+    def begin(self, tokens: Any) -> None:
+        """Start the output bias from the corpus. tokens: how often each token occurs in it, int64 [V]. InputError
+        where the objective has no such bias."""
+        raise InputError(
+            f"start.output_bias=unigram: the objective '{self.name}' has no output bias",
+            "set start.output_bias=zero",
+        )
+
+    def by_frequency(self, tokens: Any, batches: Iterable[Any]) -> dict[str, float]:
+        """What a model that never looks at the context would score on these batches, by name of the figure."""
+        return {}
+
+    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+        """What leaves the house, folder by folder."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Objective:
+        """Train, but for what is frozen: that stays in evaluation."""
+        super().train(mode)
+        for name in self.frozen:
+            self.get_submodule(name).eval()
+        return self
+
+
+@dataclass
+class Measured:
+    """Held-out figures as they come in: sums by part on the device, read by the host once at the end."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    right: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, loss: Loss) -> None:
+        """Take in one batch."""
+        for part, value in loss.sums.items():
+            self.sums[part] = self.sums.get(part, 0) + value.double()
+            self.counts[part] = self.counts.get(part, 0) + loss.counts[part]
+        for part, value in loss.right.items():
+            self.right[part] = self.right.get(part, 0) + value
+
+    def figures(self, perplexities: Iterable[str] = ()) -> dict[str, float]:
+        """Each part's mean loss, its accuracy where it has one, its perplexity where that means something."""
+        found = {f"{part}_loss": float(v) / max(1, self.counts[part]) for part, v in self.sums.items()}
+        found |= {f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.right.items()}
+        for part in perplexities:
+            if f"{part}_loss" in found:
+                found[f"{part}_perplexity"] = math.exp(min(found[f"{part}_loss"], 700.0))
+        return found
+
+
+def held_out_figures(
+    objective: Objective, encoder: Encoder, batches: Iterable[Any], place: Place
+) -> dict[str, float]:
+    """The objective's own loss over held-out batches, in fp32; there is no second implementation of it."""
+    measured = Measured()
+    with torch.inference_mode():
+        for batch in batches:
+            measured.add(objective.loss(encoder, place.send(batch)))
+    return measured.figures(objective.perplexities)
+
+
+def objective_type(name: str) -> type[Objective]:
+    """The objective of this name; InputError if there is none."""
+    if name not in OBJECTIVES:
+        raise InputError(f"objective: there is no objective '{name}'", f"known: {', '.join(OBJECTIVES)}")
+    home = OBJECTIVES[name]
+    if not isinstance(home, str):
+        return home
+    module, _, kind = home.partition(":")
+    found: type[Objective] = getattr(importlib.import_module(module), kind)
+    return found

@@ -1,0 +1,103 @@
+"""Where numbers are computed: the device, the precision of products there, the generator that dropout draws from.
+
+A workflow makes one Place from the settings and the machine; models, batches and the step are moved to it.
+Nobody else asks what device there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import nn
+
+from bertsmith import machine
+from bertsmith.errors import InputError
+from bertsmith.machine import Precision
+
+
+class Movable(Protocol):
+    """What can be sent to a device: a batch, or its packed sequences."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on the device."""
+        ...
+
+
+AnyMovable = TypeVar("AnyMovable", bound=Movable)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and how it computes.
+
+    device: where weights, batches and states are. precision: of products, "fp32" or "bf16"; weights, losses
+    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights.
+    """
+
+    device: torch.device
+    precision: Precision
+    generator: torch.Generator
+
+    @classmethod
+    def of(
+        cls,
+        device: str = "auto",
+        precision: str = "auto",
+        seed: int = 0,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> Place:
+        """The place that settings name. "auto": a GPU where there is one; the precision that is faster there.
+
+        seed: of the generator. InputError for a device that torch does not know or that is not there.
+        """
+        where = torch.device(_device(device))
+        if precision == "auto":
+            choice = machine.choose_precision(where)
+            tell(f"computing in {choice.precision} on {machine.name_of(where)}: {choice.reason}")
+            found = choice.precision
+        else:
+            found = "bf16" if precision == "bf16" else "fp32"
+        return cls(where, found, torch.Generator(where).manual_seed(seed))
+
+    @property
+    def drawing(self) -> torch.Generator:
+        """What first weights are drawn from, on the host, so that they are the same for every device."""
+        if self.device.type == "cpu":
+            return self.generator
+        return torch.Generator().manual_seed(self.generator.initial_seed())
+
+    def send(self, batch: AnyMovable) -> AnyMovable:
+        """The batch on this device; the host does not wait for the copy."""
+        return batch.to(self.device)
+
+    def settle(self, *modules: nn.Module) -> None:
+        """Move modules here and let their dropout draw from this place's generator."""
+        for module in modules:
+            module.to(self.device)
+            for part in module.modules():
+                if isinstance(getattr(part, "generator", None), torch.Generator):
+                    setattr(part, "generator", self.generator)  # noqa: B010  (a Module's type knows no such name)
+
+    def computing(self) -> AbstractContextManager[object]:
+        """The context in which a forward pass computes in this place's precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def _device(name: str) -> str:
+    """The device's name in full; InputError where there is none."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "meta"):
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else "torch does not say why"
+        raise InputError(
+            f"{name}: there is no such device here ({said})", "choose cpu, cuda, or auto with train.device"
+        ) from None
+    return name

@@ -1,0 +1,137 @@
+"""Regression: a text, or a pair of texts, gets a number (STS-B; Devlin et al. 2019, section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, told_of_cuts
+from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+
+
+class Regress(TextTask):
+    """The family's head for sequences with one output, and the mean squared error."""
+
+    name = "regress"
+    summary = "a number for a text, or for a pair of texts"
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings
+    ) -> None:
+        """facts: `pairs`."""
+        super().__init__(config, generator, facts, settings, 1)
+
+    @classmethod
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
+    ) -> Facts:
+        """That each label is a number, and that they are not all the same."""
+        values = {number_of(example) for example in examples}
+        if len(values) < 2:
+            raise InputError(
+                f"{examples[0].place}: all examples have the number {next(iter(values), None)}",
+                "is this the column of the number? (--label-column)",
+            )
+        return super().learnt(examples, settings, names)
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """One output, or what says that it is a regression."""
+        found = super().facts_of(folder)
+        one = folder.labels is not None and len(folder.labels) == 1
+        return found if one and folder.problem_type in (None, "regression") else None
+
+    @property
+    def problem_type(self) -> str:
+        """Regression."""
+        return "regression"
+
+    def target(self, example: TextExample) -> float | None:
+        """The number."""
+        return None if example.label is None else number_of(example)
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """`number`: float [B]."""
+        if any(item.target is None for item in items):
+            return {}, {}
+        return {"number": torch.tensor([float(item.target) for item in items])}, {"task": len(items)}
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Summed squared errors over the examples."""
+        numbers = self.logits(encoder, batch)[:, 0]
+        return Loss({"task": F.mse_loss(numbers, batch.tensors["number"], reduction="sum")}, batch.counts)
+
+    def decode(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        """The number, tokens of the text and tokens read."""
+        return [
+            {"number": float(value[0, 0]), **self.read_of(item)}
+            for value, item in zip(outputs, items, strict=True)
+        ]
+
+    @property
+    def decides(self) -> str:
+        """Pearson's correlation."""
+        return "pearson"
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Both correlations."""
+        return ("pearson", "spearman")
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+        """Pearson's and Spearman's correlations (0 where one side is constant), mean squared and absolute
+        error."""
+        truth = np.array([number_of(example) for example in examples])
+        guess = np.array([prediction["number"] for prediction in predictions])
+        varied = len(examples) > 1 and np.ptp(truth) > 0 and np.ptp(guess) > 0
+        pearson = spearman = 0.0
+        if varied:
+            from scipy.stats import pearsonr, spearmanr
+
+            pearson, spearman = float(pearsonr(truth, guess)[0]), float(spearmanr(truth, guess)[0])
+        cuts, notes = told_of_cuts(predictions)
+        if not varied:
+            notes = [
+                *notes,
+                "the numbers do not vary, so there is nothing to correlate: both correlations are 0",
+            ]
+        error = guess - truth
+        numbers = {
+            "pearson": pearson,
+            "spearman": spearman,
+            "mean_squared_error": float((error**2).mean()),
+            "mean_absolute_error": float(np.abs(error).mean()),
+            "examples": len(examples),
+        }
+        return Scores(numbers, cuts, (), notes)
+
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+        """Always the mean of the training examples."""
+        mean = float(np.mean([number_of(example) for example in training]))
+        return self.score([{"number": mean, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
+
+
+def number_of(example: TextExample) -> float:
+    """The label as a finite number; InputError with its place where it is none."""
+    try:
+        value = float(example.label or "")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(
+            f"{example.place}: '{example.label}' is not a number",
+            "mend the row, or name another column with --label-column",
+        )
+    return value

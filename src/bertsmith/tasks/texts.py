@@ -1,0 +1,172 @@
+"""Examples that are a text, or a pair of texts, in a table: what classification and regression share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import bare_suffix, read_lines
+from bertsmith.files.tables import read_table
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import SentenceHead
+from bertsmith.settings import Settings
+from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+class TextSettings(Settings):
+    """Where the texts and their labels are, and how much of a text is read."""
+
+    text_column: str = Field(
+        "text", description="the column of the text (a number where the file has no header)"
+    )
+    second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
+    label_column: str = Field("label", description="the column of the label")
+    delimiter: str | None = Field(
+        None, description="what parts columns; none: comma in .csv, tab in .tsv and .txt"
+    )
+    header: bool = Field(
+        True, description="whether the first line names the columns; if not they are 1, 2, …"
+    )
+    max_length: int | None = Field(
+        None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
+    )
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """A text (or two) with its label as the file has it, None where it is not known, and its place."""
+
+    text: str
+    second: str | None
+    label: str | None
+    place: str
+
+
+class TextTask(Task):
+    """A task with one answer a text, or a pair of texts, given by a head on the whole sequence.
+
+    The fact `pairs` is whether the examples were pairs; None for a model of another tool, which may be either.
+    """
+
+    inputs = ("text", "second")
+    optional = ("second",)
+    settings_type = TextSettings
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int
+    ) -> None:
+        super().__init__(config, generator, facts, settings)
+        self.head = SentenceHead(config, generator, outputs)
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        """Pooler, where the family has one, and classifier."""
+        parts: Mapping[str, nn.Module] = self.head.parts
+        return parts
+
+    @classmethod
+    def read(cls, file: str | Path, settings: TextSettings, *, labelled: bool = True) -> list[TextExample]:
+        """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file whose delimiter
+        nobody named has a text a line. InputError with file and line for what is amiss."""
+        if not labelled and bare_suffix(file) == ".txt" and settings.delimiter is None:
+            lines = [TextExample(line, None, None, f"{file}:{n}") for n, line in read_lines(file)]
+            if not lines:
+                raise InputError(f"{file}: this file is empty", "give a text a line")
+            return lines
+        table = read_table(file, delimiter=settings.delimiter, header=settings.header)
+        texts = table.column(settings.text_column, "--text-column")
+        seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
+        labels = table.column(settings.label_column, "--label-column") if labelled else None
+        examples = []
+        for i, row in enumerate(table):
+            place = f"{file}:{row.line}"
+            label = labels[i].strip() if labels else None
+            if label == "":
+                raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
+            examples.append(TextExample(texts[i], seconds[i] if seconds else None, label, place))
+        if not examples:
+            raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
+        return examples
+
+    @classmethod
+    def of_inputs(
+        cls, columns: Mapping[str, Sequence[str]], settings: TextSettings, places: Sequence[str]
+    ) -> list[TextExample]:
+        """Texts, or pairs of texts."""
+        texts = columns["text"]
+        others: Sequence[str | None] = columns.get("second") or [None] * len(texts)
+        return [TextExample(*row) for row in zip(texts, others, [None] * len(texts), places, strict=True)]
+
+    @classmethod
+    def as_row(cls, example: TextExample, settings: TextSettings) -> dict[str, Any]:
+        """Under the columns' own names."""
+        row: dict[str, Any] = {settings.text_column: example.text, settings.label_column: example.label}
+        if settings.second_column is not None:
+            row[settings.second_column] = example.second
+        return row
+
+    @classmethod
+    def content(cls, example: TextExample) -> tuple[str, str | None]:
+        """The texts."""
+        return example.text, example.second
+
+    @classmethod
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
+    ) -> Facts:
+        """Whether the examples are pairs."""
+        return {**super().learnt(examples, settings, names), "pairs": settings.second_column is not None}
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """Of a class for whole sequences, whether it was trained on pairs is not known."""
+        return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
+
+    def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
+        """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes."""
+        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        paired = any(example.second is not None for example in examples)
+        if examples and self.facts.get("pairs") not in (None, paired):
+            wants, given = "pairs of texts", "single texts"
+            if paired:
+                wants, given = given, wants
+            raise InputError(
+                f"{examples[0].place}: this model was trained on {wants}, and these are {given}",
+                f"give it {wants}",
+            )
+        encodings = tokenizer.encode_many(
+            [example.text for example in examples],
+            [example.second or "" for example in examples] if paired else None,
+            max_length=limit,
+        )
+        return [
+            Item(number, (Encoded.of(encoding),), self.target(example))
+            for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
+        ]
+
+    def target(self, example: TextExample) -> Any:
+        """What the loss takes for an example's label; None where there is none. InputError for a wrong label."""
+        raise NotImplementedError
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """[B, outputs], fp32."""
+        found: Tensor = self.head(encoder(batch.packed), batch.packed)
+        return found.float()
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """A row an example."""
+        return torch.split(self.logits(encoder, batch), 1)
+
+    def read_of(self, item: Item) -> Prediction:
+        """How many tokens the text has, and how many were read."""
+        return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].kept}

@@ -1,0 +1,109 @@
+"""One update, whole: forward, backward, check, clip, update. What changes numbers is here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError, MachineError
+from bertsmith.loss import Loss
+from bertsmith.place import Place
+from bertsmith.training.loader import Update
+from bertsmith.training.optimizer import clip
+from bertsmith.training.settings import TrainSettings
+
+
+class Trained(nn.Module):
+    """All that is trained together: an encoder, and what owns its heads and its loss (an objective or a task)."""
+
+    def __init__(self, encoder: nn.Module, objective: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.objective = objective
+
+    def loss(self, batch: Any) -> Loss:
+        """The loss of one batch, as the objective answers it."""
+        objective: Any = self.objective
+        loss: Loss = objective.loss(self.encoder, batch)
+        return loss
+
+    def saved(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: each tied tensor once, and nothing of what the objective says is frozen."""
+        frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen", ()))
+        seen: set[int] = set()
+        found: dict[str, Tensor] = {}
+        for name, tensor in self.state_dict(keep_vars=True).items():
+            if not name.startswith(frozen) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[name] = tensor.detach()
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `saved` took. InputError where names or shapes are others."""
+        here = self.saved()
+        if different := sorted(here.keys() ^ tensors.keys()):
+            raise InputError(
+                f"weights: '{different[0]}' is only on one side: this is another model than the run's",
+                "resume with the settings of the run, or choose another --out",
+            )
+        with torch.no_grad():
+            for name, tensor in here.items():
+                tensor.copy_(tensors[name])
+
+
+def update(
+    trained: Trained,
+    optimizer: torch.optim.Optimizer,
+    work: Update,
+    rate: float,
+    settings: TrainSettings,
+    place: Place,
+    step: int,
+) -> dict[str, Tensor]:
+    """One update from several batches; the loss is a mean over all of them together, part by part.
+
+    Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
+    device once, to learn whether all is finite. Raises MachineError, before anything is changed, where it is not.
+    """
+    weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
+    optimizer.zero_grad(set_to_none=True)
+    sums: dict[str, Tensor] = {}
+    totals: list[tuple[str, Tensor]] = []
+    for batch in work.batches:
+        here = place.send(batch)
+        with place.computing():
+            loss = trained.loss(here)
+        total = loss.over(work.counts, weights)
+        torch.autograd.backward(total)
+        totals.append((batch.place, total.detach()))
+        for part, value in loss.sums.items():
+            sums[part] = sums.get(part, 0) + value.detach().double()
+    norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm)
+    if not (torch.isfinite(torch.stack([total for _, total in totals])).all() & torch.isfinite(norm)).item():
+        _refuse(step, totals)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
+    loss_of_all = torch.stack([mean * weights.get(part, 1.0) for part, mean in means.items()]).sum()
+    return {"loss": loss_of_all, **means, "gradient_norm": norm.double()}
+
+
+def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> None:
+    """MachineError that names the first batch with a bad loss, or all of them where only the gradient is bad."""
+    for place, total in totals:
+        if not math.isfinite(value := total.item()):
+            raise MachineError(
+                f"step {step}: the loss is {value} ({place}); the update was not made",
+                "lower train.learning_rate or train.clip_norm, or look at these instances; "
+                "--resume goes on from the last checkpoint",
+            )
+    raise MachineError(
+        f"step {step}: the gradient is not finite ({'; '.join(place for place, _ in totals)}); "
+        "the update was not made",
+        "lower train.learning_rate; --resume goes on from the last checkpoint",
+    )
