@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith import disk
+from bertsmith.artifacts.mistyped import refuse_mistyped
 from bertsmith.artifacts.names import check_names, field_tensors, from_field, to_field
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
@@ -229,8 +229,7 @@ def locate(name: str | Path) -> Path:
             return candidate
     if path.exists():
         raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
-    if not re.fullmatch(r"(?:[\w.-]+/)?[\w.-]+", str(name)) or ".." in str(name):
-        raise InputError(f"{name}: there is no such folder", "name a run, a model folder or a published name")
+    refuse_mistyped(str(name))
     return _from_hub(str(name))
 
 
