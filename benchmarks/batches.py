@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.instances.batches import PairBatch, PairStream, ids_of, split_documents
+from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.split import Split
 from bertsmith.shards.shards import Shards
 from corpus import prepared
 from record import section, table, where
@@ -68,11 +69,18 @@ def main() -> None:
 
 def stream_of(shards: Shards, data: dict[str, Any]) -> PairStream:
     """The training instances of the usual split."""
-    training, _ = split_documents(shards.hashes, 0.01)
     words = shards.tokenizer
     settings = DataSettings.of(data, "benchmark")
+    split = Split.of(shards, settings)
     return PairStream(
-        shards, training, ids_of(words), settings, length=128, seed=0, word_starts=words.word_starts
+        shards,
+        split.training,
+        ids_of(words),
+        settings,
+        length=128,
+        seed=0,
+        word_starts=words.word_starts,
+        kin=split.kin,
     )
 
 

@@ -24,7 +24,8 @@ import torch
 import bertsmith as bs
 from bertsmith import machine
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.instances.batches import PairBatch, split_documents, token_counts
+from bertsmith.instances.batches import PairBatch, token_counts
+from bertsmith.instances.split import Split
 from bertsmith.models.heads import MaskedHead
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -144,7 +145,7 @@ def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """The reference's held-out figures after the same instances, from the same first weights."""
     chosen = settings_of(shards, *long_assignments(steps, threads))
     training, held_out = streams(shards, chosen)
-    documents, _ = split_documents(shards.hashes, chosen.data.held_out)
+    documents = Split.of(shards, chosen.data).training
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     trainer = Trainer(reference_of(chosen, counts), chosen.train)
     train_reference(trainer, training, steps, WORK / f"parity-long-{steps}-reference.pt")
@@ -180,7 +181,7 @@ def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
 def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]:
     """Encoder and heads of the hour-long run with this vocabulary: a token's vector is that of the same token, or
     the mean of its pieces'. And the token counts of the training documents."""
-    documents, _ = split_documents(shards.hashes, chosen.data.held_out)
+    documents = Split.of(shards, chosen.data).training
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     encoder, heads = first_weights(chosen, counts)
     folder = read_folder(WORK / "pays-bert" / "model")

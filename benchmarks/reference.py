@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.instances.batches import PairBatch, PairStream, special_ids, split_documents
-from bertsmith.models.config import preset
+from bertsmith.instances.batches import PairBatch, PairStream, special_ids
+from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.models.family import preset
 from bertsmith.shards.shards import Shards
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
@@ -53,9 +54,10 @@ def streams(shards: Shards, chosen: PretrainSettings) -> tuple[PairStream, PairS
     """Training and held-out instances, as the pre-training workflow makes them."""
     words, data = shards.tokenizer, chosen.data
     ids = special_ids(words.cls_id, words.sep_id, words.mask_id, sorted(words.special_ids), words.vocab_size)
+    split = Split.of(shards, data)
     return tuple(  # type: ignore[return-value]
-        PairStream(shards, documents, ids, data, length=data.sequence_length, seed=chosen.train.seed)
-        for documents in split_documents(shards.hashes, data.held_out)
+        PairStream(shards, documents, ids, data, length=data.sequence_length, seed=seed, kin=split.kin)
+        for documents, seed in ((split.training, chosen.train.seed), (split.held_out, HELD_OUT_SEED))
     )
 
 

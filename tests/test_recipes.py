@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.models.config import preset
+from bertsmith.models.family import preset
 from bertsmith.settings import read_yaml
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 

@@ -7,7 +7,7 @@ Nobody else asks what device there is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
@@ -84,7 +84,9 @@ class Place:
 
     def computing(self) -> AbstractContextManager[object]:
         """The context in which a forward pass computes in this place's precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
 
 def _device(name: str) -> str:

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith import disk
 from bertsmith.artifacts import folder as folders
-from bertsmith.artifacts.folder import locate, read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -169,11 +170,12 @@ def rewrite(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "roberta"}, "model of type 'roberta'"),
+        ({"model_type": "xlnet"}, "model of type 'xlnet'"),
+        ({"model_type": "roberta"}, "'model_type' is 'roberta', and 'architectures' names BertModel"),
         ({"hidden_size": 10**9}, "hidden_size"),
         ({"vocab_size": 4_000_000, "hidden_size": 16_384}, "the limit is"),
         ({"hidden_size": "eight"}, "hidden_size"),
-        ({"num_hidden_layers": True}, "'num_hidden_layers' is not a number"),
+        ({"num_hidden_layers": True}, "'num_hidden_layers' should be a valid integer"),
         ({"num_hidden_layers": 1}, "unexpected tensors"),
         ({"num_hidden_layers": 3}, r"missing tensors 'bert\.encoder\.layer\.2"),
         ({"hidden_size": 6, "num_attention_heads": 1}, "should be"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.artifacts.folder import locate
+from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.mistyped import refuse_mistyped
 from bertsmith.errors import InputError
 

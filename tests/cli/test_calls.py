@@ -12,6 +12,8 @@ import pytest
 
 import tiny_run
 from bertsmith.cli.main import _VERBS, main
+from bertsmith.settings import Settings
+from bertsmith.tasks.task import TASKS
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
 ONE = ["--set", "train.threads=1", "--set", "train.precision=fp32", "--set", "train.tensorboard=false"]
@@ -130,6 +132,7 @@ def test_one_file_is_split_stratified_and_both_parts_are_written(
 
 
 VERBS = [[verb] for verb in _VERBS] + [["tokenizer", "train"], ["data", "prepare"]]
+VERBS += [["finetune", task] for task in TASKS]
 
 
 @pytest.mark.parametrize("verb", [[], *VERBS], ids=" ".join)
@@ -141,16 +144,19 @@ def test_every_help_has_an_example_or_names_its_verbs(
     assert out.startswith(" ".join(["Usage: bertsmith", *verb]))
     if verb not in (["tokenizer"], ["data"]):
         assert "Example" in out
-    if verb and verb not in (["tokenizer"], ["data"]):
+    if verb and verb not in (["tokenizer"], ["data"], ["finetune"]):
         assert "--json" in out
 
 
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from bertsmith.workflows.finetune import FinetuneSettings
+    from bertsmith.tasks.task import task_type
+    from bertsmith.workflows.finetune import settings_type
     from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    for verb, kind in (("pretrain", PretrainSettings), ("finetune", FinetuneSettings)):
-        out = run(capsys, verb, "--help")[0]
+    verbs: list[tuple[list[str], type[Settings]]] = [(["pretrain"], PretrainSettings)]
+    verbs += [(["finetune", task], settings_type(task_type(task))) for task in TASKS]
+    for verb, kind in verbs:
+        out = run(capsys, *verb, "--help")[0]
         for name, field in kind.names():
             assert out.count(f"  {name} ") + out.count(f"  {name}\n") == 1, name
             assert field.description

@@ -19,10 +19,12 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
+from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
-from bertsmith.training.loop import Trained, update
+from bertsmith.training.loader import Position, Update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained, update
 
 CONFIG = ModelConfig(
     vocab_size=46,
@@ -100,8 +102,12 @@ def test_one_update_from_any_cut_of_its_batches(stream: PairStream) -> None:
             trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01
         )
         micro = [stream.batch(0, a, b) for a, b in itertools.pairwise(cuts)]
-        values = update(trained, optimizer, micro, 1e-3, settings, "fp32", 1)
-        return values, [p.detach().clone() for p in trained.parameters()]
+        counts = {part: sum(batch.counts[part] for batch in micro) for part in micro[0].counts}
+        work = Update(counts, sum(batch.tokens for batch in micro), 0, micro, Position())
+        values = update(trained, optimizer, work, 1e-3, settings, Place.of("cpu", "fp32"), 1)
+        return {name: float(value) for name, value in values.items()}, [
+            p.detach().clone() for p in trained.parameters()
+        ]
 
     whole, weights = updated([0, 24])
     for cuts in ([0, 12, 24], [0, 5, 6, 24]):

@@ -417,14 +417,15 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
     """The signal falls into each place between two calls of one step; what the message names is on disk."""
     from bertsmith.training import loop
 
-    evaluated = loop._keep_best
+    evaluated = loop._Running._evaluate_when_due
 
-    def late_signal(*arguments: Any) -> None:
-        evaluated(*arguments)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def late_signal(running: Any, ends: bool) -> None:
+        evaluated(running, ends)
+        if running.progress.step % 3 == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_keep_best", late_signal)
+        patch.setattr(loop._Running, "_evaluate_when_due", late_signal)
         with pytest.raises(Stopped) as stopped:
             tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

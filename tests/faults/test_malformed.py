@@ -210,7 +210,7 @@ REFUSED: list[tuple[str, bytes, Reading, str, list[str], Told]] = [
             ("two.jsonl", '{"text": "a"}{"text": "b"}', ":14: this is not JSON (extra data)"),
             ("control.jsonl", '{"text": "a\tb"}', ":12: this is not JSON (invalid control"),
             ("single.jsonl", "{'text': 'a'}", ":2: this is not JSON"),
-            ("twice.jsonl", '{"text": "a", "text": "b"}', ": the key 'text' stands twice"),
+            ("twice.jsonl", '{"text": "a", "text": "b"}', ": the key 'text' occurs twice"),
             ("half.jsonl", '{"text": "\\ud83d"}', ": an escape"),
             (
                 "deep.jsonl",
@@ -231,7 +231,7 @@ REFUSED: list[tuple[str, bytes, Reading, str, list[str], Told]] = [
             ("behind.csv", '"a"b,1', "text follows a closing quote"),
             ("nested.csv", '"he said "no" to it",1', "text follows a closing quote"),
             ("return.csv", "a\rb,1", "a carriage return stands in a field"),
-            ("again.csv", "text,label", "the header stands here again"),
+            ("again.csv", "text,label", "the header is repeated here"),
             ("lines.csv", '"a\nb",1,2', "3 fields where the header has 2"),
         )
     ],
@@ -247,7 +247,7 @@ REFUSED: list[tuple[str, bytes, Reading, str, list[str], Told]] = [
         "twice.csv",
         b"text,text\na,b\n",
         PLAIN,
-        ":1: the column 'text' stands twice",
+        ":1: the column 'text' occurs twice",
         [],
         [(None, None, b"text,text")],
     ),

@@ -6,13 +6,15 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Document, read_documents, read_lines
+from bertsmith.files.files import Document, Reject, read_documents, read_lines
 
 TEXT = "One line.\nAnother.\n\n\nSecond document\u2028still, with \x00 and a lone \r inside.\n"
 
@@ -139,3 +141,36 @@ def test_the_sample_of_hard_cases_has_its_72_blocks(shared_data: Path) -> None:
     assert len(found) == 72
     assert any("\x00" in text for text in found)
     assert any("\u2028" in text for text in found)
+
+
+def test_a_parquet_of_one_text_takes_the_memory_of_one_text(tmp_path: Path) -> None:
+    """A file of some KB that stands for 2 GB; rows came 8,192 at a time."""
+    file = tmp_path / "a.parquet"
+    indices = pa.array([0] * 20_000 + [1, None], pa.int32())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["word " * 20_000, "another"]))
+    pq.write_table(pa.table({"text": column}), file, store_schema=False)
+    assert file.stat().st_size < 20_000
+    seen: list[Reject] = []
+    before = pa.total_allocated_bytes()
+    sizes, peak = [], 0
+    for document in read_documents([file], reject=seen.append):
+        sizes.append(len(document.text))
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert sizes == [100_000] * 20_000 + [7]
+    assert [(reject.line, reject.reason) for reject in seen] == [(20_002, "the column 'text' is null")]
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("named", ["caf\udce9.txt", ".", "*.txt", "none\udce9.txt"])
+def test_a_name_that_is_not_utf8_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "caf\udce9.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"udce9.*this name is not UTF-8") as error:
+        list(read_documents([named]))
+    error.value.sentence.encode("utf-8")
+    if "udce9" in ascii(named):
+        with pytest.raises(InputError, match="this name is not UTF-8"):
+            list(read_lines(named))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.files import sentences as sentences_file
 from bertsmith.files.files import read_documents
 from bertsmith.files.sentences import split
 
@@ -58,6 +60,33 @@ def test_every_character_but_blanks_is_kept_in_order(text: str, language: str) -
     sentences = split(text, language)
     assert dense("".join(sentences)) == dense(text)
     assert all(sentence and sentence == sentence.strip() and "\n" not in sentence for sentence in sentences)
+
+
+@given(st.text() | st.text(marks, max_size=200), st.sampled_from(["en", "zh", "de", "ar"]))
+def test_long_lines_keep_every_character_too(text: str, language: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences_file, "_WINDOW", 16)
+        patch.setattr(sentences_file, "_SEEN_AGAIN", 4)
+        assert dense("".join(split(text, language))) == dense(text)
+
+
+DIALOGUE = "“你好吗？”他说：“我很好。（真的）”她回答道：「那么我们走吧！」"
+
+
+def test_a_long_line_has_the_sentences_that_it_would_have_as_a_whole() -> None:
+    line = DIALOGUE * 600
+    assert len(line) > 2 * sentences_file._WINDOW
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences_file, "_WINDOW", 1 << 20)
+        whole = split(line, "zh")
+    assert split(line, "zh") == whole
+
+
+def test_the_time_of_a_long_line_grows_with_its_length() -> None:
+    line = (DIALOGUE * 10_000)[:310_000]  # 0.93 MB: 25 s when it was split at once
+    begin = time.process_time()
+    split(line, "zh")
+    assert time.process_time() - begin < 8
 
 
 @pytest.mark.parametrize(("name", "language"), [("english", "en"), ("chinese", "zh"), ("mixed", "en")])

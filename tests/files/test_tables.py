@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
         ("a.csv", 'text,label\n"a\nb",x\n"open,y\nz,z\n', ":4: a quote opens in this row and never closes"),
         ("a.csv", 'text,label\n"a"b,x\n', ":2: text follows a closing quote"),
         ("a.csv", "text,label\nx\ry,z\n", ":2: a carriage return stands in a field without quotes"),
-        ("a.csv", "text,text\na,b\n", ":1: the column 'text' stands twice in the header"),
+        ("a.csv", "text,text\na,b\n", ":1: the column 'text' occurs twice in the header"),
         ("a.csv", "", ":1: this table is empty"),
         ("a.jsonl", "\n\n", ":1: this table is empty"),
         ("a.tsv", "text\tlabel\n", ":1: there is a header but no row"),
@@ -127,3 +128,68 @@ def test_quote_within_plain_field_is_a_character(tmp_path: Path) -> None:
 def test_field_may_be_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
     long = "word " * 100_000
     assert read_table(table(tmp_path, "a.csv", f'text,label\n"{long}",y\n')).column("text") == [long]
+
+
+LABELLED = "i feel calm;joy\ni feel bad, really;sadness\nso angry, all of it;anger\nwhat a day;joy\n"
+
+
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+def test_what_parts_labels_in_a_txt_is_seen(tmp_path: Path, mark: str) -> None:
+    text = LABELLED.replace(",", "").replace(";", mark)
+    found = read_table(table(tmp_path, "a.txt", text), header=False)
+    assert not found.plain
+    assert found.column("2") == ["joy", "sadness", "anger", "joy"]
+    given = read_table(table(tmp_path, "b.txt", text), header=False, delimiter=mark)
+    assert given.rows == found.rows
+
+
+def test_quoted_texts_of_a_labelled_txt_keep_their_commas(tmp_path: Path) -> None:
+    text = '"fine, well",joy\n"bad, really",anger\nsad,anger\n'
+    assert read_table(table(tmp_path, "a.txt", text), header=False).column("1")[0] == "fine, well"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He came, saw\nShe went, too\nThey all stood, there\n",  # a comma a line, with its blank
+        "He came; saw\nShe went; saw\nThey stood; there\n",
+        "one text\n\nanother; with a mark\n",
+        "a;joy\nb;sadness\n",  # no label twice: too little to tell
+        "Paris\nRome,Italy,Europe\nBerlin\n",
+    ],
+)
+def test_prose_is_a_text_a_line(tmp_path: Path, text: str) -> None:
+    file = table(tmp_path, "a.txt", text)
+    for header in (True, False):
+        found = read_table(file, header=header)
+        assert found.plain
+        assert found.column("1") == text.splitlines()
+    with pytest.raises(InputError, match="column 'label' is missing: this file has a text a line"):
+        found.column("label", "--label-column")
+
+
+def test_a_bad_row_of_a_labelled_txt_is_told_and_not_read_as_prose(tmp_path: Path) -> None:
+    rows = [f"text number {i};{'joy' if i % 2 else 'anger'}" for i in range(40)]
+    rows[6] = "a label is missing here"
+    with pytest.raises(InputError, match=r"a\.txt:7: 1 field where the first row has 2"):
+        read_table(table(tmp_path, "a.txt", "\n".join(rows)), header=False)
+
+
+def test_a_csv_of_semicolons_is_read_as_one(tmp_path: Path) -> None:
+    file = table(tmp_path, "a.csv", "text;label\nwell, so;joy\nno;anger\n")
+    assert read_table(file).column("text") == ["well, so", "no"]
+
+
+def test_a_header_of_a_hundred_thousand_columns_takes_no_time(tmp_path: Path) -> None:
+    names = ",".join(f"c{i}" for i in range(100_000))
+    file = table(tmp_path, "a.csv", f"{names}\n{',' * 99_999}\n")
+    begin = time.process_time()
+    with pytest.raises(InputError) as error:
+        read_table(file).column("label")
+    assert time.process_time() - begin < 3  # names are not looked for in a list
+    assert len(error.value.remedy or "") < 1000
+
+
+def test_published_labelled_txt_reads_without_a_word_about_it(shared_data: Path) -> None:
+    found = read_table(shared_data / "tasks/emotion/dev.txt", header=False)
+    assert set(found.column("2")) == {"sadness", "anger", "love", "surprise", "fear", "joy"}

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, SpecialIds, special_ids, split_documents, token_counts
+from bertsmith.instances.batches import PairStream, SpecialIds, check_segments, special_ids, token_counts
 from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 
 TOKENIZER = tiny_run.tokenizer()
@@ -188,13 +189,27 @@ def test_token_counts_are_those_of_the_documents(shards: Shards) -> None:
     assert (sum(halves) == counts).all()
 
 
+def test_an_id_outside_the_vocabulary_is_refused(shards: Shards) -> None:
+    for size in (40, 1):
+        with pytest.raises(InputError, match=f"its vocabulary ends at {size - 1}"):
+            token_counts(shards, np.arange(shards.documents), size)
+
+
 # --- the other kinds of instances, static masks, budgets ------------------------------------------------------
 
 KINDS: list[dict[str, object]] = [
     {},
     {"sentence_task": "sop", "masking": "whole_word"},
     {"sentence_task": "none", "masking": "span"},
+    {
+        "partner": "random",
+        "masks": "static",
+        "duplicates": 2,
+        "mask_share_of": "all",
+        "mask_candidates": "all",
+    },
     {"instances": "sentence_pair"},
+    {"instances": "sentence_pair", "partner": "random", "random_tokens": "all", "masking": "whole_word"},
     {"instances": "sentence_pair", "sentence_task": "sop"},
     {"instances": "full_sentences", "sentence_task": "none"},
     {"instances": "doc_sentences", "sentence_task": "none", "masks": "static", "duplicates": 2},
@@ -311,3 +326,14 @@ def test_one_document_is_enough_without_next_sentence() -> None:
     assert split_documents(hashes[:1], 0, 1)[0].tolist() == [0]
     with pytest.raises(InputError, match="one document to train on"):
         split_documents(hashes[:1], 0.1, 1)
+
+
+def test_a_pair_needs_two_segment_ids_where_the_tokenizer_gives_them() -> None:
+    for instances in ("segment_pair", "sentence_pair"):
+        pairs = DataSettings.of({"instances": instances}, "test")
+        with pytest.raises(InputError, match="type_vocab_size is 1, and the second segment"):
+            check_segments(pairs, True, 1)
+        check_segments(pairs, True, 2)
+        check_segments(pairs, False, 1)  # as RoBERTa's: all tokens have segment 0
+    for instances in ("full_sentences", "doc_sentences", "single"):
+        check_segments(DataSettings.of({"instances": instances, "sentence_task": "none"}, "test"), True, 1)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bertsmith.errors import InputError
 from bertsmith.instances.masks import Masker
+from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.spans import SpanLengths
 
 Ints = NDArray[np.int64]
@@ -204,7 +206,8 @@ def test_words_are_masked_whole_and_never_too_many(
         wanted = min(n, max(1, round(share * n)), most or n)
         got = [b - a for a, b in mine if a in chosen]
         assert sum(got) <= wanted or len(got) == 1
-        assert bool(got) == bool(mine)
+        assert most is None or sum(got) <= most
+        assert bool(got) == any(b - a <= (most or n) for a, b in mine)
         if sum(got) > wanted:
             assert min(b - a for a, b in mine) > wanted  # only where no word fits
         elif got:
@@ -289,3 +292,81 @@ def test_predictions_have_a_cap() -> None:
     sizes = np.array([200, 20])
     _, rows = Masker(0.5, (1, 0, 0), MASK, SPECIAL, 0, most=20).apply(framed(sizes), sizes, np.arange(2), 0)
     assert np.bincount(rows >= 200).tolist() == [20, 9]
+
+
+@given(
+    lengths=st.lists(st.integers(2, 60), min_size=1, max_size=12),
+    share=st.floats(0.01, 1.0),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(["token", "whole_word", "span"]),
+    most=st.integers(1, 8),
+    released=st.booleans(),
+)
+def test_no_instance_passes_the_cap_whatever_is_masked(
+    lengths: list[int], share: float, seed: int, kind: str, most: int, released: bool
+) -> None:
+    sizes = np.array(lengths)
+    ids = np.random.default_rng(seed).integers(300, 499, sizes.sum())  # words as long as their sequences …
+    ids[np.random.default_rng(seed).random(len(ids)) < 0.2] = 7  # … but for a few starts
+    more = {"counts_special": released, "puts_special": released}
+    _, rows = word_masker(kind, share, most=most, **more).apply(ids, sizes, np.arange(len(sizes)), 0)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    assert np.bincount(owner[rows], minlength=len(sizes)).max() <= most
+
+
+# --- as BERT's release has it --------------------------------------------------------------------------------
+
+
+def released(settings: dict[str, object], seed: int = 0) -> Masker:
+    names = {"mask_share_of": "all", "mask_candidates": "all", "random_tokens": "all"}
+    return Masker.of(DataSettings.of(names | settings, "test"), MASK, SPECIAL, (2, 3), None, seed)
+
+
+@given(
+    lengths=st.lists(st.integers(3, 130), min_size=1, max_size=12),
+    most=st.sampled_from([None, 1, 20]),
+    unknown=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_releases_count(lengths: list[int], most: int | None, unknown: float, seed: int) -> None:
+    """num_to_predict = min(max_predictions, max(1, int(round(len(tokens) * masked_lm_prob)))), [CLS] and [SEP]
+    among the tokens but never chosen, [UNK] like any other."""
+    sizes = np.array(lengths)
+    ids = framed(sizes, seed)
+    inside = np.flatnonzero(~SPECIAL[ids])
+    ids[inside[np.random.default_rng(seed).random(len(inside)) < unknown]] = 1
+    _, rows = released({"predictions_max": most}, seed).apply(ids, sizes, np.arange(len(sizes)), 0)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    expected = [min(most or n, n - 2, max(1, round(n * 0.15))) for n in lengths]
+    assert np.bincount(owner[rows], minlength=len(sizes)).tolist() == expected
+    assert not np.isin(ids[rows], [2, 3]).any()
+
+
+def test_a_full_instance_has_nineteen_predictions_as_in_the_release_not_the_ten_of_one_half_unknown() -> None:
+    sizes = np.array([128])
+    ids = framed(sizes)
+    ids[1:60] = 1
+    assert len(released({}).apply(ids, sizes, np.arange(1), 0)[1]) == 19
+    assert len(masker().apply(ids, sizes, np.arange(1), 0)[1]) == round(0.15 * 67)
+
+
+def test_unknown_tokens_are_predicted_and_special_tokens_drawn_as_in_the_release() -> None:
+    sizes = np.full(3000, 102)
+    ids = framed(sizes)
+    inside = np.flatnonzero(~SPECIAL[ids])
+    ids[inside[::4]] = 1
+    masked, rows = released({"mask_split": [0, 1, 0]}).apply(ids, sizes, np.arange(3000), 0)
+    n = len(rows)
+    assert abs((ids[rows] == 1).sum() - n / 4) < bounds(n, 0.25)
+    times = np.bincount(masked[rows], minlength=V)
+    assert abs(times - n / V).max() < 6 * (n / V) ** 0.5  # each id of the vocabulary alike
+    plain = DataSettings.of({"mask_split": [0, 1, 0]}, "test")
+    masked, rows = Masker.of(plain, MASK, SPECIAL, (2, 3), None, 0).apply(ids, sizes, np.arange(3000), 0)
+    assert not SPECIAL[ids[rows]].any()
+    assert not SPECIAL[masked[rows]].any()
+
+
+def test_an_id_outside_the_vocabulary_is_refused() -> None:
+    ids = np.array([2, 7, V + 3, 3])
+    with pytest.raises(InputError, match="token id 503, and its vocabulary ends at 499"):
+        masker().apply(ids, np.array([4]), np.array([0]), 0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from bertsmith.errors import InputError
-from bertsmith.models.config import PRESETS, ModelConfig, count_parameters, preset
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
+from bertsmith.models.family import preset, presets
+from bertsmith.models.heads import PARTS
+from bertsmith.models.parameters import count_parameters
 
 # spec 2.8: embeddings, one layer, encoder without pooler, with pooler, with pre-training heads
 PUBLISHED = {
@@ -20,6 +23,23 @@ PUBLISHED = {
     "bert-base-cased": (22_665_216, 7_087_872, 107_719_680, 108_310_272, 108_932_934),
     "bert-large-cased": (30_220_288, 12_596_224, 332_529_664, 333_579_264, 334_661_958),
     "bert-base-chinese": (16_622_592, 7_087_872, 101_677_056, 102_267_648, 102_882_442),
+    "bert-base-multilingual-cased": (92_208_384, 7_087_872, 177_262_848, 177_853_440, 178_566_653),
+    "bert-base-multilingual-uncased": (81_711_360, 7_087_872, 166_765_824, 167_356_416, 168_055_961),
+    "albert-base-v1": (4_005_120, 7_087_872, 11_092_992, 11_683_584, 11_813_810),
+    "albert-large-v1": (4_038_144, 12_596_224, 16_634_368, 17_683_968, 17_847_474),
+    "albert-xlarge-v1": (4_170_240, 50_358_272, 54_528_512, 58_724_864, 59_021_490),
+    "albert-xxlarge-v1": (4_434_432, 201_379_840, 205_814_272, 222_595_584, 223_158_450),
+}
+PUBLISHED |= {name.replace("v1", "v2"): sums for name, sums in PUBLISHED.items() if "v1" in name}
+# embeddings, one layer, encoder without pooler, with pooler; with masked head and no pooler
+MASKED_ONLY = {
+    "roberta-base": (39_000_576, 7_087_872, 124_055_040, 124_645_632, 124_697_433),
+    "roberta-large": (52_000_768, 12_596_224, 354_310_144, 355_359_744, 355_412_057),
+    "distilroberta-base": (39_000_576, 7_087_872, 81_527_808, 82_118_400, 82_170_201),
+    "albert-base-v2": (4_005_120, 7_087_872, 11_092_992, 11_683_584, 11_221_680),
+    "albert-large-v2": (4_038_144, 12_596_224, 16_634_368, 17_683_968, 16_795_824),
+    "albert-xlarge-v2": (4_170_240, 50_358_272, 54_528_512, 58_724_864, 54_821_040),
+    "albert-xxlarge-v2": (4_434_432, 201_379_840, 205_814_272, 222_595_584, 206_368_944),
 }
 
 
@@ -27,14 +47,53 @@ def total(config: ModelConfig, heads: tuple[str, ...], labels: int = 2) -> int:
     return sum(term.size for term in count_parameters(config, heads, labels))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameter_sums_are_the_published_ones(name: str) -> None:
+def counted(name: str, *heads: str) -> tuple[int, ...]:
     config = preset(name)
     terms = count_parameters(config, ())
-    embeddings = sum(t.size for t in terms if "embedding" in t.term)
+    embeddings = sum(t.size for t in terms if "embedding" in t.term or t.term == "projection")
     layer = sum(t.size for t in terms if t.term.startswith("layer 0 "))
-    sums = (total(config, ()), total(config, ("pooler",)), total(config, ("pooler", "masked", "pair")))
-    assert (embeddings, layer, *sums) == PUBLISHED[name]
+    return embeddings, layer, total(config, ()), total(config, ("pooler",)), total(config, heads)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_sums_are_the_published_ones(name: str) -> None:
+    assert counted(name, "pooler", "masked", "pair") == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", MASKED_ONLY)
+def test_parameter_sums_with_the_masked_head_alone(name: str) -> None:
+    assert counted(name, "masked") == MASKED_ONLY[name]
+
+
+def test_each_preset_has_a_published_sum() -> None:
+    of_sizes = {name.replace("-cased", "-uncased") for name in presets()}
+    assert of_sizes <= PUBLISHED.keys() | MASKED_ONLY.keys()
+
+
+@pytest.mark.parametrize(
+    ("share", "width", "size"),
+    [
+        ("all", 128, 11_683_584),
+        ("attention", 128, 63_647_232),
+        ("feed_forward", 128, 37_686_528),
+        ("none", 128, 89_650_176),
+        ("all", 64, 9_681_408),
+        ("all", 256, 15_687_936),
+        ("none", 64, 87_648_000),
+        ("none", 256, 93_654_528),
+    ],
+)
+def test_what_sharing_saves(share: str, width: int, size: int) -> None:
+    """Lan et al. 2020, tables 3 and 4 at base shape; the counted sum is the modules' own."""
+    config = preset("albert-base-v2", share=share, embedding_size=width)
+    assert total(config, ("pooler",)) == size
+    small = preset(
+        "albert-base-v2", share=share, embedding_size=width, hidden_size=32, num_attention_heads=2, vocab_size=50,
+        intermediate_size=40, num_hidden_layers=3,
+    )  # fmt: skip
+    encoder = Encoder(small)
+    real = sum(p.numel() for p in encoder.parameters())
+    assert real == sum(t.numel() for t in encoder.state_dict().values()) == total(small, ())
 
 
 def test_classifier_on_base_is_the_published_sum() -> None:
@@ -43,18 +102,15 @@ def test_classifier_on_base_is_the_published_sum() -> None:
     assert total(config, ("pooler", "classifier"), 1) == 109_483_009
 
 
-@pytest.mark.parametrize("name", ["bert-tiny-uncased", "bert-mini-cased"])
+@pytest.mark.parametrize(
+    "name", ["bert-tiny-uncased", "bert-mini-cased", "roberta-base", "albert-base-v2", "albert-large-v1"]
+)
 def test_modules_hold_exactly_the_counted_numbers(name: str) -> None:
-    config = preset(name, max_position_embeddings=100, type_vocab_size=3)
-    encoder = Encoder(config)
-    g = encoder.generator
-    modules = {
-        "pooler": Pooler(config, g),
-        "masked": MaskedHead(config, g),
-        "pair": PairHead(config, g),
-        "classifier": ClassHead(config, g, labels=7),
-    }
-    for heads in [(), ("pooler",), ("masked",), tuple(modules)]:
+    config = preset(name, max_position_embeddings=100, type_vocab_size=3, num_hidden_layers=3)
+    with torch.device("meta"):
+        encoder = Encoder(config, torch.Generator())
+        modules = {part: make(config, encoder.generator, 7) for part, make in PARTS.items()}
+    for heads in [(), *((part,) for part in PARTS), tuple(modules)]:
         real = sum(p.numel() for m in (encoder, *map(modules.get, heads)) for p in m.parameters())
         assert real == total(config, heads, labels=7)
 
@@ -62,7 +118,10 @@ def test_modules_hold_exactly_the_counted_numbers(name: str) -> None:
 def test_presets_name_each_published_size_and_case() -> None:
     sizes = ("tiny", "mini", "small", "medium", "base", "large")
     expected = {f"bert-{s}-{c}" for s in sizes for c in ("uncased", "cased")}
-    assert set(PRESETS) == expected | {"bert-base-chinese"}
+    expected |= {f"bert-base-{name}" for name in ("chinese", "multilingual-cased", "multilingual-uncased")}
+    expected |= {"roberta-base", "roberta-large", "distilroberta-base"}
+    expected |= {f"albert-{s}-v{v}" for s in ("base", "large", "xlarge", "xxlarge") for v in (1, 2)}
+    assert set(presets()) == expected
     assert preset("bert-base-uncased") == ModelConfig()
     assert preset("bert-mini-cased", hidden_dropout_prob=0.0).hidden_dropout_prob == 0
 

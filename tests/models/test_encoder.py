@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import ACTIVATIONS, Dropout, Encoder
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
+from bertsmith.models.layers import ACTIVATIONS, Dropout
 from bertsmith.packed import Packed
 
 

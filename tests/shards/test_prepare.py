@@ -14,11 +14,12 @@ import pyarrow
 import pytest
 
 from bertsmith.errors import InputError, MachineError
+from bertsmith.files import files
 from bertsmith.files.files import read_documents
 from bertsmith.shards import prepare as preparing
 from bertsmith.shards import worker
 from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards
+from bertsmith.shards.shards import Shards, hash_of, write_shard
 from bertsmith.shards.unfinished import Unfinished
 from bertsmith.shards.workers import locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -199,8 +200,8 @@ def test_another_request_starts_anew(
     file = corpus(tmp_path, sentences(30))
     record = Unfinished.record
 
-    def killing(self: Unfinished) -> None:
-        record(self)
+    def killing(self: Unfinished, progress: Any) -> None:
+        record(self, progress)
         raise Killed
 
     monkeypatch.setattr(Unfinished, "record", killing)
@@ -229,8 +230,41 @@ def test_a_shard_that_changed_in_between_is_not_gone_on_from(
     monkeypatch.undo()
     monkeypatch.setattr(preparing, "_PORTION", 40)
     monkeypatch.setattr(preparing, "_SHARD", 60)
-    prepare([file], tokenizer, tmp_path / "out")
+    heard: list[str] = []
+    prepare([file], tokenizer, tmp_path / "out", tell=heard.append)
+    assert heard == [f"{shard}: its contents changed since it was written; starting anew"]
     Shards.open(tmp_path / "out").verify()
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"portions":', '"portion":'),
+        ('"portions":', '"portions":"many","x":'),
+        ('"shard-00000.arrow"', '"../corpus.txt"'),
+        ("}", ""),
+        ('"last":[', '"last":[7,'),
+    ],
+)
+def test_a_bent_progress_starts_anew_and_says_so(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    file = corpus(tmp_path, sentences(30))
+    expected = unbroken([file], tokenizer, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_manifest", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            prepare([file], tokenizer, tmp_path / "out")
+    record = tmp_path / ".out.unfinished" / "progress.json"
+    assert old in record.read_text()
+    record.write_text(record.read_text().replace(old, new))
+    heard: list[str] = []
+    prepare([file], tokenizer, tmp_path / "out", tell=heard.append)
+    assert len(heard) == 1
+    assert heard[0].startswith(f"{record}: ")
+    assert heard[0].endswith("; starting anew")
+    assert contents(tmp_path / "out") == expected
 
 
 def test_what_cannot_be_read_is_skipped_on_request_and_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -334,3 +368,141 @@ def test_nothing_left_to_read_is_told_by_its_reason(tmp_path: Path, tokenizer: T
 def test_a_vocabulary_without_a_frame_is_refused_before_the_work(shared_data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this vocabulary has no"):
         prepare([corpus(tmp_path, "a b.")], shared_data / "vocabs/gpt2", tmp_path / "out")
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are parted at 60 characters."""
+    monkeypatch.setattr(files, "_LONGEST", 60)
+    monkeypatch.setattr(preparing, "_PORTION", 100)
+    monkeypatch.setattr(preparing, "_SHARD", 150)
+
+
+def lines(number: int, first: str = "a") -> str:
+    return "\n".join(f"{first} {' '.join('abcdefghij'[int(d)] for d in str(i))}." for i in range(number))
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_parts_of_a_document_have_one_hash(tmp_path: Path, tokenizer: Tokenizer, workers: int) -> None:
+    """A corpus without blank lines is one document: its parts must not stand on both sides of a split."""
+    long, other, short = lines(60), lines(25, "b"), "c d."
+    file = corpus(tmp_path, "\n\n".join([short, long, other, short, long]))
+    shards = prepare([file], tokenizer, tmp_path / "out", workers=workers)
+    whole = [(short, 1), (long, None), (other, None), (short, 1), (long, None)]
+    parts = [shards.counts["documents_parted"], shards.documents]
+    assert parts[0] == 3
+    assert parts[1] > 15
+    found = shards.hashes.tolist()
+    groups = [found[0]]
+    for value in found[1:]:
+        groups += [value] if value != groups[-1] else []
+    assert len(groups) == len(whole)  # each document has one hash, and its neighbours another
+    assert groups[0] == groups[3]  # equal documents still share theirs, parted or not
+    assert groups[1] == groups[4]
+    assert groups[1] == hash_of(shards.take(np.arange(*_rows(shards, 1))))
+    if workers > 1:
+        assert contents(tmp_path / "out") == unbroken([file], tokenizer, tmp_path / "one", workers=1)
+
+
+def _rows(shards: Shards, document: int) -> tuple[int, int]:
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    return int(ends[document]), int(ends[document + 1])
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_parts_keep_their_hash_across_a_kill(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    file = corpus(tmp_path, lines(200))
+    expected = unbroken([file], tokenizer, tmp_path / "straight")
+    calls: list[Path] = []
+
+    def killing(path: Path, rows: Any) -> Any:
+        calls.append(path)
+        if len(calls) > moment:
+            raise Killed
+        return write_shard(path, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_shard", killing)
+        with pytest.raises(Killed):
+            prepare([file], tokenizer, tmp_path / "out")
+    shards = prepare([file], tokenizer, tmp_path / "out")
+    assert contents(tmp_path / "out") == expected
+    assert len(set(shards.hashes.tolist())) == 1
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("kind", ["exact", "near"])
+def test_parts_are_compared_one_by_one(tmp_path: Path, tokenizer: Tokenizer, kind: Any) -> None:
+    """A long document that comes again goes altogether; one that only begins alike keeps what is its own."""
+    long = lines(30)
+    alike = long[:90] + "\n" + lines(30, "z")[300:]
+    file = corpus(tmp_path, "\n\n".join([long, "b c.", long, alike]))
+    shards = prepare([file], tokenizer, tmp_path / kind, deduplicate=kind)
+    alone = prepare([corpus(tmp_path, long)], tokenizer, tmp_path / f"{kind}-alone")
+    assert shards.counts["duplicates_dropped"] >= alone.documents + 1
+    hashes = shards.hashes.tolist()
+    assert len(set(hashes[: alone.documents])) == 1
+    assert len(hashes) > alone.documents + 1
+    assert len(set(hashes)) == 3  # the long one, the short one, what is left of the last
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("path", [None, "", "nowhere::"])
+def test_code_of_the_current_folder_does_not_run(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    """Workers are new processes: a json.py beside a downloaded corpus must not be theirs."""
+    for name in ("json", "random", "signal", "numpy", "pyarrow", "bertsmith"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    if path is not None:
+        monkeypatch.setenv("PYTHONPATH", path)
+    prepare([corpus(tmp_path, sentences(40))], tokenizer, tmp_path / "out", workers=2)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow  # a cluster is started
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray's own start and end
+def test_code_of_the_current_folder_does_not_run_on_a_cluster(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    for name in ("json", "random", "numpy", "pyarrow", "rjieba"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    file = corpus(tmp_path, sentences(40))
+    assert prepare([file], tokenizer, tmp_path / "out", engine="ray", workers=1).documents == 40
+    assert not (tmp_path / "ran").exists()
+
+
+def test_two_preparations_of_one_folder_do_not_meet(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = corpus(tmp_path, "a b.")
+
+    def second(_: int) -> None:
+        with pytest.raises(InputError, match="out: another preparation is writing here"):
+            prepare([file], tokenizer, tmp_path / "out")
+        heard.append(1)
+
+    heard: list[int] = []
+    assert prepare([file], tokenizer, tmp_path / "out", progress=second).documents == 1
+    assert heard == [1]
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["corpus.txt", "out"]
+
+
+def test_a_link_to_an_empty_folder_is_filled_and_the_current_folder_refused(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = corpus(tmp_path, "a b.")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    assert prepare([file], tokenizer, tmp_path / "out").documents == 1
+    assert (tmp_path / "out").is_symlink()
+    assert Shards.open(tmp_path / "disk").documents == 1
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match=r"^\.: this folder is in use"):
+        prepare([file], tokenizer, ".", progress=lambda _: pytest.fail("the work was begun"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -151,8 +154,14 @@ def test_a_folder_that_is_no_data_is_refused(folder: Path, tmp_path: Path) -> No
         (whole[:-9], "this is not whole JSON"),
         ("[]", "this is not a JSON object"),
         (whole.replace('"format": 1', '"format": 99'), "format 99 is not known"),
-        (whole.replace('"vocab_size"', '"vocabulary"'), "an entry is missing"),
+        (whole.replace('"vocab_size"', '"vocabulary"'), "'vocab_size' cannot be right"),
+        (whole.replace('"vocab_size": ', '"vocab_size": "many", "x": '), "'vocab_size' cannot be right"),
+        (whole.replace('"sha256"', '"sha1"'), r"'files\.0\.sha256' cannot be right"),
+        (whole.replace('"size": ', '"size": -'), r"'files\.0\.size' cannot be right"),
         (whole.replace('"documents": ', '"documents": 1'), "not hold as many documents"),
+        (whole.replace("shard-00001", "shard-00000"), "a file is listed twice"),
+        (whole.replace('"shard-0', '"tokenizer/shard-0'), "lists no shards, or some outside"),
+        (whole.replace('"documents"', '"document"'), "'files.0"),
     ]:
         path.write_text(text)
         with pytest.raises(InputError, match=told):
@@ -169,3 +178,105 @@ def test_runs_are_laid_where_they_belong(folder: Path) -> None:
     assert (out == -1).sum() == len(lengths)
     for start, n, place in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
         assert out[place : place + n].tolist() == shards.take(np.arange(start, start + n)).tolist()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.arrow",
+        "/etc/hostname",
+        "..",
+        "tokenizer/..",
+        "tokenizer/../../x",
+        "a/b.arrow",
+        "",
+        "a\\b",
+        "a\nb",
+    ],
+)
+def test_no_name_in_a_manifest_leads_out_of_the_folder(folder: Path, name: str) -> None:
+    shutil.copy(folder / "shard-00000.arrow", folder.parent / "outside.arrow")
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][0]["name"] = name
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"manifest\.json: 'files\.0\.name' cannot be right"):
+        Shards.open(folder)
+
+
+def rewritten(folder: Path, number: int, change: Callable[[pa.Table], pa.Table | pa.RecordBatch]) -> Path:
+    """One shard with other columns, its entry in the manifest as it must then be."""
+    path = folder / f"shard-{number:05d}.arrow"
+    batch = pa.ipc.open_file(path).get_batch(0)
+    changed = change(batch)
+    with pa.ipc.new_file(path, changed.schema) as writer:
+        writer.write(changed)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = manifest["files"][number]
+    entry["size"] = path.stat().st_size
+    entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def lists(offsets: list[int], values: list[int] | list[int | None], kind: pa.DataType) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, kind))
+
+
+def test_a_shard_with_other_columns_is_told_by_name(folder: Path) -> None:
+    def column(name: str, make: Callable[[pa.Array], pa.Array]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        def change(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return batch.set_column(batch.schema.get_field_index(name), name, make(batch.column(name)))
+
+        return change
+
+    def of(array: pa.Array, values: list[Any], kind: Any = None) -> pa.ListArray:
+        return lists(array.offsets.to_pylist(), values, kind or array.values.type)
+
+    changes: list[tuple[Callable[[pa.RecordBatch], Any], str]] = [
+        (column("ids", lambda a: of(a, a.values.to_pylist(), pa.int64())), "its columns are not those"),
+        (column("place", lambda a: pa.array(range(len(a)))), "its columns are not those"),
+        (column("hash", lambda a: a.cast(pa.float64(), safe=False)), "its columns are not those"),
+        (lambda b: b.select(["ids", "sentence_ends", "place"]), "its columns are not those"),
+        (column("hash", lambda a: pa.array([None, *a.to_pylist()[1:]], a.type)), "a value is missing"),
+        (column("ids", lambda a: of(a, [None, *a.values.to_pylist()[1:]])), "a value is missing"),
+        (column("sentence_ends", lambda a: of(a, [-1, *a.values.to_pylist()[1:]])), "do not fill"),
+        (column("sentence_ends", lambda a: of(a, [1 << 30, *a.values.to_pylist()[1:]])), "do not fill"),
+        (column("sentence_ends", lambda a: of(a, [0] * len(a.values))), "do not fill"),
+        (column("ids", lambda a: lists([3, *a.offsets.to_pylist()[1:]], a.values.to_pylist(), a.values.type)),
+         "as many documents"),
+        (lambda b: pa.Table.from_batches([b.slice(0, 1), b.slice(1)]), "its columns are not those"),
+        (lambda b: b.slice(0, 0), "not those|as many documents"),
+    ]  # fmt: skip
+    for change, told in changes:
+        whole, manifest = (folder / "shard-00001.arrow").read_bytes(), (folder / "manifest.json").read_bytes()
+        path = rewritten(folder, 1, change)
+        with pytest.raises(InputError, match=told) as error:
+            Shards.open(folder)
+        assert error.value.sentence.startswith(f"{path}: ")
+        path.write_bytes(whole)
+        (folder / "manifest.json").write_bytes(manifest)
+
+
+def test_an_id_outside_of_the_vocabulary_is_told_when_it_is_read(folder: Path) -> None:
+    def last_one(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = batch.column("ids")
+        values = ids.values.to_pylist()
+        values[-1] = len(LETTERS)
+        return batch.set_column(0, "ids", lists(ids.offsets.to_pylist(), values, pa.uint16()))
+
+    path = rewritten(folder, 1, last_one)
+    shards = Shards.open(folder)
+    shards.verify()
+    sizes = [
+        len(pa.ipc.open_file(folder / f"shard-{i:05d}.arrow").get_batch(0).column(0).values) for i in (0, 1)
+    ]
+    end = sum(sizes)
+    told = f"{path}: the token id {len(LETTERS)} is outside of the vocabulary of {len(LETTERS)}"
+    assert len(shards.take(np.arange(end - 1))) == end - 1
+    with pytest.raises(InputError) as error:
+        shards.take(np.array([0, end - 1, 1]))
+    assert error.value.sentence == told
+    with pytest.raises(InputError) as error:
+        shards.lay(np.array([0, end - 2]), np.array([1, 2]), np.zeros(3, dtype=np.int64), np.array([0, 1]))
+    assert error.value.sentence == told

@@ -137,3 +137,15 @@ def test_a_row_is_a_line_where_lines_are_sentences(tmp_path: Path) -> None:
         (f"{path}:2", ["four five", "1"]),
         (f"{path}:4", ["six"]),
     ]
+
+
+def test_the_label_of_a_labelled_txt_is_no_word_of_its_text(tmp_path: Path) -> None:
+    """Rows of 8 to 12 words are looked for whole: with the label behind them none was found."""
+    rows = [prose(8 + i % 5, 500 + i) for i in range(200)]
+    file = tmp_path / "dev.txt"
+    labels = ["joy", "anger", "fear"]
+    file.write_text("".join(f"{row};{labels[i % 3]}\n" for i, row in enumerate(rows)), encoding="utf-8")
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{prose(9, i)} {row} {prose(9, 300 + i)}.\n\n" for i, row in enumerate(rows)))
+    found = leaked(tmp_path, path, file)
+    assert found["files"][0]["rows"] == found["hit"] == 200

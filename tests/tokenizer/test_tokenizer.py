@@ -146,7 +146,7 @@ def test_a_bare_vocabulary_is_uncased_unless_said_otherwise(small: Tokenizer, tm
     [
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", ": the special token [MASK] is missing"),
         ("vocab.txt", "Once upon a time\nthere was a text.\n", ": the special token [PAD] is missing"),
-        ("vocab.txt", "\n".join([*TOKENS, "cat"]), f":{len(TOKENS) + 1}: the token 'cat' stands twice"),
+        ("vocab.txt", "\n".join([*TOKENS, "cat"]), f":{len(TOKENS) + 1}: the token 'cat' occurs twice"),
         ("vocab.txt", "[PAD]\n\n[UNK]\n", ":2: an empty token"),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "Wor', ": this is not whole JSON"),
         ("tokenizer.json", "[]", ": this is not a JSON object"),

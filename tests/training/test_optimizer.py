@@ -1,4 +1,4 @@
-"""AdamW against its formula, who is exempt from decay, the sizes of first steps, clipping."""
+"""AdamW against its formula with and without bias correction, who is exempt from decay, first steps, clipping."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.loop import Trained
 from bertsmith.training.optimizer import clip, make_optimizer
 
@@ -26,6 +27,7 @@ def by_formula(
     decay: float,
     betas: tuple[float, float],
     eps: float,
+    corrected: bool = True,
 ) -> Tensor:
     """Spec 2.7, in float64."""
     theta, m, v = start.double(), torch.zeros_like(start).double(), torch.zeros_like(start).double()
@@ -33,18 +35,22 @@ def by_formula(
         g = g.double()
         m = betas[0] * m + (1 - betas[0]) * g
         v = betas[1] * v + (1 - betas[1]) * g * g
-        step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+        c = (1 - betas[0] ** t, 1 - betas[1] ** t) if corrected else (1.0, 1.0)
+        step = (m / c[0]) / ((v / c[1]).sqrt() + eps)
         theta = theta - rate * decay * theta - rate * step
     return theta
 
 
+@pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.98)])
 def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
-    betas: tuple[float, float],
+    betas: tuple[float, float], corrected: bool
 ) -> None:
     named = parameters()
     start = {name: p.detach().clone() for name, p in named.items()}
-    optimizer = make_optimizer(named.items(), betas=betas, epsilon=1e-6, weight_decay=0.1)
+    optimizer = make_optimizer(
+        named.items(), betas=betas, epsilon=1e-6, weight_decay=0.1, bias_correction=corrected
+    )
     draw = torch.Generator().manual_seed(1)
     gradients: dict[str, list[Tensor]] = {name: [] for name in named}
     rates = [0.01 * (1 + t % 7) for t in range(50)]
@@ -57,18 +63,57 @@ def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
         optimizer.step()
     for name, p in named.items():
         decay = 0.0 if name in ("a.bias", "norm.weight", "norm.bias") else 0.1
-        expected = by_formula(start[name], gradients[name], rates, decay, betas, 1e-6)
+        expected = by_formula(start[name], gradients[name], rates, decay, betas, 1e-6, corrected)
         assert float((p.detach().double() - expected).abs().max()) < 2e-5, name
 
 
-def test_the_first_step_is_as_long_as_the_rate() -> None:
+@pytest.mark.parametrize(("corrected", "rates"), [(True, 1.0), (False, 10**0.5)])
+def test_the_first_step_is_as_long_as_the_rate_or_without_correction_the_releases(
+    corrected: bool, rates: float
+) -> None:
+    """Spec S33: lr, and 3.1623 lr, as epsilon goes to 0."""
     named = {"w": nn.Parameter(torch.zeros(4, 4))}
-    optimizer = make_optimizer(named.items(), betas=(0.9, 0.999), epsilon=1e-12, weight_decay=0.01)
+    optimizer = make_optimizer(
+        named.items(), betas=(0.9, 0.999), epsilon=1e-12, weight_decay=0.01, bias_correction=corrected
+    )
     named["w"].grad = torch.tensor([1e-3, -5.0, 2.0, 1e2]).repeat(4, 1)
     optimizer.param_groups[0]["lr"] = 3e-4
     optimizer.step()
-    assert torch.allclose(named["w"].detach().abs(), torch.full((4, 4), 3e-4), rtol=1e-5)
+    assert torch.allclose(named["w"].detach().abs(), torch.full((4, 4), 3e-4 * rates), rtol=1e-5)
     assert torch.equal(named["w"].detach().sign(), -named["w"].grad.sign())
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["eps"], group["weight_decay"]) == (3e-4, 1e-12, 0.01)  # as they were set
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_updates_go_on_from_a_restored_state(corrected: bool) -> None:
+    def made() -> tuple[dict[str, nn.Parameter], torch.optim.AdamW]:
+        named = parameters()
+        return named, make_optimizer(
+            named.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.1, bias_correction=corrected
+        )
+
+    def updated(named: dict[str, nn.Parameter], optimizer: torch.optim.AdamW, updates: range) -> None:
+        for t in updates:
+            draw = torch.Generator().manual_seed(t)
+            for p in named.values():
+                p.grad = torch.randn(p.shape, generator=draw)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01
+            optimizer.step()
+
+    straight, whole = made()
+    updated(straight, whole, range(9))
+    first, before = made()
+    updated(first, before, range(4))
+    again, after = made()
+    with torch.no_grad():
+        for name, p in again.items():
+            p.copy_(first[name])
+    old = {p: name for name, p in first.items()}
+    restore_optimizer(after, {p: name for name, p in again.items()}, optimizer_tensors(before, old))
+    updated(again, after, range(4, 9))
+    assert all(torch.equal(again[name], straight[name]) for name in straight)
 
 
 def test_in_a_bert_exactly_biases_and_layer_norms_are_exempt() -> None:

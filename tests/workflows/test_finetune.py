@@ -30,10 +30,11 @@ def parts(run: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
 
 def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path) -> None:
-    rows = tiny_run.examples(90) + [(f"kaba {i}", "joy") for i in range(60)]
+    rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(tiny_run.examples(90))]
+    rows += [(f"kaba {i}", "joy") for i in range(60)]
     file = tiny_run.table(tmp_path / "all.csv", rows)
-    for name, seed in (("a", 42), ("b", 42), ("c", 43)):
-        settings = [*FEW, f"train.seed={seed}"]
+    for name, seed, seed_of_weights in (("a", 42, 0), ("b", 42, 1), ("c", 43, 0)):
+        settings = [*FEW, f"files.seed={seed}", f"train.seed={seed_of_weights}"]
         bs.finetune("classify", base, tmp_path / name, train=file, dev_share=0.2, settings=settings)
     train, dev = parts(tmp_path / "a")
     assert (len(train), len(dev)) == (120, 30)
@@ -41,6 +42,28 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
     assert sorted((r["text"], r["label"]) for r in train + dev) == sorted(rows)
     assert parts(tmp_path / "b") == (train, dev)
     assert parts(tmp_path / "c") != (train, dev)
+
+
+def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) -> None:
+    """Also where their labels differ; other texts are drawn as before."""
+    rows = [(f"kaba lode {i % 20}", ("joy", "fear")[i % 2]) for i in range(100)]
+    file = tiny_run.table(tmp_path / "all.csv", rows)
+    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.3, settings=FEW)
+    train, dev = parts(tmp_path / "run")
+    assert (len(train), len(dev)) == (70, 30)
+    assert not {row["text"] for row in train} & {row["text"] for row in dev}
+
+
+def test_the_same_file_or_the_same_texts_on_both_sides_are_told(base: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
+    dev = tiny_run.table(tmp_path / "dev.csv", rows)
+    told: list[str] = []
+    bs.finetune("classify", base, tmp_path / "a", train=train, dev=train, settings=FEW, tell=told.append)
+    assert any("training and dev are the same file" in line for line in told)
+    told.clear()
+    bs.finetune("classify", base, tmp_path / "b", train=train, dev=dev, settings=FEW, tell=told.append)
+    assert "4 of 6 dev examples have a text that is also trained on" in told
 
 
 def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> None:

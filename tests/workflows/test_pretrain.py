@@ -11,9 +11,11 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import split_documents
+from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
+from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.workflows.pretrain_settings import asked_for, resolved
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,15 @@ def test_two_masks_give_two_answers(shards: Shards, tmp_path: Path) -> None:
     answers = model.fill_mask("kaba [MASK] lode [MASK].", top_k=3)
     assert [len(answer) for answer in answers] == [3, 3]
     assert answers[1][0]["text"] == f"kaba [MASK] lode {answers[1][0]['token']}."
+
+
+def test_only_the_mask_is_parsed_in_a_users_text(shards: Shards, tmp_path: Path) -> None:
+    model = tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
+    scores = [
+        [answer["score"] for answer in model.fill_mask(f"kaba {text} lode [MASK]")[0]]
+        for text in ("[SEP] [CLS]", "[xyz] [xyz]")  # to this vocabulary the same unknown words
+    ]
+    assert scores[0] == scores[1]
 
 
 def test_many_documents_of_one_sentence_are_told(tmp_path: Path) -> None:
@@ -165,3 +176,54 @@ def test_one_document_can_be_pretrained_on_without_next_sentence(tmp_path: Path)
         shards, tmp_path / "sop", "train.max_steps=1", "data.held_out=0", "data.sentence_task=sop"
     )
     assert model.report["steps"] == 1
+
+
+def test_runs_of_all_seeds_are_scored_on_the_same_instances_and_masks(shards: Shards, tmp_path: Path) -> None:
+    """What a unigram model loses there depends on the predicted tokens alone."""
+    found = [
+        tiny_run.run(shards, tmp_path / str(seed), "train.max_steps=1", f"train.seed={seed}").report[
+            "held_out"
+        ]
+        for seed in (0, 1, 2)
+    ]
+    assert len({held_out["unigram_mlm_loss"] for held_out in found}) == 1
+    assert len({held_out["mlm_loss"] for held_out in found}) == 3
+
+
+def test_one_segment_id_is_told_where_pairs_need_two(shards: Shards, tmp_path: Path) -> None:
+    one = ("train.max_steps=1", "model.type_vocab_size=1")
+    with pytest.raises(InputError, match="type_vocab_size is 1"):
+        tiny_run.run(shards, tmp_path / "pairs", *one)
+    assert not (tmp_path / "pairs").exists()
+    texts = ("data.instances=full_sentences", "data.sentence_task=none")
+    assert tiny_run.run(shards, tmp_path / "texts", *one, *texts).report["steps"] == 1
+
+
+def test_what_little_is_left_to_train_on_is_told(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", "data.held_out=0.9999", tell=told.append)
+    assert any(f"only 2 of {shards.documents} documents" in line and "data.held_out" in line for line in told)
+
+
+def test_the_papers_recipe_is_the_papers() -> None:
+    """And the release's, to the letter: spec 2.7 and its create_pretraining_data."""
+    recipe = Path(__file__).parents[2] / "recipes" / "bert-paper.yaml"
+    chosen = resolved(*asked_for(None, recipe), recipe, [], tiny_run.tokenizer())
+    rate = {
+        t: learning_rate(
+            t,
+            peak=chosen.train.learning_rate,
+            warmup=warmup_updates(chosen.train.warmup, 1_000_000),
+            updates=chosen.train.max_steps or 0,
+            shape=chosen.train.schedule,
+        )
+        for t in (5_000, 500_000)
+    }
+    assert rate == {5_000: pytest.approx(5e-5), 500_000: pytest.approx(5e-5)}
+    assert chosen.train.bias_correction is False
+    data = chosen.data
+    assert (data.partner, data.masks, data.duplicates) == ("random", "static", 10)
+    assert (data.mask_share_of, data.mask_candidates, data.random_tokens) == ("all",) * 3
+    assert data.mask_share * 128 < 20
+    assert data.mask_share * 512 < 77
+    assert data.predictions_max is None

@@ -1,14 +1,11 @@
 """One column of a table as texts, row by row and never the whole table: csv, tsv, parquet.
 
-A bad row is told and left out; what is wrong with the header or the file as a whole ends it. A quote that never
-closes takes the rest of a csv into its row: there the first line alone is bad, and reading goes on behind it.
+A bad row is told and left out; what is wrong with the header or the file as a whole ends it.
 """
 
 from __future__ import annotations
 
-import csv
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +13,23 @@ from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
 from bertsmith.files.compressed import FileFault, opened
 from bertsmith.files.lines import Faults, Line, Lines, too_long
-from bertsmith.files.records import CLOSE, columns_of, csv_fault, ragged, ragged_remedy
+from bertsmith.files.records import columns_of, known_columns, ragged, ragged_remedy, records_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 1 << 22  # bytes of a parquet's column read at a time, on average
+_ROWS = 256  # at most: some texts of a column may be far longer than the average
+_REPEATED = 16  # bytes a row: less is no text, but numbers of texts that are held once
 _NAME_IT = "name the one that holds the text: --text-column"
 
 
 def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) -> Iterator[tuple[int, str]]:
     """The texts of a column, each with the line that its row began on. The first row names the columns; a row
     that repeats it (tables put one behind the other) is bad."""
-    records = _plain(lines, delimiter) if delimiter == "\t" else _Quoted(lines, delimiter, faults).records()
     header: list[str] = []
     columns: list[str] = []
-    for record, fields in records:
+    for record, fields in records_of(lines, delimiter, faults):
         first = record[0]
         try:
             if not columns:
@@ -44,7 +42,7 @@ def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) ->
                 raise InputError(f"{faults.path}:{first.number}: {said}", ragged_remedy(delimiter))
             elif fields == header:
                 raise InputError(
-                    f"{faults.path}:{first.number}: the header stands here again", "remove this line"
+                    f"{faults.path}:{first.number}: the header is repeated here", "remove this line"
                 )
             else:
                 yield first.number, fields[place]
@@ -62,75 +60,10 @@ def _header(path: str, line: Line, fields: list[str], column: str) -> list[str]:
     if column not in columns:
         raise FileFault(
             f"{path}:{line.number}: column '{column}' is missing",
-            f"the columns are {', '.join(columns)}; {_NAME_IT}",
+            f"{known_columns(columns)}; {_NAME_IT}",
             line.raw,
         )
     return columns
-
-
-def _plain(lines: Iterable[Line], delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
-    for line in lines:
-        text = line.text.removesuffix("\r")
-        if text:
-            yield [line], text.split(delimiter)
-
-
-class _RowTooLongError(InputError):
-    """A row of many lines that has more bytes than a row may have."""
-
-
-class _Quoted:
-    """Records as the csv module reads them, each with its lines, which it takes one by one."""
-
-    def __init__(self, lines: Iterable[Line], delimiter: str, faults: Faults) -> None:
-        self._lines, self._delimiter, self._faults = iter(lines), delimiter, faults
-        self._source = lines
-        self._again: deque[Line] = deque()  # lines of a bad record behind its first, to be read as rows
-        self._taken: list[Line] = []
-        self._size = 0
-
-    def __iter__(self) -> _Quoted:
-        return self
-
-    def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._lines)
-        self._taken.append(line)
-        self._size += len(line.text)
-        if self._taken[1:] and self._size > limits.LONGEST:
-            what = "row (does a quote in it never close?)"
-            fault = too_long(self._faults.path, self._taken[0].number, what, CLOSE)
-            raise _RowTooLongError(fault.sentence, fault.remedy)
-        return line.text.removesuffix("\r") + "\n"
-
-    def records(self) -> Iterator[tuple[list[Line], list[str]]]:
-        """The records that can be read; the others are told."""
-        reader = self._reader()
-        while True:
-            self._taken, self._size = [], 0
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                number = self._taken[0].number
-                self._go_on(InputError(f"{self._faults.path}:{number}: {csv_fault(error)}", CLOSE))
-                reader = self._reader()
-            except _RowTooLongError as error:
-                self._go_on(error)
-                reader = self._reader()
-            else:
-                if fields:
-                    yield self._taken, fields
-
-    def _reader(self) -> Any:
-        return csv.reader(self, delimiter=self._delimiter, strict=True)
-
-    def _go_on(self, error: InputError) -> None:
-        first, *others = self._taken
-        if isinstance(self._source, Lines) and self._source.torn and not self._again:
-            return  # the row that the file's torn end cut off, which is told already
-        self._faults.tell(error, first.number, first.byte, first.raw)
-        self._again.extendleft(reversed(others))
 
 
 def _raw(record: list[Line]) -> bytes:
@@ -138,7 +71,8 @@ def _raw(record: list[Line]) -> bytes:
 
 
 def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[tuple[int, str]]:
-    """The texts of a parquet's column, each with its row from 1, some MiB at a time.
+    """The texts of a parquet's column, each with its row from 1, some MiB at a time. A text that a file holds once
+    for many rows is held once: its kilobytes may stand for gigabytes.
 
     Raises `FileFault` for what is no whole parquet, a column that is missing or holds no text; nulls and bytes
     that are not UTF-8 are told.
@@ -149,11 +83,13 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
     opened(path).close()  # what is no file is told in the words of all forms
     row = 0
     try:
-        with pyarrow.parquet.ParquetFile(str(path), buffer_size=1 << 20) as file:
-            _check_column(path, file.schema_arrow, column)
-            for batch in file.iter_batches(
-                _rows_of_batch(file.metadata), columns=[column], use_threads=False
-            ):
+        metadata = pyarrow.parquet.read_metadata(str(path))
+        _check_column(path, metadata.schema.to_arrow_schema(), column)
+        size = _bytes_a_row(metadata, column)
+        repeated = [column] if size < _REPEATED else []
+        with pyarrow.parquet.ParquetFile(str(path), buffer_size=1 << 20, read_dictionary=repeated) as file:
+            rows = int(min(max(_BATCH // max(size, 1), 1), _ROWS))
+            for batch in file.iter_batches(rows, columns=[column], use_threads=False):
                 for text in _strings(batch.column(0)):
                     row += 1
                     if isinstance(text, str):
@@ -169,33 +105,44 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
         ) from None
 
 
-def _rows_of_batch(metadata: Any) -> int:
-    """How many rows hold some MiB; a parquet's writer may have put ten or a million into as many."""
+def _bytes_a_row(metadata: Any, column: str) -> float:
+    """What a row of the column takes in the file before compression, at most on average over a group of rows."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=1)
-    return int(min(max(_BATCH // max(largest, 1), 1), 8192))
+    sizes = [
+        part.total_uncompressed_size / max(group.num_rows, 1)
+        for group in groups
+        for part in map(group.column, range(group.num_columns))
+        if part.path_in_schema == column
+    ]
+    return max(sizes, default=0.0)
 
 
 def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
     import pyarrow.types as types
 
     if schema.names.count(column) != 1:
-        said = "stands twice" if column in schema.names else "is missing"
-        raise FileFault(
-            f"{path}: column '{column}' {said}", f"the columns are {', '.join(schema.names)}; {_NAME_IT}"
-        )
+        said = "occurs twice" if column in schema.names else "is missing"
+        raise FileFault(f"{path}: column '{column}' {said}", f"{known_columns(schema.names)}; {_NAME_IT}")
     kind = schema.field(column).type
     inner = kind.value_type if types.is_dictionary(kind) else kind
     if str(inner) not in ("string", "large_string", "string_view"):
         raise FileFault(f"{path}: column '{column}' holds {kind}, not text", _NAME_IT)
 
 
-def _strings(column: pa.Array) -> list[str | bytes | None]:
+def _strings(column: pa.Array) -> Iterator[str | bytes | None]:
     """The values of a column; bytes where they are no text, or too many."""
     import pyarrow as pa
 
     if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
+        used = column.indices.unique()  # a dictionary may be that of more rows than these
+        texts = dict(zip(used.to_pylist(), _decoded(column.dictionary.take(used)), strict=True))
+        return map(texts.__getitem__, column.indices.to_pylist())
+    return iter(_decoded(column))
+
+
+def _decoded(column: pa.Array) -> list[str | bytes | None]:
+    import pyarrow as pa
+
     values: list[str | bytes | None]
     try:
         values = column.to_pylist()
@@ -204,10 +151,10 @@ def _strings(column: pa.Array) -> list[str | bytes | None]:
     except UnicodeDecodeError:
         pass
     values = column.cast(pa.large_binary()).to_pylist()
-    return [_decoded(value) if isinstance(value, bytes) else value for value in values]
+    return [_text(value) if isinstance(value, bytes) else value for value in values]
 
 
-def _decoded(value: bytes) -> str | bytes:
+def _text(value: bytes) -> str | bytes:
     try:
         return value if len(value) > limits.LONGEST else value.decode("utf-8")
     except UnicodeDecodeError:

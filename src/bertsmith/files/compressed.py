@@ -46,8 +46,19 @@ def is_compressed(path: str | Path) -> bool:
     return Path(path).suffix.lower() in _DECODERS
 
 
+def check_name(path: str | Path) -> None:
+    """Raise `InputError` for a path that is not UTF-8."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+        raise InputError(f"{shown}: this name is not UTF-8", "rename it: convmv -f latin1 -t utf-8") from None
+
+
 def opened(path: str | Path) -> BinaryIO:
-    """The file, open for reading bytes. Raises `InputError` for what is no file or may not be read."""
+    """The file, open for reading bytes. Raises `InputError` for what is no file or may not be read, and for a name
+    that is not UTF-8: places are told by it, in files and on terminals that take nothing else."""
+    check_name(path)
     try:
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,7 @@ from typing import Literal
 
 from bertsmith.errors import InputError
 from bertsmith.files.columns import texts_of_parquet, texts_of_table
-from bertsmith.files.compressed import FileFault, bare_suffix, is_compressed
+from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed
 from bertsmith.files.jsonl import json_object, texts_of_jsonl
 from bertsmith.files.lines import Faults, Lines, Reject, Run, read_lines
 from bertsmith.files.records import delimiter_of
@@ -44,12 +44,16 @@ _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line's end, and the lines o
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its text (lines joined by "\\n"), the place of its first line or row (`path:line`), and
-    which part it is: 0, but for what goes on a document too long for one piece."""
+    """One document: its text (lines joined by "\\n") and the place of its first line or row (`path:line`).
+
+    part: which part it is: 0, but for what goes on a document too long to be held whole. head: of such a part the
+    place where the document begins, else None.
+    """
 
     text: str
     place: str
     part: int = 0
+    head: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,15 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     .text, .jsonl, .ndjson, .csv, .tsv, .parquet, and compressed) however deep, of a glob (`**` too) all.
 
     Those of a folder or glob are sorted, and what is hidden (`.name`) is left out. Raises `InputError` for a
-    path with nothing there, a folder or glob without a file, and a file that is named twice.
+    path with nothing there, a folder or glob without a file, a file that is named twice, and a name that is not
+    UTF-8.
     """
     files: list[Path] = []
     seen: set[str] = set()
     for path in paths:
+        check_name(path)
         for file in _named(path):
+            check_name(file)
             name = os.path.abspath(file)
             if name in seen:
                 raise InputError(f"{file}: this file is named twice", "name each file once")
@@ -218,6 +225,7 @@ class _Parts:
         self._path = path
         self._waiting: list[str] = []
         self._size = self._first = self._part = 0
+        self._head: str | None = None  # where the document begins, once a part of it is out
 
     @property
     def empty(self) -> bool:
@@ -243,7 +251,7 @@ class _Parts:
         """The document ends here."""
         if self._waiting:
             yield from self._out()
-        self._part = 0
+        self._part, self._head = 0, None
 
     def _take(self, text: str, line: int) -> None:
         if not self._waiting:
@@ -257,5 +265,7 @@ class _Parts:
         last = len(text.rstrip())
         if last:  # no blank lines at the end
             end = text.find("\n", last)
-            yield Document(text if end < 0 else text[:end], f"{self._path}:{self._first}", self._part)
+            place = f"{self._path}:{self._first}"
+            yield Document(text if end < 0 else text[:end], place, self._part, self._head)
             self._part += 1
+            self._head = self._head or place

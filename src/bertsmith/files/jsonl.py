@@ -51,7 +51,7 @@ def json_object(path: str | Path, number: int, line: str) -> dict[str, Any]:
             "write both halves, or none",
         ) from None
     except _TwiceError as error:
-        raise InputError(f"{path}:{number}: the key '{error}' stands twice in one object") from None
+        raise InputError(f"{path}:{number}: the key '{error}' occurs twice in one object") from None
     except ValueError:  # Python reads no more than some thousand digits
         raise InputError(f"{path}:{number}: a number has too many digits") from None
     if not isinstance(value, dict):
@@ -77,7 +77,7 @@ _KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a li
 
 
 class _TwiceError(Exception):
-    """A key that stands twice in one object."""
+    """A key that occurs twice in one object."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

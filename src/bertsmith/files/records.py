@@ -1,22 +1,29 @@
-"""What tables of text have in common: what parts columns, the header, and the words for a bad row.
+"""The rows of every table of text, whoever reads it: what parts columns, quotes, the header, words for a bad row.
 
 Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
-delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes.
+delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. A quote that never
+closes takes the rest of a file into its row: there the first line alone is bad, and reading goes on behind it.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.files import lines as limits
+from bertsmith.files.lines import Faults, Line, Lines, too_long
 
 # The module's customary limit of 131,072 characters would refuse a long document as a field.
 csv.field_size_limit(sys.maxsize)
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
+_NAMED = 40  # columns that a remedy lists
+_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
 
 
 def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
@@ -35,17 +42,23 @@ def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
 
 
 def columns_of(path: str | Path, line: int, fields: list[str]) -> list[str]:
-    """The names in a header. Raises `InputError` for one that stands twice."""
-    columns: list[str] = []
+    """The names in a header. Raises `InputError` for one that occurs twice."""
+    columns: dict[str, None] = {}
     for i, field in enumerate(fields):
         name = field.strip() or str(i + 1)  # pandas leaves the header of its index blank
         if name in columns:
             raise InputError(
-                f"{path}:{line}: the column '{name}' stands twice in the header",
+                f"{path}:{line}: the column '{name}' occurs twice in the header",
                 "rename one, or read the file without a header",
             )
-        columns.append(name)
-    return columns
+        columns[name] = None
+    return list(columns)
+
+
+def known_columns(columns: list[str]) -> str:
+    """Says which columns there are; of very many the first ones."""
+    more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
+    return f"the columns are {', '.join(columns[:_NAMED])}{more}"
 
 
 def ragged(found: int, columns: list[str], header: bool = True) -> str:
@@ -61,7 +74,80 @@ def ragged_remedy(delimiter: str) -> str:
     return f"a field that holds '{delimiter}' or a line end stands in quotes: \"…\""
 
 
-def csv_fault(error: csv.Error) -> str:
+def records_of(lines: Lines, delimiter: str, faults: Faults) -> Iterator[tuple[list[Line], list[str]]]:
+    """The records of a table, each as the lines that it stands on and its fields; empty lines are none.
+
+    A record that cannot be read is told to `faults` (raised, or handed over and left out).
+    """
+    return _plain(lines, delimiter) if delimiter == "\t" else _Quoted(lines, delimiter, faults).records()
+
+
+def _plain(lines: Iterable[Line], delimiter: str) -> Iterator[tuple[list[Line], list[str]]]:
+    for line in lines:
+        text = line.text.removesuffix("\r")
+        if text:
+            yield [line], text.split(delimiter)
+
+
+class _RowTooLongError(InputError):
+    """A row of many lines that has more bytes than a row may have."""
+
+
+class _Quoted:
+    """Records as the csv module reads them, each with its lines, which it takes one by one."""
+
+    def __init__(self, lines: Iterable[Line], delimiter: str, faults: Faults) -> None:
+        self._lines, self._delimiter, self._faults = iter(lines), delimiter, faults
+        self._source = lines
+        self._again: deque[Line] = deque()  # lines of a bad record behind its first, to be read as rows
+        self._taken: list[Line] = []
+        self._size = 0
+
+    def __iter__(self) -> _Quoted:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines)
+        self._taken.append(line)
+        self._size += len(line.text)
+        if self._taken[1:] and self._size > limits.LONGEST:
+            what = "row (does a quote in it never close?)"
+            fault = too_long(self._faults.path, self._taken[0].number, what, _CLOSE)
+            raise _RowTooLongError(fault.sentence, fault.remedy)
+        return line.text.removesuffix("\r") + "\n"
+
+    def records(self) -> Iterator[tuple[list[Line], list[str]]]:
+        """The records that can be read; the others are told."""
+        reader = self._reader()
+        while True:
+            self._taken, self._size = [], 0
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                number = self._taken[0].number
+                self._go_on(InputError(f"{self._faults.path}:{number}: {_csv_fault(error)}", _CLOSE))
+                reader = self._reader()
+            except _RowTooLongError as error:
+                self._go_on(error)
+                reader = self._reader()
+            else:
+                if fields:
+                    yield self._taken, fields
+
+    def _reader(self) -> Any:
+        return csv.reader(self, delimiter=self._delimiter, strict=True)
+
+    def _go_on(self, error: InputError) -> None:
+        first, *others = self._taken
+        if isinstance(self._source, Lines) and self._source.torn and not self._again:
+            return  # the row that the file's torn end cut off, which is told already
+        self._faults.tell(error, first.number, first.byte, first.raw)
+        self._again.extendleft(reversed(others))
+
+
+def _csv_fault(error: csv.Error) -> str:
     """The csv module's complaints in words that say what stands in the file."""
     said = str(error)
     if "unexpected end" in said:

@@ -1,4 +1,5 @@
-"""Words without a tokenizer, and their scripts: what tokenizers are compared on must not be one's own."""
+"""Which characters are ideographs, and words without a tokenizer, with their scripts: what tokenizers are compared
+on must not be one's own."""
 
 from __future__ import annotations
 
@@ -7,7 +8,30 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+IDEOGRAPHS = (
+    range(0x3400, 0x4DC0),
+    range(0x4E00, 0xA000),
+    range(0xF900, 0xFB00),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2B740),
+    range(0x2B740, 0x2B820),
+    range(0x2B820, 0x2CEB0),
+    range(0x2F800, 0x2FA20),
+)
+"""What BERT's tokenizer takes for ideographs, and sets apart as words (`_is_chinese_char` of its release)."""
+HAN = (range(0x3400, 0x4DC0), range(0x4E00, 0xA000), range(0xF900, 0xFB00), range(0x20000, 0x323B0))
+"""All ideographs, those that Unicode took up since, too: for what is said about texts."""
+UNSPACED = (  # Thai and Lao, Burmese, Khmer, kana
+    range(0x0E01, 0x0F00),
+    range(0x1000, 0x10A0),
+    range(0x1780, 0x1800),
+    range(0x3041, 0x3100),
+    range(0x31F0, 0x3200),
+    *HAN,
+)
+"""Characters of scripts without blanks between words: each counts as a word."""
+HAN_CLASS = "".join(f"{chr(part.start)}-{chr(part.stop - 1)}" for part in HAN)
+"""The same for a character class of a regular expression."""
 _TWO_WORDS = {"OLD", "NEW", "TAI", "LINEAR", "NORTH", "SOUTH"}  # a script's name goes on behind these
 _CODES = 0x110000
 
@@ -36,7 +60,7 @@ def script_of_word(word: str) -> str:
 @cache
 def word_pattern() -> re.Pattern[str]:
     """A word: letters, marks and digits in a row from a letter or digit on, or one ideograph."""
-    return re.compile(rf"[{_HAN}]|[^\W_{_HAN}](?:[^\W_{_HAN}]|[{marks()}])*")
+    return re.compile(rf"[{HAN_CLASS}]|[^\W_{HAN_CLASS}](?:[^\W_{HAN_CLASS}]|[{marks()}])*")
 
 
 @cache

@@ -1,21 +1,35 @@
-"""Rows of csv, tsv and jsonl files for the tasks: named columns, and the line that each row began on.
+"""Task files as rows of named columns, each with its line: csv, tsv, jsonl, and the .txt that people label.
 
-Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
-delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes.
+The one reader for every verb that takes a task file. What parts the columns of a .csv or .tsv is said by its
+suffix; of a .txt by its lines (`delimiter_of_labelled`), and a .txt that nothing parts is a text a line.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.records import CLOSE, columns_of, csv_fault, delimiter_of, ragged, ragged_remedy
+from bertsmith.files.lines import Faults, Lines
+from bertsmith.files.records import (
+    columns_of,
+    delimiter_of,
+    known_columns,
+    ragged,
+    ragged_remedy,
+    records_of,
+)
+
+_LOOKED_AT = 1000  # lines that tell what parts a .txt
+_ALIKE = 0.95  # the share of them that must agree; the others are bad rows, told when they are read
+_LONGEST_LABEL = 40  # characters
 
 
 @dataclass(frozen=True)
@@ -28,11 +42,15 @@ class Row:
 
 @dataclass(frozen=True)
 class TabularFile:
-    """A file's rows, in order, and the names of its columns."""
+    """A file's rows, in order, and the names of its columns.
+
+    plain: a .txt of a text a line, in which nothing parts columns; its one column is "1".
+    """
 
     path: str
     columns: list[str]
     rows: list[Row]
+    plain: bool = False
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -43,10 +61,17 @@ class TabularFile:
     def column(self, name: str, option: str | None = None) -> list[str]:
         """The values of one column, row by row. Raises `InputError` when the table, or a jsonl row, lacks it;
         `option` is the command line's name for the choice (`--label-column`)."""
+        if name not in self.columns and self.plain:
+            raise InputError(
+                f"{self.path}:1: column '{name}' is missing: this file has a text a line and nothing that parts "
+                "columns",
+                "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
+            )
         if name not in self.columns:
             remedy = f"; name it with {option}" if option else ""
-            known = ", ".join(self.columns)
-            raise InputError(f"{self.path}:1: column '{name}' is missing", f"the columns are {known}{remedy}")
+            raise InputError(
+                f"{self.path}:1: column '{name}' is missing", f"{known_columns(self.columns)}{remedy}"
+            )
         for row in self.rows:
             if name not in row.values:
                 raise InputError(
@@ -56,24 +81,25 @@ class TabularFile:
 
 
 def read_table(path: str | Path, *, delimiter: str | None = None, header: bool = True) -> TabularFile:
-    """Read a table into memory.
+    """Read a task file into memory.
 
-    The delimiter is `delimiter`, or what the suffix says: comma for .csv, tab for .tsv and .txt; .jsonl has
-    one object a line, whose keys are the columns and whose values other than strings become their JSON text
-    (`3`, `true`; null is absent). Each also .gz and .zst. Without `header` the columns are named "1", "2", …,
-    and so is a column whose header is blank. Empty lines are skipped.
+    The delimiter is `delimiter`, or what the file says: comma for .csv (or what its header has instead), tab for
+    .tsv, `delimiter_of_labelled` for .txt. A .txt without any is `plain`: a text a line in the column "1",
+    whatever `header` says. .jsonl has one object a line, whose keys are the columns and whose values other than
+    strings become their JSON text (`3`, `true`; null is absent). Each also compressed. Without `header` the
+    columns are named "1", "2", …, and so is a column whose header is blank. Empty lines of a table are skipped.
 
-    Raises `InputError` with file:line for a ragged row, a header that stands twice, an open quote, an empty
+    Raises `InputError` with file:line for a ragged row, a header that occurs twice, an open quote, an empty
     file, and what `read_lines` raises.
     """
-    suffix = bare_suffix(path)
-    if suffix == ".jsonl":
+    if bare_suffix(path) == ".jsonl":
         return _of_jsonl(path)
-    delimiter = delimiter_of(path, suffix, delimiter)
-    records = _plain(path, delimiter) if delimiter == "\t" else _quoted(path, delimiter)
+    delimiter = table_delimiter(path, delimiter)
+    if delimiter is None:
+        return _plain(path)
     columns: list[str] | None = None
     rows: list[Row] = []
-    for line, fields in records:
+    for line, fields in table_records(path, delimiter):
         if columns is None:
             columns = columns_of(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
             if header:
@@ -88,6 +114,63 @@ def read_table(path: str | Path, *, delimiter: str | None = None, header: bool =
     if not rows:
         raise InputError(f"{path}:1: there is a header but no row", "check how it was made")
     return TabularFile(str(path), columns, rows)
+
+
+def table_records(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table as (line, fields), however many fields each has. Raises as `read_table`."""
+    faults = Faults(path, None)
+    for record, fields in records_of(Lines(path, faults), delimiter, faults):
+        yield record[0].number, fields
+
+
+def table_delimiter(path: str | Path, given: str | None = None) -> str | None:
+    """What parts the columns of a table that is no jsonl: `given`, or what its suffix and its lines say; None for
+    a .txt of a text a line, in which nothing does (nor `given`, where no line holds it)."""
+    suffix = bare_suffix(path)
+    if suffix == ".txt":
+        lines = list(islice((line for _, line in read_lines(path) if line.strip()), _LOOKED_AT))
+        if given is None:
+            return delimiter_of_labelled(lines)
+        delimiter = delimiter_of(path, suffix, given)
+        return delimiter if any(delimiter in line for line in lines) else None
+    if suffix == ".csv" and given is None:
+        first = next((line for _, line in read_lines(path) if line), "")
+        others = [mark for mark in "\t;" if mark in first]
+        return others[0] if len(others) == 1 and "," not in first else ","  # spreadsheets of half the world
+    return delimiter_of(path, suffix, given)
+
+
+def delimiter_of_labelled(lines: Sequence[str]) -> str | None:
+    """What parts labels from texts in the lines of a .txt: a tab that the first line holds; else a ";" or "," of
+    which nearly every line holds the same number, with a column that looks like labels (short, no blanks at its
+    ends, some value twice). None: each line is one text, as in prose, where a blank follows a comma."""
+    if not lines:
+        return None
+    if "\t" in lines[0]:
+        return "\t"
+    return next((mark for mark in ";," if _parts_labels(lines, mark)), None)
+
+
+def _parts_labels(lines: Sequence[str], mark: str) -> bool:
+    rows = [fields for line in lines for fields in csv.reader([line], delimiter=mark)]
+    number, alike = Counter(map(len, rows)).most_common(1)[0]
+    if number < 2 or alike < _ALIKE * len(lines):
+        return False
+    return any(map(_like_labels, zip(*(fields for fields in rows if len(fields) == number), strict=True)))
+
+
+def _like_labels(values: Sequence[str]) -> bool:
+    several = len(set(values))
+    if several == len(values) or any(not v or v != v.strip() or len(v) > _LONGEST_LABEL for v in values):
+        return False
+    return several <= len(values) / 4 or not any(character.isspace() for v in values for character in v)
+
+
+def _plain(path: str | Path) -> TabularFile:
+    rows = [Row(number, {"1": line}) for number, line in read_lines(path)]  # blank ones too: an answer a line
+    if not rows:
+        raise InputError(f"{path}:1: this file is empty", "give a text a line")
+    return TabularFile(str(path), ["1"], rows, plain=True)
 
 
 def _of_jsonl(path: str | Path) -> TabularFile:
@@ -105,25 +188,3 @@ def _of_jsonl(path: str | Path) -> TabularFile:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _plain(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path):
-        if line:
-            yield number, line.split(delimiter)
-
-
-def _quoted(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Records as the csv module reads them; a quote open at a line's end goes on in the next line."""
-    lines = (f"{line}\n" for _, line in read_lines(path))
-    records = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        first = records.line_num + 1
-        try:
-            fields = next(records)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise InputError(f"{path}:{first}: {csv_fault(error)}", CLOSE) from None
-        if fields:
-            yield first, fields

@@ -14,11 +14,12 @@ from torch import Tensor
 from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
-from bertsmith.instances.masks import Masker, WordStarts
+from bertsmith.instances.masks import Masker, WordStarts, unknown_id
 from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
-from bertsmith.instances.plan_pairs import check_documents, plan_pairs
+from bertsmith.instances.plan_pairs import plan_pairs
 from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
-from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.settings import PAIRS, DataSettings
+from bertsmith.instances.twins import kin_of
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -111,7 +112,8 @@ class PairStream:
 
     word_starts: needed for masks of whole words and spans. batch_tokens: batches of similar lengths with at most
     so many tokens, in place of a number of instances. With static masks an epoch's instances are those of epoch
-    (epoch mod duplicates), in an order of its own.
+    (epoch mod duplicates), in an order of its own. kin: `twins.kin_of` the shards, if known: next-sentence
+    pairs need it.
     """
 
     def __init__(
@@ -125,11 +127,12 @@ class PairStream:
         seed: int,
         word_starts: WordStarts | None = None,
         batch_tokens: int | None = None,
+        kin: Ints | None = None,
     ) -> None:
         self._shards, self._documents, self._ids = shards, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
-        self._masker = Masker.of(settings, ids.mask, ids.special, word_starts, seed)
-        self._budget = batch_tokens
+        self._masker = Masker.of(settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed)
+        self._budget, self._kin = batch_tokens, kin
         self._epochs: dict[int, _Epoch] = {}
         check_budget(batch_tokens, length)
 
@@ -163,6 +166,8 @@ class PairStream:
             return plan_doc_sentences(self._shards, self._documents, length=length)
         if chosen.instances == "single":
             return plan_single(self._shards, self._documents, length=length)
+        if self._kin is None and chosen.sentence_task == "nsp":
+            self._kin = kin_of(self._shards, chosen.twin_overlap)
         return plan_pairs(
             self._shards,
             self._documents,
@@ -173,6 +178,8 @@ class PairStream:
             task=chosen.sentence_task,
             sentences=chosen.instances == "sentence_pair",
             separators=self._ids.separators,
+            partner=chosen.partner,
+            kin=self._kin,
         )
 
     def size(self, epoch: int) -> int:
@@ -252,39 +259,31 @@ def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> tup
     return tokens, segments, np.diff(ends[lasts], prepend=0)
 
 
-def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2) -> tuple[Ints, Ints]:
-    """Documents to train on and documents held out: those whose hash falls into the lowest share.
-
-    Equal documents fall on the same side, and a document keeps its side when others come or go. With a share
-    above 0 at least those of the `least` lowest hashes are held out and those of the highest kept:
-    next-sentence pairs need two documents, all else one.
-    """
-    if held_out == 0:
-        if least == 2:
-            check_documents(len(hashes))
-        return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
-    different = np.unique(hashes)
-    if len(different) < 2 * least:
-        needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
-        raise InputError(
-            f"different documents: {len(different)}; {needed} to hold out are needed",
-            "give more documents (a blank line stands between two), or set data.held_out=0",
-        )
-    out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
-    out |= hashes <= different[least - 1]
-    out &= hashes < different[-least]
-    return np.flatnonzero(~out), np.flatnonzero(out)
-
-
 def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
-    """How often each token stands in these documents, [V]: the unigram model of the corpus."""
+    """How often each token occurs in these documents, [V]: the unigram model of the corpus.
+
+    InputError where an id lies outside of the vocabulary.
+    """
     counts = np.zeros(vocab_size, dtype=np.int64)
     before = np.concatenate([[0], shards.sentence_ends])
     bounds = before[shards.document_sentences]
     for some in np.array_split(documents, max(1, len(documents) // 1000)):
         starts, ends = bounds[some], bounds[some + 1]
-        counts += np.bincount(shards.take(ranges(starts, ends - starts)), minlength=vocab_size)
+        ids = shards.take(ranges(starts, ends - starts))
+        if (largest := int(ids.max(initial=0))) >= vocab_size:
+            raise unknown_id(largest, vocab_size)
+        counts += np.bincount(ids, minlength=vocab_size)
     return counts
+
+
+def check_segments(settings: DataSettings, uses_segments: bool, segments: int) -> None:
+    """InputError where B of a pair has segment 1 (`uses_segments` of the tokenizer) and the model has 0 only."""
+    if segments < 2 and uses_segments and settings.instances in PAIRS:
+        raise InputError(
+            f"model.type_vocab_size is {segments}, and the second segment of a pair needs a segment id of its own",
+            "set model.type_vocab_size=2, or train on texts that are no pairs: "
+            "data.instances=full_sentences and data.sentence_task=none",
+        )
 
 
 def special_ids(

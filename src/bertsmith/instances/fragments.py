@@ -80,13 +80,15 @@ def followed(following: Ints) -> Ints:
 @dataclass(frozen=True)
 class Chunks:
     """Runs of fragments: token offsets of the start, the end of the first fragment, the split (B's start) and the
-    end; the document of each. A chunk of one fragment has first = split = end."""
+    end; the document of each, and the kin of that: two chunks of one kin are no "other document" to each other. A
+    chunk of one fragment has first = split = end."""
 
     start: Ints
     first: Ints
     split: Ints
     end: Ints
     document: Ints
+    kin: Ints
 
     @property
     def a_length(self) -> Ints:
@@ -153,7 +155,7 @@ def two_way_chunks(fragments: Fragments, room: int, seed: int, epoch: int, short
     )
     split = np.where(back, sum_ - found.split, found.split)
     alone = found.split == found.end
-    return Chunks(start, split, np.where(alone, end, split), end, found.document)
+    return replace(found, start=start, first=split, split=np.where(alone, end, split), end=end)
 
 
 def sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
@@ -173,10 +175,8 @@ def sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
 
 
 def _chunks(fragments: Fragments, start: Ints, split: Ints, stop: Ints) -> Chunks:
-    borders = fragments.borders
-    return Chunks(
-        borders[start], borders[start + 1], borders[split], borders[stop], fragments.document_of(start)
-    )
+    borders, document = fragments.borders, fragments.document_of(start)
+    return Chunks(borders[start], borders[start + 1], borders[split], borders[stop], document, document)
 
 
 def _threshold(share: float) -> np.uint64:

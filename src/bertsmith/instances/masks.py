@@ -5,11 +5,14 @@ special tokens and at least one; of those 80 % become [MASK], 10 % a random toke
 spans (`spans.py`) choose as many or, where the next word would not fit any more, fewer. What becomes of a
 chosen token is drawn for each token, as in the original, with spans for each span (Joshi et al. 2020, section
 3.1).
+
+BERT's release (`create_masked_lm_predictions`) differs in three points, each a setting: n counts [CLS] and [SEP],
+any other token may be chosen, and a random token may be any of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import draws
+from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints, ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.spans import SpanLengths, WordRuns, choose_spans, choose_words
@@ -40,7 +44,9 @@ class Masker:
 
     share: of the tokens to choose; split: shares of those that become [MASK], a random token, or stay;
     special: bool [V], tokens that are never chosen and never put in place of another; word_starts: needed for
-    whole words and spans; most: predictions an instance may have, if there is a limit.
+    whole words and spans; most: predictions an instance never has more of, if there is a limit; counts_special:
+    whether the share is one of all tokens; puts_special: whether a random token may be special, too; closed:
+    bool [V], the only tokens that are never chosen, if those are not the special ones.
     """
 
     share: float
@@ -52,10 +58,14 @@ class Masker:
     word_starts: WordStarts | None = None
     most: int | None = None
     spans: SpanLengths = field(default_factory=SpanLengths)
-    _ordinary: Ints = field(init=False, repr=False)
+    counts_special: bool = False
+    puts_special: bool = False
+    closed: NDArray[np.bool_] | None = None
+    _random: Ints = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ordinary", np.flatnonzero(~self.special))
+        random = np.arange(len(self.special)) if self.puts_special else np.flatnonzero(~self.special)
+        object.__setattr__(self, "_random", random)
         if self.kind != "token" and self.word_starts is None:
             raise ValueError(f"{self.kind} masks need word_starts")
 
@@ -65,10 +75,13 @@ class Masker:
         settings: DataSettings,
         mask_id: int,
         special: NDArray[np.bool_],
+        frame: Sequence[int],
         word_starts: WordStarts | None,
         seed: int,
     ) -> Masker:
-        """The masker that a user's settings ask for."""
+        """The masker that a user's settings ask for; frame: the ids of [CLS] and [SEP]."""
+        framing = np.zeros_like(special)
+        framing[list(frame)] = True
         return cls(
             settings.mask_share,
             settings.mask_split,
@@ -79,6 +92,9 @@ class Masker:
             word_starts,
             settings.predictions_max,
             SpanLengths(settings.span_lengths, settings.span_p, settings.span_max),
+            settings.mask_share_of == "all",
+            settings.random_tokens == "all",
+            framing if settings.mask_candidates == "all" else None,
         )
 
     def apply(
@@ -95,11 +111,7 @@ class Masker:
         starts = np.cumsum(lengths) - lengths
         if positions is None:
             positions = ranges(np.zeros_like(lengths), lengths)
-        closed = self.special[ids]
-        available = lengths - np.add.reduceat(closed, starts, dtype=np.int64)
-        wanted = np.minimum(np.maximum(np.rint(self.share * available), 1), available).astype(np.int64)
-        if self.most is not None:
-            wanted = np.minimum(wanted, self.most)
+        closed, wanted = self._wanted(ids, starts, lengths)
         keys = draws.bits(self.seed, "mask", epoch, instances)
         if self.kind == "token":
             owner, position = _chosen_tokens(keys, positions, closed, lengths, wanted)
@@ -110,16 +122,33 @@ class Masker:
             position = positions[rows]
         return self._put(ids, rows, keys[owner], position, together), rows
 
+    def _wanted(self, ids: Ints, starts: Ints, lengths: Ints) -> tuple[NDArray[np.bool_], Ints]:
+        """[N] the tokens that are never chosen; [B] how many others should be."""
+        try:
+            special = self.special[ids]
+        except IndexError:
+            raise unknown_id(int(ids.max()), len(self.special)) from None
+        closed = special if self.closed is None else self.closed[ids]
+        available = lengths - np.add.reduceat(closed, starts, dtype=np.int64)
+        if self.counts_special:
+            counted = lengths
+        elif self.closed is None:
+            counted = available
+        else:
+            counted = lengths - np.add.reduceat(special, starts, dtype=np.int64)
+        wanted = np.minimum(np.maximum(np.rint(self.share * counted), 1), available).astype(np.int64)
+        return closed, wanted if self.most is None else np.minimum(wanted, self.most)
+
     def _put(self, ids: Ints, rows: Ints, keys: NDArray[np.uint64], position: Ints, together: Ints) -> Ints:
         """ids with something else in the chosen rows; `together`: the position whose draw decides what."""
         draw = draws.further(keys, position + _LONGEST)
         kind = (draw if together is position else draws.further(keys, together + _LONGEST)) >> _HALF
-        token = ((draw & _LOW) * np.uint64(len(self._ordinary))) >> _HALF
+        token = ((draw & _LOW) * np.uint64(len(self._random))) >> _HALF
         to_mask, to_random = (
             np.uint64(round(self.split[0] * 2**32)),
             np.uint64(round(sum(self.split[:2]) * 2**32)),
         )
-        put = np.where(kind < to_random, self._ordinary[token.view(np.int64)], ids[rows])
+        put = np.where(kind < to_random, self._random[token.view(np.int64)], ids[rows])
         put[kind < to_mask] = self.mask_id
         masked = ids.copy()
         masked[rows] = put
@@ -142,11 +171,12 @@ class Masker:
         random = ((draw >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.owner.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
         if self.kind == "whole_word":
-            chosen = choose_words(words, order, wanted)
+            chosen = choose_words(words, order, wanted, self.most)
             leaders = words.first[chosen]
         else:
             low = (draw & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
-            chosen, leaders = choose_spans(words, order, wanted, self.spans.of(low), self.spans.longest)
+            lengths_ = self.spans.of(low)
+            chosen, leaders = choose_spans(words, order, wanted, lengths_, self.spans.longest, self.most)
         size = words.size[chosen]
         rows = ranges(words.first[chosen], size)
         leader = rows if self.kind == "whole_word" else np.repeat(leaders, size)
@@ -173,3 +203,11 @@ def _chosen_tokens(
     place.sort()
     position = (place & np.uint64((1 << 13) - 1)).view(np.int64)
     return (place >> _POSITION_BITS).view(np.int64), position
+
+
+def unknown_id(token: int, vocab_size: int) -> InputError:
+    """What to raise for a token id of the data that the vocabulary does not have."""
+    return InputError(
+        f"the prepared data holds the token id {token:,}, and its vocabulary ends at {vocab_size - 1:,}",
+        "prepare the data again, or copy the folder from its source again",
+    )

@@ -34,11 +34,29 @@ class DataSettings(Settings):
         "token", description="what is masked together: token, whole_word, or span (of whole words)"
     )
     mask_share: float = Field(0.15, gt=0, le=1, description="share of the tokens to predict")
+    mask_share_of: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="of which tokens mask_share is a share: ordinary ones, or all, [CLS] and [SEP] included, as "
+        "BERT's release counts",
+    )
+    mask_candidates: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="which tokens may be predicted: ordinary ones, or all but [CLS] and [SEP], so [UNK] too, as "
+        "in BERT's release",
+    )
+    random_tokens: Literal["ordinary", "all"] = Field(
+        "ordinary",
+        description="what a random token is drawn from: ordinary tokens, or the whole vocabulary with its special "
+        "tokens, as in BERT's release",
+    )
     mask_split: tuple[_Share, _Share, _Share] = Field(
         (0.8, 0.1, 0.1), description="of those: share that becomes [MASK], a random token, or stays"
     )
     predictions_max: int | None = Field(
-        None, ge=1, description="at most so many predicted tokens an instance; none: no limit"
+        None,
+        ge=1,
+        description="predicted tokens an instance has at most, in both phases; an instance all of whose words are "
+        "longer has none; none: no limit",
     )
     span_lengths: Literal["geometric", "harmonic"] = Field(
         "geometric", description="words a span has: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
@@ -55,6 +73,19 @@ class DataSettings(Settings):
     sentence_task: Literal["nsp", "sop", "none"] = Field(
         "nsp", description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none"
     )
+    partner: Literal["matched", "random"] = Field(
+        "matched",
+        description="where NotNext's B comes from: matched (exchanged with one as alike in length as can be, so "
+        "that lengths tell nothing of the label) or random (BERT's release: any place of any other document; "
+        "lengths tell a little, with an area under the curve of 0.56)",
+    )
+    twin_overlap: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="share of all their runs of three tokens from which two documents are twins: neither lends "
+        "the other a NotNext, and they are held out together; 1: equal documents only",
+    )
     held_out: float = Field(
         0.01,
         ge=0,
@@ -62,7 +93,9 @@ class DataSettings(Settings):
         description="share of the documents kept for evaluation, chosen by hash of their text",
     )
     held_out_instances: int = Field(
-        1024, ge=1, description="instances of the held-out documents to evaluate on"
+        1024,
+        ge=1,
+        description="instances of the held-out documents to evaluate on; with their masks the same for every seed",
     )
 
     @field_validator("sentence_task", "word_segmenter", mode="before")
@@ -82,6 +115,11 @@ class DataSettings(Settings):
             raise ValueError(
                 f"sentence_task {self.sentence_task} asks about a pair, and instances {self.instances} are no "
                 "pairs: set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
+            )
+        if self.partner == "random" and self.sentence_task != "nsp":
+            raise ValueError(
+                f"partner random chooses NotNext's B, and sentence_task {self.sentence_task} has no NotNext: "
+                "leave data.partner out"
             )
         if self.word_segmenter != "none" and self.masking == "token":
             raise ValueError(

@@ -3,8 +3,8 @@
 Words: in random order, all pieces of a word together; a word that would pass the number is skipped and shorter
 ones are still tried, as in the original's whole-word release. Spans: at words in random order, each of a random
 number of words in a row, cut to the whole words that still fit (Joshi et al. 2020, SpanBERT, section 3.1). Where
-not even one word fits, the first one drawn is taken, so that a sequence has something to predict. All
-sequences are served side by side, in a few rounds of array operations.
+not even one word fits, the first one drawn is taken that does not pass the user's cap, if there is one, so that a
+sequence has something to predict. All sequences are served side by side, in a few rounds of array operations.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ class WordRuns:
         return cls(begin, end - begin, owner, joined, len(starts))
 
 
-def choose_words(words: WordRuns, order: Ints, wanted: Ints) -> Ints:
-    """Chosen words, ascending. order: all words by sequence, in each as drawn; wanted: [B] tokens at most."""
+def choose_words(words: WordRuns, order: Ints, wanted: Ints, most: int | None = None) -> Ints:
+    """Chosen words, ascending. order: all words by sequence, in each as drawn; wanted: [B] tokens to choose.
+
+    Only the one word of a sequence where none fits has more tokens than wanted, and none has more than `most`.
+    """
     size, owner = words.size[order], words.owner[order]
     remaining = wanted.copy()
     chosen = np.zeros(len(order), dtype=np.bool_)
@@ -87,16 +90,16 @@ def choose_words(words: WordRuns, order: Ints, wanted: Ints) -> Ints:
         over = over[np.diff(mine[over], prepend=-1) != 0]  # the first that does not fit is passed over
         fits[over] = True
         live = live[~fits]
-    chosen[_first_of_empty(owner, chosen, wanted, words.sequences)] = True
+    chosen[_first_of_empty(owner, size, chosen, wanted, most)] = True
     return np.sort(order[chosen])
 
 
 def choose_spans(
-    words: WordRuns, order: Ints, wanted: Ints, lengths: Ints, longest: int
+    words: WordRuns, order: Ints, wanted: Ints, lengths: Ints, longest: int, most: int | None = None
 ) -> tuple[Ints, Ints]:
     """Chosen words, ascending, and for each the first row of the span it was chosen with.
 
-    order, wanted: as for `choose_words`; lengths: [W], the words of a span that begins at each word.
+    order, wanted, most: as for `choose_words`; lengths: [W], the words of a span that begins at each word.
     """
     count = len(order)
     begin = np.searchsorted(words.owner, np.arange(words.sequences))
@@ -116,15 +119,17 @@ def choose_spans(
         remaining[active] -= (words.size[span] * good).sum(1)
         next_[active] += 1
         active = active[(remaining[active] > 0) & (next_[active] < end[active])]
-    extra = order[_first_of_empty(words.owner[order], leader[order] >= 0, wanted, words.sequences)]
+    extra = order[_first_of_empty(words.owner[order], words.size[order], leader[order] >= 0, wanted, most)]
     leader[extra] = words.first[extra]
     chosen = np.flatnonzero(leader >= 0)
     return chosen, leader[chosen]
 
 
-def _first_of_empty(owner: Ints, chosen: Flags, wanted: Ints, sequences: int) -> Ints:
-    """Of each sequence that should have a prediction and has none, the index of its first word in order."""
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    empty = np.bincount(owner[chosen], minlength=sequences) == 0
+def _first_of_empty(owner: Ints, size: Ints, chosen: Flags, wanted: Ints, most: int | None) -> Ints:
+    """Of each sequence that should have a prediction and has none, the index of its first word in order that has
+    `most` tokens or fewer."""
+    may = np.arange(len(owner)) if most is None else np.flatnonzero(size <= most)
+    first = may[np.diff(owner[may], prepend=-1) != 0]
+    empty = np.bincount(owner[chosen], minlength=len(wanted)) == 0
     found: Ints = first[empty[owner[first]] & (wanted[owner[first]] > 0)]
     return found

@@ -14,13 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.files.scripts import IDEOGRAPHS
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.settings import DataSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-# The blocks that BERT's tokenizer takes apart into single characters (`_is_chinese_char` of its release).
-_HAN = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0xF900, 0xFAFF),
-        (0x2F800, 0x2FA1F))  # fmt: skip
 
 
 def word_borders(tokenizer: Tokenizer, settings: DataSettings) -> Callable[[Ints], NDArray[np.bool_]] | None:
@@ -73,6 +70,6 @@ class ChineseWords:
 def _character(token: str) -> str:
     """The one Chinese character that a piece is, or an empty string."""
     plain = token.removeprefix("##")
-    if len(plain) == 1 and any(low <= ord(plain) <= high for low, high in _HAN):
+    if len(plain) == 1 and any(ord(plain) in part for part in IDEOGRAPHS):
         return plain
     return ""

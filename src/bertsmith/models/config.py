@@ -1,18 +1,16 @@
-"""Sizes and switches of a model, the published presets, and where its parameters sit.
+"""Sizes and switches of a model, and where the encoder's parameters sit.
 
-The names are those of the field's config.json. Bounds are there so that an absurd size is refused with a
-sentence before anything is allocated for it.
+The names are those of the field's config.json, apart from the switches by which families differ (share,
+first_position). Bounds are there so that an absurd size is refused with a sentence before anything is allocated
+for it.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import InputError
 from bertsmith.settings import Settings
 
 # More than four times the largest published encoder: what lies above is a mistake or an attack.
@@ -20,24 +18,39 @@ _MOST_PARAMETERS = 4_000_000_000
 
 
 class ModelConfig(Settings):
-    """What a BERT is made of (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""
+    """What a model is made of (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""
 
+    model_type: str = Field("bert", description="the family: bert, roberta, albert; a preset sets it")
     vocab_size: int = Field(30_522, ge=1, le=4_000_000, description="word pieces in the vocabulary")
     hidden_size: int = Field(768, ge=1, le=16_384, description="width of the hidden states, H")
+    embedding_size: int | None = Field(
+        None, ge=1, le=16_384, description="width of the embedding tables, E, projected to H; none: H itself"
+    )
     num_hidden_layers: int = Field(12, ge=1, le=256, description="layers, L")
     num_attention_heads: int = Field(12, ge=1, le=1_024, description="attention heads a layer; divides H")
     intermediate_size: int = Field(
         3_072, ge=1, le=65_536, description="width inside the feed-forward part, F"
+    )
+    share: Literal["none", "all", "attention", "feed_forward"] = Field(
+        "none", description="what all layers have in common: nothing, the whole block, or a part of it"
     )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu", description="activation of the feed-forward part: exact GELU, its tanh form, or ReLU"
     )
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
-    max_position_embeddings: int = Field(
-        512, ge=1, le=1_048_576, description="the longest sequence, in tokens"
+    classifier_dropout: float | None = Field(
+        None, ge=0, lt=1, description="dropout in the heads of tasks; none: as hidden_dropout_prob"
     )
-    type_vocab_size: int = Field(2, ge=1, le=1_024, description="segment ids")
+    max_position_embeddings: int = Field(
+        512, ge=1, le=1_048_576, description="rows of the position table: the longest sequence, in tokens"
+    )
+    first_position: Literal["zero", "after_padding"] = Field(
+        "zero", description="row of the first token's position: 0, or pad_token_id + 1 (RoBERTa)"
+    )
+    type_vocab_size: int = Field(
+        2, ge=0, le=1_024, description="segment ids; 1: the same vector for all, 0: none"
+    )
     initializer_range: float = Field(
         0.02, gt=0, le=10, description="sigma of the initial weights, a normal cut at two sigma"
     )
@@ -53,59 +66,39 @@ class ModelConfig(Settings):
             )
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}")
-        if (total := sum(term.size for term in count_parameters(self))) > _MOST_PARAMETERS:
+        if self.longest < 1:
+            raise ValueError(
+                f"max_position_embeddings {self.max_position_embeddings} leave no row for a token: positions "
+                f"start at {self.position_offset}"
+            )
+        if (total := sum(term.size for term in encoder_terms(self))) > _MOST_PARAMETERS:
             raise ValueError(f"these sizes make {total:,} parameters; the limit is {_MOST_PARAMETERS:,}")
         return self
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence that the model can take."""
-        return self.max_position_embeddings
 
     @property
     def head_size(self) -> int:
         """Width of one attention head, H / heads."""
         return self.hidden_size // self.num_attention_heads
 
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embedding tables, E."""
+        return self.embedding_size or self.hidden_size
 
-def _shape(layers: int, hidden: int) -> dict[str, int]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
-    }
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table that the first token of a sequence gets."""
+        return self.pad_token_id + 1 if self.first_position == "after_padding" else 0
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, special ones included."""
+        return self.max_position_embeddings - self.position_offset
 
-# Base and large: Devlin et al. 2018, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962).
-_SHAPES = {
-    "tiny": _shape(2, 128),
-    "mini": _shape(4, 256),
-    "small": _shape(4, 512),
-    "medium": _shape(8, 512),
-    "base": _shape(12, 768),
-    "large": _shape(24, 1024),
-}
-# Sizes of the released vocabularies; a vocabulary of one's own overrides them.
-_VOCABULARIES = {"uncased": 30_522, "cased": 28_996}
-
-PRESETS: dict[str, dict[str, Any]] = {
-    f"bert-{size}-{case}": {**shape, "vocab_size": vocabulary}
-    for size, shape in _SHAPES.items()
-    for case, vocabulary in _VOCABULARIES.items()
-} | {"bert-base-chinese": {**_SHAPES["base"], "vocab_size": 21_128}}
-
-
-def preset(name: str, **changes: Any) -> ModelConfig:
-    """The configuration of a published model by its name, with changes.
-
-    An unknown name or setting is an `InputError` that names the nearest known ones.
-    """
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "known presets: " + ", ".join(PRESETS)
-        raise InputError(f"{name}: there is no preset of this name", hint)
-    return ModelConfig.of({**PRESETS[name], **changes}, f"preset {name}")
+    @property
+    def head_dropout(self) -> float:
+        """Dropout in the heads of tasks."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
 
 class Term(NamedTuple):
@@ -116,39 +109,30 @@ class Term(NamedTuple):
     size: int
 
 
-def count_parameters(config: ModelConfig, heads: Sequence[str] = ("pooler",), labels: int = 2) -> list[Term]:
-    """The parameter sum term by term, in the order data passes.
-
-    `heads` names what stands on the encoder: "pooler", "masked" (MLM; its decoder is the token table and is
-    not counted twice), "pair" (NSP), "classifier" (with `labels` classes). Checked against the modules'
-    own sizes in the tests.
-    """
+def encoder_terms(config: ModelConfig) -> list[Term]:
+    """The encoder's parameter sum term by term, in the order data passes; what layers share counts once."""
     c = config
-    v, h, f = c.vocab_size, c.hidden_size, c.intermediate_size
-    tops = {
-        "pooler": [Term("pooler", "H² + H", h * h + h)],
-        "masked": [
-            Term("masked LM transform", "H² + H", h * h + h),
-            Term("masked LM LayerNorm", "2H", 2 * h),
-            Term("masked LM bias (decoder tied)", "V", v),
-        ],
-        "pair": [Term("next sentence", "2H + 2", 2 * h + 2)],
-        "classifier": [Term("classifier", "KH + K", labels * h + labels)],
-    }
+    e, h, f = c.embedding_width, c.hidden_size, c.intermediate_size
+    width = "H" if c.embedding_size is None else "E"
     terms = [
-        Term("token embeddings", "V·H", v * h),
-        Term("position embeddings", "P·H", c.max_position_embeddings * h),
-        Term("segment embeddings", "S·H", c.type_vocab_size * h),
-        Term("embedding LayerNorm", "2H", 2 * h),
+        Term("token embeddings", f"V·{width}", c.vocab_size * e),
+        Term("position embeddings", f"P·{width}", c.max_position_embeddings * e),
+        Term("segment embeddings", f"S·{width}", c.type_vocab_size * e),
+        Term("embedding LayerNorm", f"2{width}", 2 * e),
     ]
+    if c.embedding_size is not None:
+        terms.append(Term("projection", "E·H + H", e * h + h))
+    shared = {"all": ("attention", "feed-forward"), "attention": ("attention",), "none": ()}.get(
+        c.share, ("feed-forward",)
+    )
     for layer in range(c.num_hidden_layers):
-        terms += [
-            Term(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)),
-            Term(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h),
-            Term(f"layer {layer} LayerNorms", "4H", 4 * h),
-        ]
-    for head in heads:
-        if head not in tops:
-            raise ValueError(f"unknown head '{head}'; known are {', '.join(tops)}")
-        terms += tops[head]
+        own = ["attention", "feed-forward"]
+        if layer:
+            own = [part for part in own if part not in shared]
+        if "attention" in own:
+            terms.append(Term(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))
+        if "feed-forward" in own:
+            terms.append(Term(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h))
+        if own:
+            terms.append(Term(f"layer {layer} LayerNorms", f"{2 * len(own)}H", 2 * len(own) * h))
     return terms

@@ -1,16 +1,26 @@
-"""Heads that stand on the encoder: pooler, masked LM, sentence pair, classifier (spec 2.5)."""
+"""Heads that stand on the encoder: pooler, masked LM, sentence pair, and those of tasks (spec 2.5).
+
+A head of a task reads hidden states [N, H] and names its `parts` as a model folder has them; where a family's
+differ from BERT's, its `HeadShape` says how.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import ACTIVATIONS, Dropout, Linear, draw_weights
+from bertsmith.models.family import family
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
+from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
+
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+"""What the field's config.json calls what a sequence head answers."""
 
 # Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
 _CACHED = 16
@@ -32,19 +42,20 @@ class Pooler(nn.Module):
 class MaskedHead(nn.Module):
     """Masked LM: LN(act(Linear)), then the token table itself as the decoder, with a bias of its own.
 
-    The table is handed over at each call, so it stays one tensor with one owner.
+    The table is handed over at each call, so it stays one tensor with one owner. The Linear goes from H to the
+    table's width E.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.transform = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.transform = Linear(config.hidden_size, config.embedding_width)
+        self.activation = ACTIVATIONS[family(config.model_type).heads.masked_act or config.hidden_act]
+        self.norm = nn.LayerNorm(config.embedding_width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
-        """Logits [M, V] of hidden rows [M, H] over the token table [V, H]; hand over predicted rows only."""
+        """Logits [M, V] of hidden rows [M, H] over the token table [V, E]; hand over predicted rows only."""
         return F.linear(self.transformed(hidden_rows), table, self.bias)
 
     def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +66,7 @@ class MaskedHead(nn.Module):
         return _TiedLoss.apply(self.transformed(hidden_rows), table, self.bias, labels)  # type: ignore
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
-        """LN(act(Linear)): [M, H] → [M, H], what is compared with each token's vector."""
+        """LN(act(Linear)): [M, H] → [M, E], what is compared with each token's vector."""
         return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
 
 
@@ -69,7 +80,8 @@ class _TiedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if low else x.dtype
         x_low, table_low = x.to(dtype), table.to(dtype)
         logits = (x_low @ table_low.T).to(torch.promote_types(dtype, torch.float32))
         loss, right = logits.new_zeros(()), labels.new_zeros(())
@@ -100,38 +112,82 @@ class _TiedLoss(torch.autograd.Function):
 
 
 class PairHead(nn.Module):
-    """Next sentence (0 = B follows A, as in the release): pooled [B, H] → logits [B, 2]."""
+    """Next sentence (0 = B follows A, as in the release) or sentence order (0 = in order): [B, H] → [B, 2]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
+        drops = family(config.model_type).heads.pair_dropout
+        self.dropout = Dropout(config.head_dropout if drops else 0.0, generator)
         self.linear = Linear(config.hidden_size, 2)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """[B, H] → [B, 2]."""
-        return self.linear(pooled)  # type: ignore[no-any-return]
+        """Pooled [B, H] → logits [B, 2]."""
+        return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
+
+
+class ClassHead(nn.Module):
+    """Dropout and Linear: [M, H] → logits [M, K]. One label makes it a regression."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, labels: int = 2) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.head_dropout, generator)
+        self.linear = Linear(config.hidden_size, labels)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[M, H] → [M, K]."""
+        return self.linear(self.dropout(rows))  # type: ignore[no-any-return]
+
+
+class DenseClassHead(nn.Module):
+    """Dropout, Linear, activation, dropout, Linear: a classifier that needs no pooler. [M, H] → logits [M, K]."""
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, labels: int = 2, activation: str = "tanh"
+    ) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.head_dropout, generator)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.linear = Linear(config.hidden_size, labels)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[M, H] → [M, K]."""
+        inner = self.activation(self.dense(self.dropout(rows)))
+        return self.linear(self.dropout(inner))  # type: ignore[no-any-return]
 
 
 class SentenceHead(nn.Module):
-    """One answer a sequence: pooler, dropout and Linear. Hidden states [N, H] → [B, outputs]."""
+    """From each sequence's first token to K outputs, the family's way: [N, H] → [B, K].
+
+    BERT and ALBERT: the pooler, dropout, Linear; RoBERTa: a classifier with a layer of its own, no pooler.
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        self.pooler = Pooler(config, generator)
-        self.classifier = ClassHead(config, generator, outputs)
+        activation = family(config.model_type).heads.dense_act
+        self.pooler = Pooler(config, generator) if activation is None else None
+        self.classifier: nn.Module = (
+            ClassHead(config, generator, outputs)
+            if activation is None
+            else DenseClassHead(config, generator, outputs, activation)
+        )
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """By the names that a model folder has for them."""
-        return {"pooler": self.pooler, "classifier": self.classifier}
+        """The modules by the names that a model folder has for them."""
+        return dict(self.named_children())
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
-        """[N, H] → [B, outputs]."""
-        return self.classifier(self.pooler(hidden[packed.first_rows]))  # type: ignore[no-any-return]
+        """Hidden states [N, H] of a batch → [B, K]."""
+        first = hidden[packed.first_rows]
+        return self.classifier(first if self.pooler is None else self.pooler(first))  # type: ignore[no-any-return]
 
 
 class TokenHead(nn.Module):
-    """One answer a token: dropout and Linear. Hidden rows [M, H] → [M, outputs]."""
+    """Dropout and Linear on every token: [N, H] → [N, K]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
@@ -139,16 +195,16 @@ class TokenHead(nn.Module):
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """By the names that a model folder has for them."""
-        return {"tagger": self.tagger}
+        """The modules by the names that a model folder has for them."""
+        return dict(self.named_children())
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[M, H] → [M, outputs]."""
-        return self.tagger(rows)  # type: ignore[no-any-return]
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, H] → [N, K]."""
+        return self.tagger(hidden)  # type: ignore[no-any-return]
 
 
 class SpanHead(nn.Module):
-    """Where an answer starts and where it ends: Linear. Hidden states [N, H] → [N, 2]."""
+    """Linear to the two scores of a span's ends on every token: [N, H] → [N, 2] (start, end)."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -157,23 +213,20 @@ class SpanHead(nn.Module):
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """By the names that a model folder has for them."""
-        return {"span": self.span}
+        """The modules by the names that a model folder has for them."""
+        return dict(self.named_children())
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, H] → [N, 2]: start and end logits."""
+        """[N, H] → [N, 2]."""
         return self.span(hidden)  # type: ignore[no-any-return]
 
 
-class ClassHead(nn.Module):
-    """Dropout and Linear: pooled [B, H] → logits [B, K]. One label makes it a regression."""
-
-    def __init__(self, config: ModelConfig, generator: torch.Generator, labels: int = 2) -> None:
-        super().__init__()
-        self.dropout = Dropout(config.hidden_dropout_prob, generator)
-        self.linear = Linear(config.hidden_size, labels)
-        draw_weights(self, config.initializer_range, generator)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """[B, H] → [B, K]."""
-        return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
+PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {
+    "pooler": lambda config, generator, _: Pooler(config, generator),
+    "masked": lambda config, generator, _: MaskedHead(config, generator),
+    "pair": lambda config, generator, _: PairHead(config, generator),
+    "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
+    "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,
+    "span": lambda config, generator, _: SpanHead(config, generator).span,
+}
+"""What makes each part that may stand on an encoder, given its number of outputs where it has a choice."""

@@ -20,6 +20,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead, PairHead, Pooler
+from bertsmith.models.start import start_from_unigrams, unigram
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.settings import Settings
 
@@ -61,20 +62,13 @@ class MlmNsp(Objective):
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
         """The masked head's bias becomes the logarithm of each token's share of the corpus."""
-        with torch.no_grad():
-            self.masked.bias.copy_(torch.from_numpy(shares(tokens)).log())
+        start_from_unigrams(self.masked.bias, tokens)
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
         """What a unigram model of the corpus loses on the masked tokens."""
         labels = np.concatenate([batch.labels.numpy() for batch in batches])
-        return {"unigram_mlm_loss": float(-np.log(shares(tokens))[labels].mean())}
+        return {"unigram_mlm_loss": float(-np.log(unigram(tokens))[labels].mean())}
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """One model: the encoder and all heads."""
         return {MODEL: Parts(self.config, {"encoder": encoder, **dict(self.named_children())})}
-
-
-def shares(tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Add-one shares of the tokens, from how often each occurs."""
-    found: NDArray[np.float64] = (tokens + 1.0) / (tokens.sum() + len(tokens))
-    return found

@@ -19,6 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import ProblemType
 from bertsmith.place import Place
 from bertsmith.settings import Settings
 
@@ -40,7 +41,7 @@ class Parts:
     config: ModelConfig
     modules: Mapping[str, nn.Module]
     labels: list[str] | None = None
-    problem_type: str | None = None
+    problem_type: ProblemType | None = None
 
 
 class Objective(nn.Module):

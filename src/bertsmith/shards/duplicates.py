@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints
+from bertsmith.shards.sorted_runs import SortedRuns
 
 SHINGLE = 5
 _NUMBERS, _BANDS = 256, 32
@@ -161,21 +162,16 @@ class Places:
 
 
 class _Earliest:
-    """64-bit keys, each with the number that came with it first: a dictionary of recent ones before sorted runs,
-    which are merged as they grow (16 bytes a key, and as much again while two runs are merged)."""
+    """64-bit keys, each with the number that came with it first: a dictionary of recent ones before sorted runs
+    (16 bytes a key)."""
 
     def __init__(self) -> None:
         self.recent: dict[int, int] = {}
-        self._runs: list[tuple[Hashes, Ints]] = []
+        self._runs = SortedRuns({"number": np.int64})
 
     def settled(self, keys: Hashes) -> Ints:
         """The numbers of keys that stand in the runs, -1 for others."""
-        found = np.full(len(keys), -1, dtype=np.int64)
-        for known, numbers in self._runs:
-            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            same = known[at] == keys
-            found[same] = numbers[at[same]]
-        return found
+        return self._runs.look_up(keys, "number", missing=-1)
 
     def settle(self) -> None:
         """Move the recent keys to the runs, once they are many."""
@@ -184,11 +180,7 @@ class _Earliest:
         keys = np.fromiter(self.recent.keys(), dtype=np.uint64, count=len(self.recent))
         numbers = np.fromiter(self.recent.values(), dtype=np.int64, count=len(self.recent))
         self.recent.clear()
-        run = _sorted(keys, numbers)
-        while self._runs and len(self._runs[-1][0]) <= 2 * len(run[0]):
-            other = self._runs.pop()
-            run = _sorted(np.concatenate([other[0], run[0]]), np.concatenate([other[1], run[1]]))
-        self._runs.append(run)
+        self._runs.add(keys, {"number": numbers})
 
 
 def near_sketches(texts: Sequence[str]) -> Hashes:
@@ -232,8 +224,3 @@ def _exact_keys(texts: Sequence[str]) -> Hashes:
 def _key(text: str) -> int:
     data = text.strip().encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-
-
-def _sorted(keys: Hashes, numbers: Ints) -> tuple[Hashes, Ints]:
-    order = np.argsort(keys, kind="stable")
-    return keys[order], numbers[order]

@@ -44,13 +44,15 @@ class PortionEncoder:
         ends = np.cumsum(kept) - (np.cumsum(tokens) - tokens)[owner]
         some = counts > 0
         borders = np.cumsum(tokens[some])
+        left = [document for document, full in zip(documents, some, strict=True) if full]
         rows = Rows(
             ids=flat,
             lengths=tokens[some],
             sentence_ends=ends.astype(np.int32),
             sentence_counts=counts[some].astype(np.int64),
-            places=[document.place for document, full in zip(documents, some, strict=True) if full],
+            places=[document.place for document in left],
             hashes=np.array([hash_of(ids) for ids in np.split(flat, borders)[:-1]], dtype=np.uint64),
+            heads={row: document.head for row, document in enumerate(left) if document.head is not None},
         )
         counted = Counter(
             documents=int(some.sum()),

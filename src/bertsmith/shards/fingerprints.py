@@ -16,6 +16,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.files.scripts import UNSPACED
+
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
@@ -23,18 +25,6 @@ WINDOW = 1 << 20  # characters looked at together: some 60 MB of arrays
 _CODES = 0x110000
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _SEPARATOR, _JOINED, _ALONE = 0, 1, 2
-# Written without blanks between words: each character counts as a word. Thai to Burmese, Khmer, kana, Han.
-_UNSPACED = [
-    (0x0E01, 0x0F00),
-    (0x1000, 0x10A0),
-    (0x1780, 0x1800),
-    (0x3041, 0x3100),
-    (0x31F0, 0x3200),
-    (0x3400, 0x4DC0),
-    (0x4E00, 0xA000),
-    (0xF900, 0xFB00),
-    (0x20000, 0x323B0),
-]
 _LAST_LETTER = 0x323B0  # nothing that is assigned beyond is a letter, a mark or a digit
 
 
@@ -175,8 +165,8 @@ def _word_tables() -> tuple[NDArray[np.uint8], Hashes]:
     kinds = np.array(
         [_JOINED if unicodedata.category(c)[0] in "LMN" else _SEPARATOR for c in characters], dtype=np.uint8
     )
-    for begin, end in _UNSPACED:
-        part = kinds[begin:end]
+    for unspaced in UNSPACED:
+        part = kinds[unspaced.start : unspaced.stop]
         part[part == _JOINED] = _ALONE
     lower = [c.lower() for c in characters]
     codes = np.array(

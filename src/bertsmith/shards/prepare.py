@@ -11,18 +11,29 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
 from bertsmith import disk, machine
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError
+from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Reading, find_files, read_documents
+from bertsmith.files.sentences import guessed_language
 from bertsmith.shards.duplicates import Duplicates
+from bertsmith.shards.manifest import (
+    FORMAT,
+    FileEntry,
+    Manifest,
+    Progress,
+    ShardEntry,
+    file_entry,
+    write_manifest,
+)
 from bertsmith.shards.rejects import RejectFile
-from bertsmith.shards.shards import FORMAT, Rows, Shards, file_entry, write_manifest, write_shard
-from bertsmith.shards.unfinished import Unfinished, hidden_folder
+from bertsmith.shards.shards import Rows, Shards, write_shard
+from bertsmith.shards.unfinished import Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -71,48 +82,40 @@ def prepare(
     far, tell what a person should know.
 
     Documents and sentences without a token are dropped and counted; long sentences stay whole. Killed and
-    called again with the same arguments it goes on; the bytes are those of an unbroken preparation.
+    called again with the same arguments it goes on; the bytes are those of an unbroken preparation. A document
+    too long to be held whole (4 Mi characters) becomes several rows with the hash of the first; `deduplicate`
+    compares them one by one, as it does documents.
 
-    Raises `InputError` for an `out` that holds something, files without any token, and what `read_documents`
-    raises; `MachineError` for a full disk. Of what a fault in the files stopped nothing stays.
+    Raises `InputError` for an `out` that holds something or that another preparation is writing, files without
+    any token, and what `read_documents` raises; `MachineError` for a full disk. Of what a fault in the files
+    stopped nothing stays.
     """
-    out = Path(out)
+    out, tell = Path(out), tell or (lambda _: None)
+    check_name(out)
     disk.refuse_filled(out)
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
+    tokenizer = _framing(tokenizer)
+    machine.return_freed_memory()
+    choices = Choices(language, reading, on_error, max_rejects, deduplicate)
+    encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
+    found = find_files(files)
+    with Unfinished.of(out, _request(found, tokenizer, choices), tell) as unfinished:
+        work = _Preparation(unfinished, tokenizer, choices)
+        work.run(found, encoded, progress or (lambda _: None), tell)
+    return Shards.open(out)
+
+
+def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
+    """The tokenizer; one without special tokens is refused before the work, not by the training after it."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    if not tokenizer.separators:  # said before the work, not by the training that cannot begin
+    if not tokenizer.separators:
         raise InputError(
             "this vocabulary has no special tokens to frame what a BERT reads",
             "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
         )
-    machine.return_freed_memory()
-    choices = Choices(language, reading, on_error, max_rejects, deduplicate)
-    workers = _workers(workers, max_ram, engine)
-
-    def encoded(portions: Iterable[list[Document]], language: str) -> Iterator[Encoded]:
-        if engine == "ray":
-            return by_ray(portions, tokenizer, language, workers, address)
-        return locally(portions, tokenizer, language, workers or 1)
-
-    found = find_files(files)
-    with disk.locked(hidden_folder(out), "preparation", out):
-        work = _Preparation(Unfinished(out, _request(found, tokenizer, choices)), tokenizer, choices)
-        try:
-            work.run(found, encoded, progress or (lambda _: None), tell or (lambda _: None))
-        except BaseException as error:
-            shards = len(work.unfinished.progress.shards)
-            if isinstance(error, InputError) or not shards:
-                work.unfinished.remove()
-            elif tell:
-                tell(f"{shards} finished shards are kept; the same command goes on behind them")
-            if disk.is_full(error):
-                raise MachineError(
-                    f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
-                ) from None
-            raise
-    return Shards.open(out)
+    return tokenizer
 
 
 class _Preparation:
@@ -121,6 +124,7 @@ class _Preparation:
     def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices) -> None:
         self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
         self._left_out: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def run(
         self,
@@ -130,7 +134,7 @@ class _Preparation:
         tell: Callable[[str], None],
     ) -> None:
         """Read, encode and write what is not done yet, then finish the folder."""
-        done, folder = self.unfinished.progress, self.unfinished.folder
+        done, folder = self.unfinished.progress, self.unfinished.folder  # as they were at the start
         if done.portions:
             tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
         with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
@@ -138,16 +142,17 @@ class _Preparation:
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
-            language = self._choices.language or _guessed(first)
+            language = self._choices.language or guessed_language([document.text for document in first])
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], portions), done.portions, None)
             self._write(encoded(left, language), progress)
-        if not done.shards and rejects.first is not None:
+        nothing = not self.unfinished.progress.shards
+        if nothing and rejects.first is not None:
             raise InputError(
                 f"{rejects.first.file}: nothing in the files can be read; {rejects.first.reason}",
                 "look at them with bertsmith data check",
             )
-        if not done.shards:
+        if nothing:
             place = first[0].place if first else str(files[0])
             raise InputError(
                 f"{place}: no document holds a single token", "is this the tokenizer for this text?"
@@ -173,46 +178,79 @@ class _Preparation:
             self._left_out["duplicates_not_looked_for"] = seen.not_remembered
 
     def _write(self, encoded: Iterator[Encoded], progress: Callable[[int], None]) -> None:
-        done = self.unfinished.progress
         waiting: list[Rows] = []
-        portions, counts = done.portions, done.counts.copy()
+        portions, last = self.unfinished.progress.portions, self.unfinished.progress.last
+        counts = Counter(self.unfinished.progress.counts)
 
         def close_shard() -> None:
             if sum(len(rows.lengths) for rows in waiting):
-                name = f"shard-{len(done.shards):05d}.arrow"
-                done.shards.append(write_shard(self.unfinished.folder / name, waiting))
-                done.portions, done.counts = portions, counts.copy()
-                self.unfinished.record()
+                done, folder = self.unfinished.progress, self.unfinished.folder
+                entry = write_shard(folder / f"shard-{len(done.shards):05d}.arrow", waiting)
+                self.unfinished.record(
+                    Progress(
+                        request=done.request,
+                        portions=portions,
+                        shards=(*done.shards, entry),
+                        counts=counts,
+                        last=last,
+                    )
+                )
             waiting.clear()
 
         for rows, counted in encoded:
-            waiting.append(rows)
+            joined, last = _joined(rows, last)
+            waiting.append(joined)
             counts.update(counted)
             portions += 1
             if sum(len(rows.ids) for rows in waiting) >= _SHARD:
                 close_shard()
             progress(counts["bytes"])
         close_shard()
-        done.counts = counts
+        self._counts = counts
 
     def _finish(self, language: str, rejected: int) -> None:
-        folder, entries = self.unfinished.folder, list(self.unfinished.progress.shards)
+        folder = self.unfinished.folder
+        entries: list[ShardEntry | FileEntry] = [*self.unfinished.progress.shards]
         self._tokenizer.save(folder / "tokenizer")
         entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
         if rejected:
             entries.append(file_entry(folder / "rejects.jsonl"))
-        counts = {**self.unfinished.progress.counts, **{k: n for k, n in self._left_out.items() if n}}
+        counts = {**self._counts, **{k: n for k, n in self._left_out.items() if n}}
         write_manifest(
             folder,
-            {
-                "vocab_size": self._tokenizer.vocab_size,
-                "tokenizer_digest": self._tokenizer.digest,
-                "language": language,
-                "counts": counts | ({"rejected": rejected} if rejected else {}),
-                "files": entries,
-            },
+            Manifest(
+                vocab_size=self._tokenizer.vocab_size,
+                tokenizer_digest=self._tokenizer.digest,
+                language=language,
+                counts=counts | ({"rejected": rejected} if rejected else {}),
+                files=entries,
+            ),
         )
         self.unfinished.finish()
+
+
+def _joined(rows: Rows, last: tuple[str, int] | None) -> tuple[Rows, tuple[str, int] | None]:
+    """The rows, those that go on a document with the hash of its first one; and where the last one's document
+    begins, with its hash. last: the same of the rows before these."""
+    if not len(rows.lengths):
+        return rows, last
+    hashes = rows.hashes.copy() if rows.heads else rows.hashes
+    for row, head in sorted(rows.heads.items()):
+        # The row before is of the same document, or this is the first of its rows that was not dropped.
+        before = (rows.heads.get(row - 1, rows.places[row - 1]), int(hashes[row - 1])) if row else last
+        if before is not None and before[0] == head:
+            hashes[row] = before[1]
+    end = len(hashes) - 1
+    return replace(rows, hashes=hashes), (rows.heads.get(end, rows.places[end]), int(hashes[end]))
+
+
+def _engine(
+    engine: str, tokenizer: Tokenizer, workers: int | None, address: str | None
+) -> Callable[[Iterable[list[Document]], str], Iterator[Encoded]]:
+    """What encodes portions of one language."""
+    if engine == "ray":
+        return lambda portions, language: by_ray(portions, tokenizer, language, workers, address)
+    return lambda portions, language: locally(portions, tokenizer, language, workers or 1)
 
 
 def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
@@ -250,9 +288,3 @@ def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
             portion, size = [], 0
     if portion:
         yield portion
-
-
-def _guessed(documents: Sequence[Document]) -> str:
-    text = "".join(document.text for document in documents)
-    ideographs = sum("\u4e00" <= character <= "\u9fff" for character in text)
-    return "zh" if 5 * ideographs > len(text) else "en"

@@ -2,16 +2,16 @@
 
 Any Arrow tool opens them. Columns: `ids` (list<uint16>, or uint32 from 65,536 tokens on), `sentence_ends`
 (list<int32>, exclusive ends within the document), `place` (string, `path:line`), `hash` (uint64, of the
-ids). `manifest.json` is written last: a folder without it is no data folder. `tokenizer/` is a copy of the
-tokenizer.
+ids). A document too long to be held whole is several rows, and each has the hash of the first: what is decided by
+hashes, as which documents are held out, is decided for all of it. `manifest.json` is written last: a folder
+without it is no data folder. `tokenizer/` is a copy of the tokenizer.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-FORMAT = 1
-_AGAIN = "prepare the data again, or copy the folder from its source again"
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,8 @@ class Rows:
 
     `ids` [N] of all documents end to end (uint16 or uint32); `lengths` int64 [D] tokens of each document;
     `sentence_ends` int32 [S] within their documents; `sentence_counts` int64 [D]; `places` D strings;
-    `hashes` uint64 [D].
+    `hashes` uint64 [D]. `heads`, by the numbers of rows that go on a document: the place that it begins at (not
+    in a shard; empty there).
     """
 
     ids: NDArray[Any]
@@ -43,6 +42,7 @@ class Rows:
     sentence_counts: NDArray[np.int64]
     places: list[str]
     hashes: NDArray[np.uint64]
+    heads: dict[int, str] = field(default_factory=dict)
 
 
 def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
@@ -70,7 +70,7 @@ def batch_of(rows: Sequence[Rows]) -> pa.RecordBatch:
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:
-    """What `batch_of` was given."""
+    """What `batch_of` was given, but for the heads."""
     return Rows(
         ids=_values(batch, "ids"),
         lengths=_sizes(batch, "ids"),
@@ -81,7 +81,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
     )
 
 
-def write_shard(path: Path, rows: Sequence[Rows]) -> dict[str, Any]:
+def write_shard(path: Path, rows: Sequence[Rows]) -> ShardEntry:
     """Write one Arrow file of some rows, flushed to the disk; its entry for the manifest."""
     # One batch a file: each column is then one array over the mapped bytes.
     batch = batch_of(rows)
@@ -89,18 +89,7 @@ def write_shard(path: Path, rows: Sequence[Rows]) -> dict[str, Any]:
         writer.write_batch(batch)
     disk.synchronise(path)
     sizes = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
-    return {**file_entry(path), **sizes, "tokens": len(_values(batch, "ids"))}
-
-
-def file_entry(path: Path, name: str | None = None) -> dict[str, Any]:
-    """A file's entry for the manifest: name, size in bytes, sha256."""
-    return {"name": name or path.name, "size": path.stat().st_size, "sha256": disk.digest(path)}
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write `manifest.json`, whole or not at all. The last file of a data folder."""
-    text = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False) + "\n"
-    disk.write_text(folder / "manifest.json", text)
+    return ShardEntry(**file_entry(path).model_dump(), **sizes, tokens=len(_values(batch, "ids")))
 
 
 class Shards:
@@ -112,15 +101,16 @@ class Shards:
     until `take` asks for some.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         """Use `Shards.open`."""
         self.folder = folder
-        self._files: list[dict[str, Any]] = manifest["files"]
-        self.vocab_size = int(manifest["vocab_size"])
-        self.tokenizer_digest = str(manifest["tokenizer_digest"])
-        self.language = str(manifest["language"])
-        self.counts: dict[str, int] = manifest["counts"]
-        self._batches = [_batch(folder, entry) for entry in self._files if "documents" in entry]
+        self._files = manifest.files
+        self._shards = manifest.shards
+        self.vocab_size = manifest.vocab_size
+        self.tokenizer_digest = manifest.tokenizer_digest
+        self.language = manifest.language
+        self.counts = manifest.counts
+        self._batches = [_batch(folder, entry, self.vocab_size) for entry in self._shards]
         self._ids: list[NDArray[Any]] = [_values(batch, "ids") for batch in self._batches]
         self._token_starts = _starts([len(ids) for ids in self._ids])
         self._document_starts = _starts([batch.num_rows for batch in self._batches])
@@ -139,41 +129,37 @@ class Shards:
         Raises `InputError` that names the file for one that is missing, torn, or not what the manifest says.
         """
         folder = Path(folder)
-        manifest = _manifest(folder)
-        try:
-            if manifest["format"] != FORMAT:
-                raise InputError(
-                    f"{folder / 'manifest.json'}: format {manifest['format']} is not known here",
-                    "prepare the data again, or use the version of bertsmith that did",
-                )
-            for entry in manifest["files"]:
-                _check_size(folder, entry)
-            return cls(folder, manifest)
-        except (KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{folder / 'manifest.json'}: an entry is missing or of another kind", _AGAIN
-            ) from None
+        manifest = read_manifest(folder)
+        for entry in manifest.files:
+            _check_size(folder, entry)
+        return cls(folder, manifest)
 
     def verify(self) -> None:
         """Read every file and compare its sha256; the first that differs is an `InputError`."""
         for entry in self._files:
-            path = self.folder / entry["name"]
-            if file_entry(path)["sha256"] != entry["sha256"]:
-                raise InputError(
-                    f"{path}: its contents changed since it was written (sha256 differs)", _AGAIN
-                )
+            path = self.folder / entry.name
+            _check_size(self.folder, entry)
+            if disk.digest(path) != entry.sha256:
+                raise InputError(f"{path}: its contents changed since it was written (sha256 differs)", AGAIN)
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids at some positions among all N tokens: int64 [n] → int64 [n]. Only their pages are read."""
-        if len(self._ids) == 1:
-            return self._ids[0][positions].astype(np.int64)
+        """The ids at some positions among all N tokens: int64 [n] → int64 [n]. Only their pages are read.
+
+        Raises `InputError` for an id outside of the vocabulary: ids are looked at when they are read, so that
+        opening costs no pass over all of them.
+        """
         if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
             raise IndexError(f"positions lie outside of 0 to {self.tokens - 1}")
-        found = np.empty(len(positions), dtype=np.int64)
-        shard = np.searchsorted(self._token_starts, positions, side="right") - 1
-        for i in np.unique(shard):
-            here = shard == i
-            found[here] = self._ids[i][positions[here] - self._token_starts[i]]
+        if len(self._ids) == 1:
+            found: NDArray[np.int64] = self._ids[0][positions].astype(np.int64)
+        else:
+            found = np.empty(len(positions), dtype=np.int64)
+            shard = np.searchsorted(self._token_starts, positions, side="right") - 1
+            for i in np.unique(shard):
+                here = shard == i
+                found[here] = self._ids[i][positions[here] - self._token_starts[i]]
+        if len(found) and found.max() >= self.vocab_size:
+            raise self._outside(int(positions[found.argmax()]))
         return found
 
     def lay(
@@ -185,14 +171,26 @@ class Shards:
     ) -> None:
         """Copy runs of ids, each within a document: run k becomes out[at[k] : at[k] + lengths[k]].
 
-        Quicker than `take` for runs: what is contiguous on disk is copied so.
+        Quicker than `take` for runs: what is contiguous on disk is copied so. Raises as `take`.
         """
         shard = np.searchsorted(self._token_starts, starts, side="right") - 1
         begin = starts - self._token_starts[shard]
         for i, source, target, n in zip(
             shard.tolist(), begin.tolist(), at.tolist(), lengths.tolist(), strict=True
         ):
-            out[target : target + n] = self._ids[i][source : source + n]
+            run = self._ids[i][source : source + n]
+            if run.max(initial=0) >= self.vocab_size:
+                raise self._outside(int(self._token_starts[i]) + source + int(run.argmax()))
+            out[target : target + n] = run
+
+    def _outside(self, position: int) -> InputError:
+        shard = int(np.searchsorted(self._token_starts, position, side="right")) - 1
+        found = int(self._ids[shard][position - int(self._token_starts[shard])])
+        return InputError(
+            f"{self.folder / self._shards[shard].name}: the token id {found} is outside of the vocabulary of "
+            f"{self.vocab_size}",
+            AGAIN,
+        )
 
     def place(self, document: int) -> str:
         """Where a document stood: `path:line` of its first line."""
@@ -203,10 +201,8 @@ class Shards:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids, from the folder's own copy."""
         tokenizer = Tokenizer.load(self.folder / "tokenizer")
-        if tokenizer.digest != self.tokenizer_digest:
-            raise InputError(
-                f"{self.folder / 'tokenizer'}: this is not the tokenizer of these shards", _AGAIN
-            )
+        if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
+            raise InputError(f"{self.folder / 'tokenizer'}: this is not the tokenizer of these shards", AGAIN)
         return tokenizer
 
     def _sentence_ends(self) -> NDArray[np.int64]:
@@ -238,46 +234,52 @@ def _sizes(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
     return np.diff(offsets).astype(np.int64)
 
 
-def _batch(folder: Path, entry: dict[str, Any]) -> pa.RecordBatch:
-    path = folder / entry["name"]
+def _batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
+    """The batch of a shard, over the mapped file. All but the ids is read and checked."""
+    path = folder / entry.name
     try:
-        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+            columns = {field.name: field.type for field in file.schema}
+            if columns != _columns(vocab_size) or file.num_record_batches != 1:
+                raise InputError(f"{path}: its columns are not those of a shard of this vocabulary", AGAIN)
+            batch = file.get_batch(0)
         batch.validate(full=True)  # offsets in bounds and in order; does not read the ids
-        found = (batch.num_rows, len(batch.column("sentence_ends").values), len(batch.column("ids").values))
-    except (pa.ArrowException, OSError, KeyError, AttributeError):
-        raise InputError(f"{path}: this is not a whole Arrow file", _AGAIN) from None
-    if found != (entry["documents"], entry["sentences"], entry["tokens"]):
-        raise InputError(f"{path}: it does not hold as many documents as the manifest says", _AGAIN)
-    ends, counts = _values(batch, "sentence_ends"), _sizes(batch, "sentence_ends")
-    last = np.cumsum(counts) - 1
-    inside = np.diff(ends, prepend=0) > 0
-    inside[last[:-1] + 1] = ends[last[:-1] + 1] > 0  # a document's first sentence has none before it
-    if counts.min() < 1 or not inside.all() or (ends[last] != _sizes(batch, "ids")).any():
-        raise InputError(f"{path}: its sentences do not fill its documents", _AGAIN)
+    except (pa.ArrowException, OSError):
+        raise InputError(f"{path}: this is not a whole Arrow file", AGAIN) from None
+    lists = [batch.column("ids"), batch.column("sentence_ends")]
+    if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
+        raise InputError(f"{path}: a value is missing in it", AGAIN)
+    sizes = [len(column.values) for column in lists]
+    if (batch.num_rows, *sizes) != (entry.documents, entry.tokens, entry.sentences):
+        raise InputError(f"{path}: it does not hold as many documents as the manifest says", AGAIN)
+    whole = all(
+        (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, size)
+        for column, size in zip(lists, sizes, strict=True)
+    )
+    if not whole or not _filled(batch):
+        raise InputError(f"{path}: its sentences do not fill its documents", AGAIN)
     return batch
 
 
-def _check_size(folder: Path, entry: dict[str, Any]) -> None:
-    path = folder / entry["name"]
+def _columns(vocab_size: int) -> dict[str, pa.DataType]:
+    ids = pa.list_(pa.from_numpy_dtype(id_type(vocab_size)))
+    return {"ids": ids, "sentence_ends": pa.list_(pa.int32()), "place": pa.string(), "hash": pa.uint64()}
+
+
+def _filled(batch: pa.RecordBatch) -> bool:
+    """Whether each document has sentences, none of them empty, and the last one ends where the document does."""
+    ends, counts = _values(batch, "sentence_ends"), _sizes(batch, "sentence_ends")
+    if counts.min() < 1:
+        return False
+    last = np.cumsum(counts) - 1
+    rises = np.diff(ends, prepend=0) > 0
+    rises[last[:-1] + 1] = ends[last[:-1] + 1] > 0  # a document's first sentence has none before it
+    return bool(rises.all() and (ends[last] == _sizes(batch, "ids")).all())
+
+
+def _check_size(folder: Path, entry: FileEntry) -> None:
+    path = folder / entry.name
     if not path.is_file():
-        raise InputError(f"{path}: this file is missing", _AGAIN)
-    if path.stat().st_size != entry["size"]:
-        raise InputError(
-            f"{path}: it has {path.stat().st_size} bytes and should have {entry['size']}", _AGAIN
-        )
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_bytes().decode("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(
-            f"{folder}: there is no manifest.json, so this is no prepared data",
-            "make it with bertsmith data prepare",
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise InputError(f"{path}: this is not whole JSON", _AGAIN) from None
-    if not isinstance(manifest, dict):
-        raise InputError(f"{path}: this is not a JSON object", _AGAIN)
-    return manifest
+        raise InputError(f"{path}: this file is missing", AGAIN)
+    if path.stat().st_size != entry.size:
+        raise InputError(f"{path}: it has {path.stat().st_size} bytes and should have {entry.size}", AGAIN)

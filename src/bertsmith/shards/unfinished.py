@@ -1,7 +1,8 @@
 """The hidden folder of a preparation under way: whole shards and where they end, so that a killed one goes on.
 
 `.NAME.unfinished` beside the folder to be: `shard-*.arrow`, each whole once `progress.json` names it. The request
-(files with sizes and times, tokenizer, all that rules the bytes) must be the same to go on.
+(files with sizes and times, tokenizer, all that rules the bytes) must be the same to go on. One preparation at a
+time holds it.
 """
 
 from __future__ import annotations
@@ -10,77 +11,86 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bertsmith import disk
-
-
-@dataclass
-class PreparationProgress:
-    """What is done: how many portions of the corpus stand in the finished shards, their entries, the counts."""
-
-    request: str
-    portions: int = 0
-    shards: list[dict[str, Any]] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def hidden_folder(place: Path) -> Path:
-    """The hidden folder beside the folder to be, wherever links lead to that."""
-    real = Path(os.path.realpath(place))
-    return real.with_name(f".{real.name}.unfinished")
+from bertsmith.errors import InputError, MachineError
+from bertsmith.shards.manifest import Progress, read_progress
 
 
 class Unfinished:
-    """The folder beside `place`, with the progress of an earlier start of the same request, or none.
+    """The folder beside `place`, with the progress of an earlier start of the same request, or none."""
 
-    Whoever makes one holds `hidden_folder(place)` locked.
-    """
-
-    def __init__(self, place: Path, request: Mapping[str, Any]) -> None:
-        self.place = Path(os.path.realpath(place))
-        self.folder = hidden_folder(place)
+    def __init__(self, place: Path, folder: Path, request: Mapping[str, object], tell: Callable[[str], None]):
+        """Use `Unfinished.of`."""
+        self._place, self.folder = place, folder
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        self.progress = self._found(digest) or PreparationProgress(digest)
-        known = {entry["name"] for entry in self.progress.shards} | {"progress.json"}
-        if not self.progress.shards:  # emptied, not removed: the lock is on it
-            known = set()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for path in self.folder.iterdir():
-            if path.name not in known:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.progress = self._found(digest, tell) or Progress(request=digest)
+        known = {"progress.json", *(entry.name for entry in self.progress.shards)}
+        for name in set(os.listdir(self.folder)) - (known if self.progress.shards else set()):
+            path = self.folder / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    def record(self) -> None:
-        """Say on the disk that the progress is made; its shards must be there already."""
+    @classmethod
+    @contextmanager
+    def of(
+        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None]
+    ) -> Iterator[Unfinished]:
+        """The folder of the preparation that makes `out`, held against others until the end. After an error its
+        whole shards stay to go on from; after a fault in the files, which will be mended, nothing does.
+
+        Raises `InputError` where another holds it, and for an `out` that `disk.refuse_filled` refuses;
+        `MachineError` where the disk is full.
+        """
+        disk.refuse_filled(out)
+        place = Path(os.path.realpath(out))
+        folder = place.parent / f".{place.name}.unfinished"
+        with disk.locked(folder, "preparation", shown=out):
+            disk.refuse_filled(out)  # another one may have finished before the lock was free
+            found = cls(place, folder, request, tell)
+            try:
+                yield found
+            except BaseException as error:
+                found._close(error, tell)
+                if disk.is_full(error):
+                    raise MachineError(
+                        f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+                    ) from None
+                raise
+
+    def record(self, progress: Progress) -> None:
+        """Say on the disk that this progress is made; its shards must be there already."""
         disk.synchronise(self.folder)
-        disk.write_text(self.folder / "progress.json", json.dumps(vars(self.progress)))
+        disk.write_text(self.folder / "progress.json", progress.model_dump_json())
+        self.progress = progress
 
     def finish(self) -> None:
         """Make the folder the one it was to be."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        disk.finish_folder(self.folder, self.place)
+        disk.finish_folder(self.folder, self._place)
 
-    def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
+        if self.progress.shards and not isinstance(error, InputError):
+            tell(
+                f"{len(self.progress.shards)} finished shards are kept; the same command goes on behind them"
+            )
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _found(self, request: str) -> PreparationProgress | None:
+    def _found(self, request: str, tell: Callable[[str], None]) -> Progress | None:
         """The progress of an earlier start; none where it was of another request or its shards are not whole."""
         try:
-            found = json.loads((self.folder / "progress.json").read_text(encoding="utf-8"))
-            if found["request"] != request:
-                return None
-            progress = PreparationProgress(
-                request, found["portions"], found["shards"], Counter(found["counts"])
-            )
-            for entry in progress.shards:
-                path = self.folder / entry["name"]
-                if path.stat().st_size != entry["size"] or disk.digest(path) != entry["sha256"]:
-                    return None
-        except (OSError, ValueError, KeyError, TypeError):
+            progress = read_progress(self.folder / "progress.json")
+        except InputError as error:
+            tell(f"{error.sentence}; starting anew")
             return None
+        if progress is None or progress.request != request:
+            return None
+        for entry in progress.shards:
+            path = self.folder / entry.name
+            if not path.is_file() or path.stat().st_size != entry.size or disk.digest(path) != entry.sha256:
+                tell(f"{path}: its contents changed since it was written; starting anew")
+                return None
         return progress

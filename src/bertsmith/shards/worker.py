@@ -1,6 +1,6 @@
 """A process that encodes portions: Arrow batches of documents come in on stdin, batches of rows go out on stdout.
 
-    python -m bertsmith.shards.worker TOKENIZER LANGUAGE
+    python -P -m bertsmith.shards.worker TOKENIZER LANGUAGE
 
 Started by `workers`, not by people. Not the multiprocessing module: that one runs the caller's script again, which
 then needs an `if __name__ == "__main__"`, and sends pickles.
@@ -13,6 +13,7 @@ import signal
 import sys
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from bertsmith.shards.encode import PortionEncoder
 from bertsmith.shards.shards import Rows, batch_of, rows_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string()})
+SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string(), "head": pa.string()})
 
 
 def batch_of_documents(documents: Any) -> pa.RecordBatch:
@@ -32,14 +33,16 @@ def batch_of_documents(documents: Any) -> pa.RecordBatch:
         [
             pa.array([document.text for document in documents], pa.large_string()),
             pa.array([document.place for document in documents], pa.string()),
+            pa.array([document.head for document in documents], pa.string()),
         ],
         schema=SCHEMA,
     )
 
 
 def result_of(batch: pa.RecordBatch, metadata: Any) -> tuple[Rows, Counter[str]]:
-    """What comes out: rows, and the counts beside them."""
-    return rows_of(batch), Counter(json.loads(metadata[b"counts"]))
+    """What comes out: rows, and beside them their heads and the counts."""
+    heads = {int(row): head for row, head in json.loads(metadata[b"heads"]).items()}
+    return replace(rows_of(batch), heads=heads), Counter(json.loads(metadata[b"counts"]))
 
 
 def main() -> None:
@@ -51,11 +54,12 @@ def main() -> None:
     with suppress(BrokenPipeError), pa.ipc.open_stream(sys.stdin.buffer) as source:
         writer = None
         for batch in source:
-            texts, places = batch.column("text").to_pylist(), batch.column("place").to_pylist()
-            rows, counts = encoder.encode([Document(t, p) for t, p in zip(texts, places, strict=True)])
+            rows, counts = encoder.encode([Document(**row) for row in batch.to_pylist()])
             result = batch_of([rows])
             writer = writer or pa.ipc.new_stream(sys.stdout.buffer, result.schema)
-            writer.write_batch(result, custom_metadata={"counts": json.dumps(counts)})
+            writer.write_batch(
+                result, custom_metadata={"counts": json.dumps(counts), "heads": json.dumps(rows.heads)}
+            )
             sys.stdout.buffer.flush()
 
 

@@ -6,6 +6,7 @@ the same bytes for any engine and any number of workers.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -86,9 +87,10 @@ class _Process:
             "MALLOC_ARENA_MAX": "1",
         }
         home = str(Path(__file__).parents[2])
-        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Never the current folder (-P, no empty name in the path): a json.py beside a downloaded corpus would run.
+        paths = os.pathsep.join([home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, str(tokenizer), language],
+            [sys.executable, "-P", "-m", worker.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, **frugal},
@@ -145,7 +147,16 @@ def by_ray(
     if ours:
         try:
             _answers(address)
-            ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+            # Ray lets actors import from the current folder, where a downloaded corpus may bring a json.py, unless
+            # they have another one to work in.
+            with tempfile.TemporaryDirectory() as empty:
+                ray.init(
+                    address=address,
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
+                    runtime_env={"working_dir": empty},
+                )
         except (OSError, RuntimeError, ValueError) as error:
             raise MachineError(f"there is no Ray cluster at {address}: {error}", "ray status tells") from None
     try:

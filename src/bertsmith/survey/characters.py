@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.files.scripts import script_of
+from bertsmith.files.scripts import HAN, script_of
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Ints, WordHashes
 from bertsmith.survey.distribution import Found
@@ -248,8 +248,8 @@ def _broad_scripts() -> NDArray[np.uint8]:
     for begin, end in ((0x41, 0x5B), (0x61, 0x7B), (0xC0, 0x250), (0x1E00, 0x1F00)):
         table[begin:end] = _LATIN
     table[[0xD7, 0xF7]] = 0
-    for begin, end in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x323B0)):
-        table[begin:end] = _HAN
+    for part in HAN:
+        table[part.start : part.stop] = _HAN
     table[0x3041:0x30FB] = _KANA
     table[0xAC00:0xD7A4] = table[0x1100:0x1200] = _HANGUL
     return table

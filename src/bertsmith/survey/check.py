@@ -19,7 +19,7 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import Document, Reading, Reject, bare_suffix, find_files, read_documents
-from bertsmith.files.sentences import split
+from bertsmith.files.sentences import guessed_language, split
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
 from bertsmith.shards.fingerprints import Hashes
@@ -152,7 +152,7 @@ class _Pass:
     def _look(self, file: str, documents: list[Document]) -> None:
         texts = [document.text for document in documents]
         if self._language is None:
-            self._language = _guessed(texts)
+            self._language = guessed_language(texts)
         number = np.zeros(len(texts), dtype=np.int64)
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in fingerprints.windows(texts):
@@ -387,10 +387,3 @@ def _together(documents: Iterator[Document], limit: Callable[[], int]) -> Iterat
         size += length
     if group:
         yield group
-
-
-def _guessed(texts: Sequence[str]) -> str:
-    """The language for sentence ends, as `prepare` guesses it."""
-    codes, _ = fingerprints.code_points(texts)
-    ideographs = np.count_nonzero((codes >= 0x4E00) & (codes <= 0x9FFF))
-    return "zh" if 5 * ideographs > len(codes) else "en"

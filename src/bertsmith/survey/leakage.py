@@ -17,7 +17,7 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
-from bertsmith.files.tables import read_table
+from bertsmith.files.tables import table_delimiter, table_records
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints, WordHashes
 from bertsmith.survey.characters import shown
@@ -159,9 +159,9 @@ def task_rows(file: str | Path) -> Iterator[tuple[str, list[str]]]:
         for number, line in read_lines(file):
             if line and not line.isspace():
                 yield f"{file}:{number}", list(_strings(_json(file, number, line)))
-    elif suffix == ".csv":
-        for row in read_table(file, header=False):
-            yield f"{file}:{row.line}", list(row.values.values())
+    elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file)) not in (None, "\t"):
+        for at, fields in table_records(file, str(delimiter)):
+            yield f"{file}:{at}", fields
     else:
         yield from _of_lines(file)
 

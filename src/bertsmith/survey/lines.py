@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.files.scripts import UNSPACED
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints
+from bertsmith.shards.sorted_runs import SortedRuns
 from bertsmith.survey.characters import shown
 from bertsmith.survey.distribution import Distribution
 
@@ -162,7 +164,10 @@ class RepeatedLines:
     def __init__(self, capacity: int = 4_000_000) -> None:
         self._capacity = capacity
         self._halvings = 0
-        self._runs: list[_Run] = []
+        self._runs = SortedRuns(
+            {"times": np.uint32, "documents": np.uint32, "length": np.uint32, "place": np.uint64},
+            summed=("times", "documents"),
+        )
         self._excerpts: dict[int, str] = {}
 
     def add(
@@ -181,15 +186,20 @@ class RepeatedLines:
         first = np.concatenate([[True], sorted_hashes[1:] != sorted_hashes[:-1]])
         other = first | np.concatenate([[True], owners[1:] != owners[:-1]])  # owners rise within equal hashes
         begins = np.flatnonzero(first)
-        run = _Run(
-            sorted_hashes[begins],
-            np.diff(np.append(begins, len(order))).astype(np.uint32),
-            np.add.reduceat((other & begun[owners]).astype(np.uint32), begins).astype(np.uint32),
-            lengths[order[begins]].astype(np.uint32),
-            places[order[begins]],
+        self._runs.add(
+            sorted_hashes,
+            {
+                "times": np.ones(len(order)),
+                "documents": other & begun[owners],
+                "length": lengths[order],
+                "place": places[order],
+            },
         )
-        self._keep_excerpts(run, starts[order[begins]], stops[order[begins]], text)
-        self._push(run)
+        self._keep_excerpts(sorted_hashes[begins], starts[order[begins]], stops[order[begins]], text)
+        while len(self._runs) > self._capacity:
+            self._halvings += 1
+            self._runs.keep_below(self._limit())
+            self._excerpts = {k: v for k, v in self._excerpts.items() if k < self._limit()}
 
     @property
     def share(self) -> float:
@@ -199,49 +209,32 @@ class RepeatedLines:
     def _limit(self) -> np.uint64:
         return np.uint64(1 << (64 - self._halvings))
 
-    def _keep_excerpts(self, run: _Run, starts: Ints, stops: Ints, text: str) -> None:
-        counts = run.counts.astype(np.int64)
-        for known in self._runs:
-            counts += known.counts_of(run.hashes)
-        for i in np.flatnonzero(counts > 1).tolist():
-            self._excerpts.setdefault(int(run.hashes[i]), _excerpt(text, starts[i], stops[i]))
+    def _keep_excerpts(self, hashes: Hashes, starts: Ints, stops: Ints, text: str) -> None:
+        for i in np.flatnonzero(self._runs.look_up(hashes, "times") > 1).tolist():
+            self._excerpts.setdefault(int(hashes[i]), _excerpt(text, starts[i], stops[i]))
         if len(self._excerpts) > 20_000:
-            hashes = np.fromiter(self._excerpts, dtype=np.uint64, count=len(self._excerpts))
-            counts = run.counts_of(hashes)
-            for known in self._runs:
-                counts += known.counts_of(hashes)
-            top = hashes[np.lexsort((hashes, -counts))[:5_000]].tolist()
+            kept = np.fromiter(self._excerpts, dtype=np.uint64, count=len(self._excerpts))
+            top = kept[np.lexsort((kept, -self._runs.look_up(kept, "times")))[:5_000]].tolist()
             self._excerpts = {key: self._excerpts[key] for key in top}
-
-    def _push(self, run: _Run) -> None:
-        while self._runs and len(self._runs[-1].hashes) <= 2 * len(run.hashes):
-            run = _merged(self._runs.pop(), run)
-        self._runs.append(run)
-        while sum(len(known.hashes) for known in self._runs) > self._capacity:
-            self._halvings += 1
-            self._runs = [known.below(self._limit()) for known in self._runs]
-            self._excerpts = {k: v for k, v in self._excerpts.items() if k < self._limit()}
 
     def summary(self, lines: int, characters: int, name: Any, limit: int) -> dict[str, Any]:
         """What recurs. lines, characters: of the corpus. name: place number → place. limit: examples to list."""
-        whole = _Run.empty()
-        for run in self._runs:
-            whole = _merged(whole, run)
+        whole = self._runs.whole()
+        times, documents = (whole.columns[name].astype(np.int64) for name in ("times", "documents"))
+        places, sizes = whole.columns["place"], whole.columns["length"].astype(np.int64)
         scale = 1 << self._halvings
-        repeated = whole.counts > 1
-        again = whole.counts[repeated].astype(np.int64) - 1
-        lengths = whole.lengths.astype(np.int64)
-        recurring = whole.documents >= _MANY_DOCUMENTS
-        recurring_characters = int((whole.counts[recurring] * lengths[recurring]).sum()) * scale
-        score = np.where(repeated, (whole.counts.astype(np.int64) - 1) * lengths, 0)
-        top = [i for i in np.lexsort((whole.places, -score))[: 4 * limit].tolist() if score[i] > 0][:limit]
+        repeated, recurring = times > 1, documents >= _MANY_DOCUMENTS
+        again = times[repeated] - 1
+        recurring_characters = int((times[recurring] * sizes[recurring]).sum()) * scale
+        score = np.where(repeated, (times - 1) * sizes, 0)
+        top = [i for i in np.lexsort((places, -score))[: 4 * limit].tolist() if score[i] > 0][:limit]
         return {
-            "distinct": len(whole.hashes) * scale,
+            "distinct": len(whole.keys) * scale,
             "repeated": int(repeated.sum()) * scale,
             "occurrences_too_many": int(again.sum()) * scale,
             "share_of_lines": round(min(1.0, int(again.sum()) * scale / max(1, lines)), 6),
             "share_of_characters": round(
-                min(1.0, int((again * lengths[repeated]).sum()) * scale / max(1, characters)), 6
+                min(1.0, int((again * sizes[repeated]).sum()) * scale / max(1, characters)), 6
             ),
             "in_many_documents": {
                 "documents_at_least": _MANY_DOCUMENTS,
@@ -251,70 +244,14 @@ class RepeatedLines:
             "estimated_from_share": 1 / scale,
             "examples": [
                 {
-                    "text": self._excerpts.get(int(whole.hashes[i]), ""),
-                    "times": int(whole.counts[i]),
-                    "documents": max(1, int(whole.documents[i])),
-                    "first": name(int(whole.places[i])),
+                    "text": self._excerpts.get(int(whole.keys[i]), ""),
+                    "times": int(times[i]),
+                    "documents": max(1, int(documents[i])),
+                    "first": name(int(places[i])),
                 }
                 for i in top
             ],
         }
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Distinct lines by rising hash [R]: times, documents, length, first place."""
-
-    hashes: Hashes
-    counts: NDArray[np.uint32]
-    documents: NDArray[np.uint32]
-    lengths: NDArray[np.uint32]
-    places: Hashes
-
-    @classmethod
-    def empty(cls) -> _Run:
-        some, few = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32)
-        return cls(some, few, few, few, some)
-
-    def counts_of(self, hashes: Hashes) -> Ints:
-        if not len(self.hashes):
-            return np.zeros(len(hashes), dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        return np.where(self.hashes[at] == hashes, self.counts[at], 0).astype(np.int64)
-
-    def below(self, limit: np.uint64) -> _Run:
-        n = int(np.searchsorted(self.hashes, limit))
-        return _Run(
-            self.hashes[:n].copy(),
-            self.counts[:n].copy(),
-            self.documents[:n].copy(),
-            self.lengths[:n].copy(),
-            self.places[:n].copy(),
-        )
-
-
-def _merged(earlier: _Run, later: _Run) -> _Run:
-    hashes = np.concatenate([earlier.hashes, later.hashes])
-    if not len(hashes):
-        return earlier
-    order = np.argsort(hashes, kind="stable")  # of equal hashes the earlier stands first
-    hashes = hashes[order]
-    begins = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
-
-    def summed(a: NDArray[np.uint32], b: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        return np.add.reduceat(np.concatenate([a, b])[order], begins).astype(np.uint32)
-
-    def firsts(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = np.concatenate([a, b])[order[begins]]
-        return found
-
-    return _Run(
-        hashes[begins],
-        summed(earlier.counts, later.counts),
-        summed(earlier.documents, later.documents),
-        firsts(earlier.lengths, later.lengths),
-        firsts(earlier.places, later.places),
-    )
 
 
 def line_hashes(codes: NDArray[np.uint32], lines: WindowLines) -> Hashes:
@@ -353,14 +290,8 @@ def _marks() -> NDArray[np.uint8]:
     """By character: bits of what it is at the ends of lines."""
     table = np.zeros(0x110000, dtype=np.uint8)
     unspaced = np.zeros(0x110000, dtype=bool)
-    for begin, end in (
-        (0x0E01, 0x0F00),
-        (0x1000, 0x10A0),
-        (0x3041, 0x3100),
-        (0x3400, 0x4DC0),
-        (0x4E00, 0xA000),
-    ):
-        unspaced[begin:end] = True
+    for part in UNSPACED:
+        unspaced[part.start : part.stop] = True
     for code in range(0x323B0):
         character = chr(code)
         if character.isalpha() or unicodedata.category(character)[0] == "M":

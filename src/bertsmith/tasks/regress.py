@@ -14,6 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import ProblemType
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, told_of_cuts
 from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
@@ -52,7 +53,7 @@ class Regress(TextTask):
         return found if one and folder.problem_type in (None, "regression") else None
 
     @property
-    def problem_type(self) -> str:
+    def problem_type(self) -> ProblemType:
         """Regression."""
         return "regression"
 

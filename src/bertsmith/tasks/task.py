@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
@@ -186,7 +187,7 @@ class Task(Objective):
         return self.facts.get("labels")
 
     @property
-    def problem_type(self) -> str | None:
+    def problem_type(self) -> ProblemType | None:
         """What the field's config.json calls this problem."""
         return None
 

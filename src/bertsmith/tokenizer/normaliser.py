@@ -26,11 +26,12 @@ from typing import Literal
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from bertsmith.files.scripts import IDEOGRAPHS
 from bertsmith.tokenizer import unicode_classes as classes
 
 Normalizer = Literal["hf", "google"]
 
-IDEOGRAPHS = "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf 2f800-2fa1f"
+_IDEOGRAPHS = " ".join(f"{part.start:x}-{part.stop - 1:x}" for part in IDEOGRAPHS)
 _ASCII_PUNCTUATION = "21-2f 3a-40 5b-60 7b-7e"
 # Capitals that Unicode 15 to 17 added: the library lower-cases them, version 14 does not know them.
 _LATER_CAPITALS = "1c89 a7cb-a7cc a7ce a7d2 a7d4 a7da a7dc 10d50-10d65 16ea0-16eb8"
@@ -64,7 +65,7 @@ def bert_borders(chinese: bool = True, reading: Normalizer = "hf") -> pre_tokeni
     reading this is also where `chinese` sets ideographs apart: the library's `Replace` cannot insert blanks."""
     if reading == "hf":
         return pre_tokenizers.BertPreTokenizer()
-    alone = [_ASCII_PUNCTUATION, classes.PUNCTUATION, *([IDEOGRAPHS] if chinese else [])]
+    alone = [_ASCII_PUNCTUATION, classes.PUNCTUATION, *([_IDEOGRAPHS] if chinese else [])]
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(" +"), behavior="removed"),

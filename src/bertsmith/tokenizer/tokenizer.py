@@ -1,8 +1,8 @@
 """Text becomes ids, segments and offsets; tokenizers are read from and written to the field's files.
 
-The library encodes, this file lays out `[CLS] A [SEP] B [SEP]` (RoBERTa: `<s> A </s></s> B </s>`; GPT-2: the
-texts alone) and counts what it cuts. A special string inside a user's text (`[MASK]`, `</s>`) stays text unless
-the caller asks to parse it: a review that mentions `[SEP]` must not fold the input.
+The library encodes, `layout.py` puts the special tokens around it and counts what it cuts. A special string in a
+user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must
+not fold the input.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,39 +20,14 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import (
-    SPECIALS,
-    Kind,
-    Source,
-    kind_of,
-    lowercases,
-    read_folder,
-    separators_of,
-    uses_segments,
-    wordpiece,
-    write_folder,
-)
+from bertsmith.tokenizer.folder import Kind, Source, kind_of, lowercases, read_folder, write_folder
+from bertsmith.tokenizer.layout import Encoding as Encoding
+from bertsmith.tokenizer.layout import Layout
+from bertsmith.tokenizer.layout import Truncation as Truncation
 from bertsmith.tokenizer.normaliser import Normalizer
+from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
 
-Truncation = Literal["longest_first", "only_first", "only_second", "none"]
-Specials = Literal["text", "parse"]
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """One sequence of n tokens as a model takes it; every list has n entries.
-
-    `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
-    text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
-    `cut` counts the tokens that truncation removed from the ends of the texts.
-    """
-
-    ids: list[int]
-    segments: list[int]
-    offsets: list[tuple[int, int]]
-    sources: list[int | None]
-    words: list[int | None]
-    cut: int
+Specials = Literal["text", "mask", "parse"]
 
 
 class Tokenizer:
@@ -66,7 +40,8 @@ class Tokenizer:
     kind: Kind
     """The algorithm that cuts words into pieces."""
     separators: int
-    """How many special tokens stand between two texts: 1, RoBERTa 2; GPT-2, which has no frame, 0."""
+    """How many special tokens stand between two texts: BERT 1, RoBERTa 2; 0 where a text has not the frame that
+    models are pre-trained with (`[CLS]` before the first, `[SEP]` after each): GPT-2's has none."""
     uses_segments: bool
     """Whether a second text has segment 1; RoBERTa's has 0."""
 
@@ -81,16 +56,13 @@ class Tokenizer:
         self._piece_model = piece_model
         whole = json.loads(definition)
         self.kind = kind_of(whole)
-        self.separators = separators_of(whole)
-        self.uses_segments = uses_segments(whole)
-        # The library reads special strings, or not, by a switch on the object. Two objects and no flipping,
-        # so that calls from several threads cannot meet in the middle.
-        plain = definition
-        if self.kind == "unigram":
-            plain = json.dumps(unigram.without_specials(whole, specials))
-        self._plain = _library(plain, as_text=True)
+        # The library reads special strings, or not, by a switch on the object. An object for each way and no
+        # flipping, so that calls from several threads cannot meet in the middle.
+        self._plain = self._reading_specials(())
         self._ids: dict[str, int] = {r: self._whole.token_to_id(t) for r, t in specials.items()}  # type: ignore[misc]
-        self._framed = self.separators > 0 and {"cls", "sep"} <= specials.keys()
+        self._layout = Layout.of(whole, self._whole.get_vocab_size(), "tokenizer.json")
+        self.separators = self._layout.separators(self._ids.get("cls", -1), self._ids.get("sep", -1))
+        self.uses_segments = self._layout.uses_segments
 
     @classmethod
     def load(
@@ -133,9 +105,10 @@ class Tokenizer:
         truncation: Truncation = "longest_first",
         specials: Specials = "text",
     ) -> Encoding:
-        """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on (RoBERTa and
-        GPT-2 as at the head of this file, in segment 0).
+        """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on; other kinds as
+        `layout.py` has it.
 
+        specials: whether special strings in the texts stay "text", all but the "mask" do, or none ("parse").
         At most `max_length` tokens with the specials (None: the tokenizer's own `max_length`). What is too
         long is cut at the end: of the longer text ("longest_first", the reference's shares), of one text,
         or of none, which raises `InputError` and tells both lengths.
@@ -155,14 +128,16 @@ class Tokenizer:
         specials: Specials = "text",
     ) -> list[Encoding]:
         """`encode` for each text (with the second of the same place), on all cores."""
-        library = self._plain if specials == "text" else self._parsing
+        library = (
+            self._plain if specials == "text" else self._masking if specials == "mask" else self._parsing
+        )
         limit = self.max_length if max_length is None else max_length
         firsts = _encoded(library, texts)
         if seconds is None:
-            return [self._laid_out([first], limit, truncation) for first in firsts]
+            return [self._layout.laid_out([first], limit, truncation) for first in firsts]
         others = _encoded(library, seconds)
         return [
-            self._laid_out([first, other], limit, truncation)
+            self._layout.laid_out([first, other], limit, truncation)
             for first, other in zip(firsts, others, strict=True)
         ]
 
@@ -171,8 +146,10 @@ class Tokenizer:
         return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
-        """The text of some ids: pieces joined, blanks before punctuation gone; specials kept on request."""
-        return str(self._whole.decode([int(i) for i in ids], skip_special_tokens=not specials))
+        """The text of some ids: pieces joined, blanks before punctuation and in contractions gone; specials kept
+        on request."""
+        text = str(self._whole.decode([int(i) for i in ids], skip_special_tokens=not specials))
+        return contracted(text) if self.kind == "wordpiece" else text
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -228,14 +205,24 @@ class Tokenizer:
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
         """bool [V]: the pieces that go on a word (`##ing`); of WordPiece alone, others have `word_starts`."""
-        special = self.special_ids
-        marks = [token.startswith("##") and i not in special for i, token in enumerate(self.tokens)]
+        special, prefix = self.special_ids, self.prefix
+        if not prefix:
+            raise InputError(
+                "this WordPiece vocabulary does not mark the pieces that go on a word, so words cannot be told",
+                "mask tokens: data.masking=token",
+            )
+        marks = [token.startswith(prefix) and i not in special for i, token in enumerate(self.tokens)]
         return np.array(marks, dtype=np.bool_)
+
+    @cached_property
+    def prefix(self) -> str:
+        """What marks a WordPiece that goes on a word, `##` but for odd vocabularies; of other kinds empty."""
+        return str(json.loads(self._definition)["model"].get("continuing_subword_prefix") or "")
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """The ids of the special tokens by role, and of any other that the files call special."""
-        added = json.loads(self._definition).get("added_tokens", [])
+        added = json.loads(self._definition)["added_tokens"]
         return frozenset({*self._ids.values()} | {int(token["id"]) for token in added if token["special"]})
 
     @cached_property
@@ -269,13 +256,29 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
-        """What stands for a gap in a text that is encoded with specials="parse"; BERT: `[MASK]`."""
+        """What stands for a gap in a text that is encoded with specials="mask"; BERT: `[MASK]`."""
         self._id("mask")
         return self._names["mask"]
 
     @cached_property
     def _parsing(self) -> tokenizers.Tokenizer:
-        return _library(self._definition, as_text=False)
+        return tokenizers.Tokenizer.from_str(self._definition)
+
+    @cached_property
+    def _masking(self) -> tokenizers.Tokenizer:
+        return self._reading_specials((self.mask_token,))
+
+    def _reading_specials(self, read: Sequence[str]) -> tokenizers.Tokenizer:
+        """A library that finds the special tokens to `read` in texts, and takes all others for text."""
+        whole = json.loads(self._definition)
+        for token in whole["added_tokens"]:
+            token["special"] = token["special"] and token["content"] not in read  # others are always found
+        if self.kind == "unigram":
+            hidden = {token["content"] for token in whole["added_tokens"] if token["special"]}
+            whole = unigram.without_specials(whole, (hidden | {*self._names.values()}) - {*read})
+        library = tokenizers.Tokenizer.from_str(json.dumps(whole))
+        library.encode_special_tokens = True
+        return library
 
     @property
     def _whole(self) -> tokenizers.Tokenizer:
@@ -310,31 +313,6 @@ class Tokenizer:
     def __setstate__(self, state: tuple[str, int, dict[str, str], bytes | None]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    def _laid_out(self, parts: list[Any], limit: int, truncation: Truncation) -> Encoding:
-        lengths = [len(part) for part in parts]
-        between = self.separators if self._framed else 0
-        frame = 2 * self._framed + between * (len(parts) - 1)
-        kept = _kept(lengths, limit - frame, limit, truncation)
-        ids: list[int] = [self.cls_id] if self._framed else []
-        segments = [0] * len(ids)
-        offsets: list[tuple[int, int]] = [(0, 0)] * len(ids)
-        sources: list[int | None] = [None] * len(ids)
-        words: list[int | None] = [None] * len(ids)
-        for source, (part, n) in enumerate(zip(parts, kept, strict=True)):
-            after = (between if source + 1 < len(parts) else 1) if self._framed else 0
-            ids += [*part.ids[:n], *[self.sep_id] * after] if after else part.ids[:n]
-            segments += [source if self.uses_segments else 0] * (n + after)
-            offsets += [*part.offsets[:n], *[(0, 0)] * after]
-            sources += [*[source] * n, *[None] * after]
-            words += [*part.word_ids[:n], *[None] * after]
-        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(kept))
-
-
-def _library(definition: str, *, as_text: bool) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer.from_str(definition)
-    library.encode_special_tokens = as_text
-    return library
-
 
 def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Any]:
     try:
@@ -346,39 +324,3 @@ def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Any]:
                     f"text {number} holds half a character (a lone surrogate)", "mend it"
                 ) from None
         raise
-
-
-def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
-    """How many tokens of each text stay. "longest_first" leaves the shares that the reference leaves: the
-    longer text gives until both are even; what both exceed is halved, the odd token going to the longer."""
-    total = sum(lengths)
-    if total <= room:
-        return lengths
-    if truncation == "none":
-        needed = total + limit - room
-        raise InputError(
-            f"this text has {needed} tokens with the special ones, the limit is {limit}",
-            "cut it, or let it be truncated",
-        )
-    if room < 0:
-        raise InputError(f"a limit of {limit} tokens leaves no room for the special ones", "raise the limit")
-    if len(lengths) == 1:
-        if truncation == "only_second":
-            raise InputError(f"there is no second text to cut down to {limit} tokens", "cut the first")
-        return [room]
-    if truncation != "longest_first":
-        cut = 0 if truncation == "only_first" else 1
-        left = room - lengths[1 - cut]
-        if left < 0:
-            which, long = ("second", "first")[cut], lengths[1 - cut]
-            raise InputError(
-                f"the {which} text alone has {long} tokens, with the specials more than the limit of {limit}",
-                f"cut the {which} text too (longest_first), or raise the limit",
-            )
-        return [left, lengths[1]] if cut == 0 else [lengths[0], left]
-    shorter, longer = sorted(lengths)
-    if 2 * shorter <= room:
-        longer = room - shorter
-    else:
-        shorter, longer = room // 2, room - room // 2
-    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

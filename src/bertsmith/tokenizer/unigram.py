@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def unigram(
     numbers = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(numbers) < len(pieces):
         twice = next(piece for i, (piece, _) in enumerate(pieces) if numbers[piece] != i)
-        raise InputError(f"{place}: the piece {twice!r} stands twice", _AGAIN)
+        raise InputError(f"{place}: the piece {twice!r} occurs twice", _AGAIN)
     for token in specials.values():
         if token not in numbers:
             raise InputError(
@@ -162,15 +162,12 @@ def unigram(
     return library
 
 
-def without_specials(definition: dict[str, Any], specials: Mapping[str, str]) -> dict[str, Any]:
+def without_specials(definition: dict[str, Any], special: Collection[str]) -> dict[str, Any]:
     """A tokenizer.json in which no text reaches a special piece: SentencePiece never matches one in text, the
     library would (`<pad>` is a piece with the best score of all). A blank makes it unreachable."""
-    special = {t["content"] for t in definition.get("added_tokens", []) if t["special"]} | {
-        *specials.values()
-    }
     model = definition["model"]
     vocab = [[f" {piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
-    kept = [token for token in definition.get("added_tokens", []) if not token["special"]]
+    kept = [token for token in definition["added_tokens"] if not token["special"]]
     return {**definition, "model": {**model, "vocab": vocab}, "added_tokens": kept}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertsmith.files.scripts import IDEOGRAPHS
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -26,7 +27,6 @@ _KEPT = 1 << 17  # distinct runs that are remembered, some 20 MB
 _TOGETHER = 1000  # runs in one text for the library
 _ALWAYS = 1 << 60
 _ASCII_ALONE = [*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127)]
-_IDEOGRAPHS = [(0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00)]
 # Signs that stand among ideographs and in typeset text, all of Unicode's P classes and none decomposed.
 _SIGNS = [
     *range(0x2010, 0x2028),
@@ -247,6 +247,6 @@ def _wide_marks(ideographs: bool) -> NDArray[np.bool_]:
     """bool [65536]: the characters of three bytes that are a word of their own."""
     marks = np.zeros(1 << 16, dtype=np.bool_)
     marks[_SIGNS] = True
-    for begin, end in _IDEOGRAPHS if ideographs else []:
-        marks[begin:end] = True
+    for part in IDEOGRAPHS if ideographs else ():
+        marks[part.start : part.stop] = True  # beyond three bytes there is nothing to mark
     return marks

@@ -158,6 +158,7 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Ada
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
     )
 
 

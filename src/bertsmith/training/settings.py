@@ -27,14 +27,26 @@ class TrainSettings(Settings):
         1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
     )
     warmup: float = Field(
-        0.1, ge=0, description="updates of warm-up: a share of all below 1, a number from 1 on"
+        0.1,
+        ge=0,
+        description="updates of warm-up: a share of all below 1, a number from 1 on; a tenth, not the paper's 1 % "
+        "(10,000 of a million), which in a short run would be a few dozen",
     )
-    schedule: Shape = Field("linear", description="after warm-up: linear, cosine or constant")
+    schedule: Shape = Field(
+        "linear",
+        description="after warm-up: linear (to 0 at the last update), linear_release (as BERT's release: on the "
+        "line that falls from the first update on), cosine or constant",
+    )
     weight_decay: float = Field(
         0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
     )
     betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
     epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
+    bias_correction: bool = Field(
+        True,
+        description="whether AdamW corrects its first updates; BERT's release does not (false): its first step "
+        "is 3.16 times the rate",
+    )
     clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
     log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
     evaluate_every: int | None = Field(

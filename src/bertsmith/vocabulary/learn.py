@@ -24,9 +24,10 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import SPECIALS, Kind
+from bertsmith.tokenizer.folder import Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.wordpiece import SPECIALS
 from bertsmith.vocabulary import unigram_training
 from bertsmith.vocabulary.training_text import (
     AS_TEXT,

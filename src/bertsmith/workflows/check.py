@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
-from bertsmith.models.config import ModelConfig, count_parameters, preset
+from bertsmith.files.compressed import check_name
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import preset
+from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
@@ -30,6 +33,7 @@ _BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
     4,
     60,
 )  # of a shard: a sentence's end; a document's place, hash and offsets
+_MOST_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
 _LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
 _OF_PEAK = 0.45  # what an update reaches of a large product's rate
@@ -53,8 +57,13 @@ def check_corpus(
     tokens, disk, updates and time.
 
     probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
-    Raises `InputError` for missing files, an unknown preset, an html file whose folder is missing.
+    Raises `InputError` for missing files, an unknown preset, epochs that are no number above 0 and up to a
+    million, an html file whose folder is missing.
     """
+    if not 0 < epochs <= _MOST_EPOCHS:  # nor NaN
+        raise InputError(
+            f"--epochs {epochs}: this is not above 0 and up to {_MOST_EPOCHS:,}", "give 1, or 40"
+        )
     config = preset(preset_name)
     if html is not None:
         _check_page(Path(html))
@@ -221,6 +230,7 @@ def _probe(config: ModelConfig, settings: TrainSettings, place: Place) -> float:
 
 def _check_page(page: Path) -> None:
     """Refuse a page that cannot be written before hours are spent on what it would show."""
+    check_name(page)
     if page.is_dir():
         raise InputError(f"{page}: this is a folder", "name a file: --html report.html")
     if not page.parent.is_dir():

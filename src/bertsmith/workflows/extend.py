@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import disk
-from bertsmith.artifacts.folder import ModelFolder, locate, read_folder, write_folder
+from bertsmith.artifacts.folder import ModelFolder, read_folder, write_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.models.config import ModelConfig
@@ -231,6 +232,7 @@ def _write_model(
         architecture=folder.architecture,
         tokenizer=tokenizer,
         labels=folder.labels,
+        problem_type=folder.problem_type,
         record={**kept, "extended": [*kept.get("extended", []), added]},
     )
 

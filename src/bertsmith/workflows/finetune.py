@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from bertsmith import disk, machine
-from bertsmith.artifacts.folder import ModelFolder, refuse_foreign, write_folder
+from bertsmith import machine
+from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
-from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
@@ -25,9 +25,9 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
-    MODEL,
     SETTINGS,
     as_assignments,
+    check_folders,
     goes_on,
     numbers,
     place_of,
@@ -101,11 +101,11 @@ def finetune(
         "label_names": None if label_names is None else list(label_names),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
-    refuse_foreign(out / MODEL)
     place, threads = place_of(chosen.train, tell)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = _Work.of(kind, base, chosen, place, tell)
+    check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
@@ -195,7 +195,7 @@ class _Work:
         """All epochs as one phase."""
         train = chosen.train
         stream = ItemStream(self.head, self.items, train.seed)
-        weights = disk.digest(self.base.model_folder / "model.safetensors")
+        weights = self.base.folder.weights_digest()
         return Course(
             [Phase(stream, train.max_steps or 1, train.batch_size)],
             train,

@@ -65,7 +65,7 @@ def tokenizer_place(name: str) -> Path:
         return path / "model"
     if path.exists():
         return path
-    from bertsmith.artifacts.folder import locate
+    from bertsmith.artifacts.locate import locate
 
     return locate(name)
 

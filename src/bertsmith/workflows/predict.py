@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from bertsmith.artifacts.folder import ModelFolder, locate, read_folder
+from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
-from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import PARTS, MaskedHead
+from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
@@ -132,7 +133,7 @@ class Model:
             )
         head = self._masked
         encoding = self.tokenizer.encode(
-            text, max_length=self.folder.config.longest, truncation="none", specials="parse"
+            text, max_length=self.folder.config.longest, truncation="none", specials="mask"
         )
         packed = self.place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
         rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
@@ -242,7 +243,7 @@ class Model:
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
         config = self.folder.config
-        heads = [name for name in ("pooler", "masked", "pair", "classifier") if self.folder.has(name)]
+        heads = [name for name in PARTS if self.folder.has(name)]
         terms = count_parameters(config, heads, labels=len(self.folder.labels or []))
         return {
             "path": str(self.folder.path),

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertsmith import disk, machine
-from bertsmith.artifacts.folder import refuse_foreign, write_folder
+from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of, split_documents, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
-from bertsmith.instances.word_borders import word_borders
-from bertsmith.models.config import count_parameters
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder
+from bertsmith.models.start import start_from_sinusoids
 from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
 from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
@@ -27,7 +24,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import (
     Course,
     Evaluation,
-    Phase,
     Progress,
     fingerprint,
     seconds_per_update,
@@ -35,9 +31,11 @@ from bertsmith.training.loop import (
 )
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
+from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    check_folders,
     goes_on,
     numbers,
     place_of,
@@ -47,8 +45,6 @@ from bertsmith.workflows.run import (
     write_whole,
 )
 
-_EVALUATION_BATCH = 64
-_UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
@@ -88,17 +84,15 @@ def pretrain(
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
     place, threads = place_of(chosen.train, tell)
-    parameters = sum(term.size for term in count_parameters(chosen.model, ("pooler", "masked", "pair")))
-    machine.check_memory(parameters, machine.memory_bytes(place.device))
-    source = _Source.of(shards, chosen, tell)
+    _check_memory(chosen, place)
+    source = Source.of(shards, chosen, tell)
     if not resuming:
         chosen = _budgeted(chosen, source, place, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts)
-    for name in objective.folders(encoder):
-        refuse_foreign(out / name)
+    check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
-    batches = _tell_of_instances(source, tell)
+    batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
     course = Course(
         source.phases(chosen.train.max_steps or 1),
@@ -143,83 +137,22 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
         )
 
 
+def _check_memory(chosen: PretrainSettings, place: Place) -> None:
+    """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
+    with torch.device("meta"):
+        modules = first_weights(chosen, torch.Generator("cpu"))
+    parameters = sum(p.numel() for module in modules for p in module.parameters())
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
+
+
 def _check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
-    if longest > chosen.model.max_position_embeddings:
+    if longest > chosen.model.longest:
         raise InputError(
-            f"sequences of {longest} tokens do not fit {chosen.model.max_position_embeddings} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
     check_budget(chosen.train.batch_tokens, longest)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
-
-    shards: Shards
-    training: Ints
-    held_out: Ints
-    chosen: PretrainSettings
-
-    @classmethod
-    def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> _Source:
-        """Split the documents, and say so."""
-        least = chosen.data.least_documents
-        training, held_out = split_documents(shards.hashes, chosen.data.held_out, least)
-        tell(
-            f"{shards.documents:,} documents, {shards.tokens:,} tokens; {len(held_out):,} documents held out"
-        )
-        return cls(shards, training, held_out, chosen)
-
-    @property
-    def lengths(self) -> list[tuple[int, float]]:
-        """Tokens of a sequence in each phase, and the phase's share of the updates: one phase of short sequences,
-        and a second of long ones where asked (Devlin et al. 2019, A.2)."""
-        data = self.chosen.data
-        if data.long_sequence_length is None:
-            return [(data.sequence_length, 1.0)]
-        return [
-            (data.sequence_length, 1 - data.long_share),
-            (data.long_sequence_length, data.long_share),
-        ]
-
-    @cached_property
-    def counts(self) -> Ints:
-        """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.training, self.shards.tokenizer.vocab_size)
-
-    @cached_property
-    def streams(self) -> list[PairStream]:
-        """The training instances of each phase."""
-        budget = self.chosen.train.batch_tokens
-        return [
-            instances_of(self.shards, self.training, self.chosen, length, budget)
-            for length, _ in self.lengths
-        ]
-
-    def phases(self, updates: int) -> list[Phase]:
-        """So many updates, shared out over the phases."""
-        size = self.chosen.train.batch_size
-        last = max(1, round(updates * self.lengths[-1][1])) if len(self.lengths) > 1 else updates
-        shared = [updates - last, last][-len(self.streams) :]
-        return [
-            Phase(stream, max(0, number), size) for stream, number in zip(self.streams, shared, strict=True)
-        ]
-
-    def held_out_batches(self) -> dict[str, list[Any]]:
-        """The batches that a run is judged on, by what their figures' names begin with: "" for those of the
-        first phase's length, "long_" for the second's. Empty without held-out documents."""
-        found = {}
-        for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.held_out):
-                continue
-            stream = instances_of(self.shards, self.held_out, self.chosen, length)
-            last = min(stream.size(0), self.chosen.data.held_out_instances)
-            if last:
-                starts = range(0, last, _EVALUATION_BATCH)
-                found[prefix] = [stream.batch(0, i, min(i + _EVALUATION_BATCH, last)) for i in starts]
-        return found
 
 
 def first_weights(
@@ -227,49 +160,21 @@ def first_weights(
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
     corpus's token counts [V], where the output bias starts from them."""
-    encoder = Encoder(chosen.model, generator)
+    encoder = build_encoder(chosen.model, generator)
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    with torch.no_grad():
-        if chosen.start.positions == "sinusoidal":
-            table = encoder.embeddings.position.weight
-            table.copy_(_sinusoids(*table.shape) * (chosen.model.initializer_range * 2**0.5))
+    if chosen.start.positions == "sinusoidal":
+        start_from_sinusoids(
+            encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
+        )
     if chosen.start.output_bias == "unigram" and counts is not None:
         objective.begin(counts)
     return encoder, objective
 
 
-def _sinusoids(positions: int, size: int) -> torch.Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
-    column = torch.arange(size)
-    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
-
-
-def instances_of(
-    shards: Shards,
-    documents: Ints,
-    chosen: PretrainSettings,
-    length: int,
-    batch_tokens: int | None = None,
-) -> PairStream:
-    """The instances of some documents as a run with these settings sees them."""
-    tokenizer = shards.tokenizer
-    return PairStream(
-        shards,
-        documents,
-        ids_of(tokenizer),
-        chosen.data,
-        length=length,
-        seed=chosen.train.seed,
-        word_starts=word_borders(tokenizer, chosen.data),
-        batch_tokens=batch_tokens,
-    )
-
-
 def _budgeted(
     chosen: PretrainSettings,
-    source: _Source,
+    source: Source,
     place: Place,
     threads: int,
     tell: Callable[[str], None],
@@ -299,14 +204,14 @@ def _budgeted(
     return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
 
 
-def _updates_per_epoch(source: _Source) -> float:
+def _updates_per_epoch(source: Source) -> float:
     train, stream = source.chosen.train, source.streams[0]
     if train.batch_tokens is None:
         return stream.size(0) / (train.batch_size * train.accumulate)
     return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
 
 
-def _tokens_per_update(source: _Source) -> float:
+def _tokens_per_update(source: Source) -> float:
     train = source.chosen.train
     return train.accumulate * sum(
         share * float(stream.filling(0, train.batch_size).tokens.mean())
@@ -314,7 +219,7 @@ def _tokens_per_update(source: _Source) -> float:
     )
 
 
-def _seconds_per_update(source: _Source, place: Place) -> float:
+def _seconds_per_update(source: Source, place: Place) -> float:
     """Measured with weights and a generator that are thrown away."""
     train = source.chosen.train
     budget = (train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
@@ -346,52 +251,9 @@ def _evaluation(
     return Evaluation(measure)
 
 
-def _tell_of_instances(source: _Source, tell: Callable[[str], None]) -> dict[str, float | int]:
-    """Say how the text became instances and batches, in the first epoch; the figures of the batches."""
-    chosen, stream = source.chosen, source.streams[0]
-    if not stream.size(0):
-        raise InputError(
-            f"{source.shards.folder}: no instance can be made of these documents",
-            "give longer documents, or other data.instances",
-        )
-    counts = stream.plan(0).counts
-    _tell_of_labels(counts, tell)
-    if counts["tokens_left_out"]:
-        tell(f"{counts['tokens_left_out']:,} tokens stand in no instance")
-    found = stream.filling(0, chosen.train.batch_size).report
-    limit = (
-        f"{chosen.train.batch_tokens:,} tokens"
-        if chosen.train.batch_tokens
-        else "the longest instances' tokens"
-    )
-    tell(
-        f"{counts['instances']:,} instances an epoch in {found['number']:,} batches, filled to "
-        f"{found['fill_mean']:.1%} of {limit} (the least full to {found['fill_min']:.1%}); no padding "
-        f"(padded, {found['padding_if_padded']:.1%} of them would be)"
-    )
-    return found
-
-
-def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice."""
-    if "is_next" not in counts:
-        return
-    if counts["added_for_balance"]:
-        tell(
-            f"one document holds most of the text: {counts['added_for_balance']:,} of {counts['instances']:,} "
-            "pairs use a segment a second time, so that half are NotNext"
-        )
-    share = counts["is_next"] / max(1, counts["instances"])
-    if abs(share - 0.5) > _UNEVEN:
-        tell(
-            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counts['documents']:,} documents have one sentence, which has no next one"
-        )
-
-
 def _report(
     chosen: PretrainSettings,
-    source: _Source,
+    source: Source,
     progress: Progress,
     held_out: dict[str, float],
     batches: dict[str, float | int],

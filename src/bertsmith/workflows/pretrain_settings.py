@@ -9,8 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 
 from bertsmith.errors import InputError
+from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import ModelConfig, preset
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -88,7 +90,8 @@ def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> st
 
 
 def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
+    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings, those that the
+    preset's family is pre-trained with below them."""
     values = read_yaml(recipe) if recipe is not None else {}
     named = values.pop("preset", None)
     if named is not None and not isinstance(named, str):
@@ -97,6 +100,9 @@ def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, An
         raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
     asked = name or named
     sizes = preset(asked).model_dump() if asked else {}
+    if sizes and (usual := family(sizes["model_type"]).pretraining):
+        given = values.get("data", {})
+        values["data"] = {**usual, **given} if isinstance(given, dict) else given
     for name_of_data in ("vocab_size", "pad_token_id"):
         sizes.pop(name_of_data, None)
     return sizes, values
@@ -125,4 +131,5 @@ def resolved(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
+    check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import disk, machine
+from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.errors import InputError, MachineError
+from bertsmith.models.family import family
+from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
@@ -110,6 +113,14 @@ def numbers(settings: Settings) -> str:
     """The settings that a run's numbers depend on, as text to take a fingerprint of."""
     values, free = flat(settings.model_dump(mode="json")), type(settings).may_change()
     return json.dumps({k: v for k, v in values.items() if k not in free}, sort_keys=True)
+
+
+def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:
+    """Before the work: InputError where a model could not be written, since a folder of others is in its place or
+    the family has no class with these heads."""
+    for name, parts in folders.items():
+        refuse_foreign(out / name)
+        family(parts.config.model_type).architecture(parts.modules)
 
 
 def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:

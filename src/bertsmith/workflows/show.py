@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch, PairStream, split_documents
+from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.plan import Plan
+from bertsmith.instances.split import Split
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
 
 _LABELS = {
     "nsp": (
@@ -55,12 +56,10 @@ def show_instance(
             raise InputError("these settings have one phase only", "set data.long_sequence_length")
         length = chosen.data.long_sequence_length
     named = settings_file is not None or any(a.strip().startswith("data.held_out=") for a in settings)
-    held_out = chosen.data.held_out
-    if not named and len(np.unique(shards.hashes)) < 2 * chosen.data.least_documents:
-        held_out = 0.0
+    split = Split.of(shards, chosen.data, lenient=not named)
+    if chosen.data.held_out and not len(split.held_out):
         tell(f"{shards.documents} documents are too few to hold some out: all are used")
-    training, _ = split_documents(shards.hashes, held_out, chosen.data.least_documents)
-    stream = instances_of(shards, training, chosen, length, chosen.train.batch_tokens)
+    stream = instances_of(shards, split.training, chosen, length, chosen.train.batch_tokens, split.kin)
     number = stream.size(epoch)
     if not 0 <= index < number:
         there = f"has instances 0 to {number - 1}" if number else "has no instances"

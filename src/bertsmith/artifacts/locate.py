@@ -1,0 +1,51 @@
+"""The model folder behind a name: a run, a model folder, or a published name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bertsmith.artifacts.mistyped import refuse_mistyped
+from bertsmith.errors import InputError
+
+CONFIG = "config.json"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_WANTED = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
+
+
+def locate(name: str | Path) -> Path:
+    """The model folder behind a name: a run folder (its model/), a model folder, or a published name.
+
+    A published name ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra
+    `hub`) and fetched from there unless HF_HUB_OFFLINE is set. What cannot be found is an `InputError`.
+    """
+    path = Path(name)
+    for candidate in (path / "model", path):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if path.exists():
+        raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
+    refuse_mistyped(str(name))
+    return _from_hub(str(name))
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise InputError(
+            f"{name}: there is no such folder", "if it is a published name: pip install 'bertsmith[hub]'"
+        ) from None
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    reason = ""
+    for cached_only in (True,) if offline else (True, False):
+        try:
+            found = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=cached_only))
+        except Exception as error:  # the hub's errors are many and its network's more: each means "not found"
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            continue
+        if (found / CONFIG).is_file() and any((found / weights).is_file() for weights in _WEIGHTS):
+            return found
+        reason = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}"
+    where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the hub: {reason}"
+    raise InputError(f"{name}: is no folder here, and was not found {where}", "check the name")

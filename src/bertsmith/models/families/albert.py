@@ -1,0 +1,98 @@
+"""ALBERT (Lan et al. 2020): narrow embedding tables with a projection, and one block that serves all layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import Family, HeadShape
+from bertsmith.models.names import TASKS, NameTable, name_table
+
+_PROJECTION = {"encoder.embeddings.projection": ("{base}.encoder.embedding_hidden_mapping_in",)}
+_LAYER = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "attention.output": ("attention.dense",),
+    "attention_norm": ("attention.LayerNorm",),
+    "feed_forward.inner": ("ffn",),
+    "feed_forward.output": ("ffn_output",),
+    "output_norm": ("full_layer_layer_norm",),
+}
+_HEADS = {
+    "pooler.linear": ("{base}.pooler",),
+    "masked.transform": ("predictions.dense",),
+    "masked.norm": ("predictions.LayerNorm",),
+    "masked": ("predictions",),
+    "pair.linear": ("sop_classifier.classifier",),
+    **TASKS,
+}
+
+
+def _names(config: ModelConfig) -> NameTable:
+    return name_table(
+        config,
+        "albert",
+        heads=_HEADS,
+        decoder="predictions.decoder",
+        extra=_PROJECTION,
+        layer=_LAYER,
+        layer_name="encoder.albert_layer_groups.{layer}.albert_layers.0",
+    )
+
+
+def _groups(config: ModelConfig) -> int:
+    """The field shares a whole block or nothing; where we share a part of it, each layer is written out."""
+    return 1 if config.share == "all" else config.num_hidden_layers
+
+
+def _sizes(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+    }
+
+
+_SHAPES = {
+    "base": _sizes(12, 768, 12),
+    "large": _sizes(24, 1024, 16),
+    "xlarge": _sizes(24, 2048, 16),
+    "xxlarge": _sizes(12, 4096, 64),
+}
+_DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+
+ALBERT = Family(
+    model_type="albert",
+    names=_names,
+    architectures={
+        frozenset({"encoder"}): "AlbertModel",
+        frozenset({"encoder", "pooler"}): "AlbertModel",
+        frozenset({"encoder", "masked"}): "AlbertForMaskedLM",
+        frozenset({"encoder", "pooler", "masked", "pair"}): "AlbertForPreTraining",
+        frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
+        frozenset({"encoder", "tagger"}): "AlbertForTokenClassification",
+        frozenset({"encoder", "span"}): "AlbertForQuestionAnswering",
+    },
+    tokenizer="unigram",
+    # the second version: tanh GELU and, like the first one's largest, no dropout in the encoder
+    presets={
+        f"albert-{size}-v1": {**shape, "hidden_act": "gelu", **({} if size == "xxlarge" else _DROPPED)}
+        for size, shape in _SHAPES.items()
+    }
+    | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()},
+    structure={"first_position": "zero"},
+    needs=("embedding_size",),
+    defaults={
+        "vocab_size": 30_000,
+        "embedding_size": 128,
+        "share": "all",
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout": 0.1,
+    },
+    keys={"classifier_dropout": "classifier_dropout_prob"},
+    fixed={"num_hidden_groups": _groups, "inner_group_num": 1},
+    heads=HeadShape(pair_dropout=True),
+    pretraining={"sentence_task": "sop", "masking": "span", "span_lengths": "harmonic", "span_max": 3},
+)

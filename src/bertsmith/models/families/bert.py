@@ -1,0 +1,68 @@
+"""BERT (Devlin et al. 2019): what every other family is told apart from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import Family
+from bertsmith.models.names import TASKS, NameTable, name_table
+
+_HEADS = {
+    "pooler.linear": ("{base}.pooler.dense",),
+    "masked.transform": ("cls.predictions.transform.dense",),
+    "masked.norm": ("cls.predictions.transform.LayerNorm",),
+    "masked": ("cls.predictions",),
+    "pair.linear": ("cls.seq_relationship",),
+    **TASKS,
+}
+
+
+def _names(config: ModelConfig) -> NameTable:
+    return name_table(config, "bert", heads=_HEADS, decoder="cls.predictions.decoder")
+
+
+def _sizes(layers: int, hidden: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+
+
+# Base and large: Devlin et al. 2019, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962).
+_SHAPES = {
+    "tiny": _sizes(2, 128),
+    "mini": _sizes(4, 256),
+    "small": _sizes(4, 512),
+    "medium": _sizes(8, 512),
+    "base": _sizes(12, 768),
+    "large": _sizes(24, 1024),
+}
+# Sizes of the released vocabularies; a vocabulary of one's own overrides them.
+_VOCABULARIES = {"uncased": 30_522, "cased": 28_996}
+_OF_BASE = {"chinese": 21_128, "multilingual-cased": 119_547, "multilingual-uncased": 105_879}
+
+BERT = Family(
+    model_type="bert",
+    names=_names,
+    architectures={
+        frozenset({"encoder"}): "BertModel",
+        frozenset({"encoder", "pooler"}): "BertModel",
+        frozenset({"encoder", "masked"}): "BertForMaskedLM",
+        frozenset({"encoder", "pooler", "pair"}): "BertForNextSentencePrediction",
+        frozenset({"encoder", "pooler", "masked", "pair"}): "BertForPreTraining",
+        frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
+        frozenset({"encoder", "tagger"}): "BertForTokenClassification",
+        frozenset({"encoder", "span"}): "BertForQuestionAnswering",
+    },
+    tokenizer="wordpiece",
+    presets={
+        f"bert-{size}-{case}": {**shape, "vocab_size": vocabulary}
+        for size, shape in _SHAPES.items()
+        for case, vocabulary in _VOCABULARIES.items()
+    }
+    | {f"bert-base-{name}": {**_SHAPES["base"], "vocab_size": size} for name, size in _OF_BASE.items()},
+    structure={"embedding_size": None, "share": "none", "first_position": "zero"},
+)

@@ -1,0 +1,62 @@
+"""RoBERTa (Liu et al. 2019): BERT with positions that start after the padding id, one segment row, no pair head,
+and a classifier with a layer of its own on the first token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import Family, HeadShape
+from bertsmith.models.names import NameTable, name_table
+
+_HEADS = {
+    "pooler.linear": ("{base}.pooler.dense",),
+    "masked.transform": ("lm_head.dense",),
+    "masked.norm": ("lm_head.layer_norm",),
+    "masked": ("lm_head",),
+    "classifier.dense": ("classifier.dense",),
+    "classifier.linear": ("classifier.out_proj",),
+    "tagger.linear": ("classifier",),
+    "span": ("qa_outputs",),
+}
+
+
+def _names(config: ModelConfig) -> NameTable:
+    return name_table(config, "roberta", heads=_HEADS, decoder="lm_head.decoder")
+
+
+def _sizes(layers: int, hidden: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    names=_names,
+    architectures={
+        frozenset({"encoder"}): "RobertaModel",
+        frozenset({"encoder", "pooler"}): "RobertaModel",
+        frozenset({"encoder", "masked"}): "RobertaForMaskedLM",
+        frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
+        frozenset({"encoder", "tagger"}): "RobertaForTokenClassification",
+        frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
+    },
+    tokenizer="byte_level",
+    presets={
+        "roberta-base": _sizes(12, 768),
+        "roberta-large": _sizes(24, 1024),
+        "distilroberta-base": _sizes(6, 768),
+    },
+    structure={"embedding_size": None, "share": "none", "first_position": "after_padding"},
+    defaults={"vocab_size": 50_265, "pad_token_id": 1},
+    # the reference's RobertaLMHead takes GELU whatever hidden_act is
+    heads=HeadShape(masked_act="gelu", dense_act="tanh"),
+    pretraining={"instances": "full_sentences", "sentence_task": "none"},
+)

@@ -1,0 +1,153 @@
+"""What a family is, and the table of families: a family is its differences from BERT, and nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.names import NameTable
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """Where a family's heads differ from BERT's.
+
+    masked_act: activation of the masked head; none: the encoder's. pair_dropout: whether the pair head drops what
+    it reads. dense_act: the classifier reads the first token through a layer of its own with this activation;
+    none: it reads the pooler.
+    """
+
+    masked_act: str | None = None
+    pair_dropout: bool = False
+    dense_act: str | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """What differs from BERT.
+
+    model_type: as the field's config.json has it. names: our tensors ↔ the field's. architectures: which parts of
+    a model make which class of the field. presets: published sizes. tokenizer: its usual kind. structure: the
+    switches that every model of the family has in one position; needs: settings that it cannot do without.
+    defaults: what a key that config.json leaves out means, where BERT's default is another. keys: our settings
+    that have another name there. fixed: keys that must have one value, some a function of the sizes.
+    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; a preset brings
+    them.
+    """
+
+    model_type: str
+    names: Callable[[ModelConfig], NameTable]
+    architectures: Mapping[frozenset[str], str]
+    tokenizer: str
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    structure: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any | Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    heads: HeadShape = HeadShape()
+    pretraining: Mapping[str, Any] = field(default_factory=dict)
+    encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
+
+    @property
+    def class_prefix(self) -> str:
+        """How the names of the field's classes begin: "Bert"."""
+        return self.architectures[frozenset({"encoder"})].removesuffix("Model")
+
+    def architecture(self, parts: Collection[str]) -> str:
+        """The field's class that has these parts and no other; InputError where there is none."""
+        found = self.architectures.get(frozenset(parts))
+        if found is None:
+            listed = ", ".join(sorted(set(parts) - {"encoder"}))
+            raise InputError(
+                f"{self.model_type} has no class with these heads: {listed}",
+                "choose another sentence task or another family (model.model_type)",
+            )
+        return found
+
+    def parts(self, architecture: str) -> frozenset[str] | None:
+        """The parts of one of the field's classes, None if it is none that we write."""
+        makers = [parts for parts, name in self.architectures.items() if name == architecture]
+        return max(makers, key=len, default=None)
+
+    def setting(self, name: str) -> Any:
+        """What a setting is in this family where nobody says otherwise."""
+        return {**self.defaults, **self.structure}.get(name, ModelConfig.model_fields[name].default)
+
+    def check(self, config: ModelConfig) -> None:
+        """Refuse a config whose switches are those of another family."""
+        for name, value in self.structure.items():
+            if (given := getattr(config, name)) != value:
+                raise InputError(
+                    f"model.{name} is {given}, but {value} in every {self.model_type}",
+                    "start from a preset of the family that has it",
+                )
+        for name in self.needs:
+            if getattr(config, name) is None:
+                raise InputError(
+                    f"model.{name} is not set, and every {self.model_type} has one",
+                    f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}",
+                )
+
+
+FAMILIES: dict[str, str | Family] = {
+    "bert": "bertsmith.models.families.bert:BERT",
+    "roberta": "bertsmith.models.families.roberta:ROBERTA",
+    "albert": "bertsmith.models.families.albert:ALBERT",
+}
+"""Each family's model_type with its home, imported when asked for."""
+
+
+def family(model_type: str) -> Family:
+    """The family of this model_type; InputError if there is none."""
+    found = FAMILIES.get(model_type)
+    if found is None:
+        raise InputError(
+            f"{model_type[:60]!r} is no family of models that is known here",
+            f"known families: {', '.join(FAMILIES)}",
+        )
+    if isinstance(found, Family):
+        return found
+    module, _, name = found.partition(":")
+    loaded: Family = getattr(importlib.import_module(module), name)
+    return loaded
+
+
+def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
+    """A new encoder of the config's family, its weights drawn from the generator and on its device.
+
+    Raises InputError where the config's switches are not the family's.
+    """
+    kind = family(config.model_type)
+    kind.check(config)
+    return kind.encoder(config, generator)
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """The published models' names with their settings, where these are not ModelConfig's defaults."""
+    return {
+        name: {"model_type": kind.model_type, **kind.defaults, **kind.structure, **sizes}
+        for kind in map(family, FAMILIES)
+        for name, sizes in kind.presets.items()
+    }
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """The configuration of a published model by its name, with changes.
+
+    An unknown name or setting is an `InputError` that names the nearest known ones.
+    """
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "known presets: " + ", ".join(known)
+        raise InputError(f"{name}: there is no preset of this name", hint)
+    return ModelConfig.of({**known[name], **changes}, f"preset {name}")

@@ -1,0 +1,40 @@
+"""The parameter sum of a model with its heads, term by term; equal to the modules' own sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bertsmith.models.config import ModelConfig, Term, encoder_terms
+from bertsmith.models.family import family
+
+
+def count_parameters(
+    config: ModelConfig, heads: Collection[str] = ("pooler",), labels: int = 2
+) -> list[Term]:
+    """The parameter sum term by term, in the order data passes.
+
+    `heads` names the parts that stand on the encoder: "pooler", "masked" (MLM; its decoder is the token table and
+    is not counted twice), "pair" (NSP, SOP), "classifier" and "tagger" (with `labels` classes), "span".
+    """
+    v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
+    width = "H" if config.embedding_size is None else "E"
+    outputs = Term("classifier", "KH + K", labels * h + labels)
+    dense = [Term("classifier transform", "H² + H", h * h + h)]
+    tops = {
+        "pooler": [Term("pooler", "H² + H", h * h + h)],
+        "masked": [
+            Term("masked LM transform", f"H·{width} + {width}", h * e + e),
+            Term("masked LM LayerNorm", f"2{width}", 2 * e),
+            Term("masked LM bias (decoder tied)", "V", v),
+        ],
+        "pair": [Term("sentence pair", "2H + 2", 2 * h + 2)],
+        "classifier": [*(dense if family(config.model_type).heads.dense_act else []), outputs],
+        "tagger": [Term("token classifier", "KH + K", labels * h + labels)],
+        "span": [Term("span", "2H + 2", 2 * h + 2)],
+    }
+    terms = encoder_terms(config)
+    for head in heads:
+        if head not in tops:
+            raise ValueError(f"unknown head '{head}'; known are {', '.join(tops)}")
+        terms += tops[head]
+    return terms

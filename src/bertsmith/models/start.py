@@ -1,0 +1,52 @@
+"""First weights: drawn from a generator, and two starts that depart from the paper (sinusoids, unigram bias)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
+    """Move a module to the generator's device and draw its first weights from the generator alone (spec 2.6).
+
+    Matrices and tables from a normal cut at two sigma, biases 0, LayerNorm 1 and 0. A module on the meta device
+    has no weights to draw and stays there.
+    """
+    if any(parameter.is_meta for parameter in module.parameters()):
+        return
+    module.to(generator.device)
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(part.weight, std=sigma, a=-2 * sigma, b=2 * sigma, generator=generator)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
+
+
+def start_from_sinusoids(table: Tensor, sigma: float, first: int = 0) -> None:
+    """Fill a position table [P, E] from row `first` on, position 0, with sinusoids of deviation sigma."""
+    with torch.no_grad():
+        rows = table[first:]
+        rows.copy_(sinusoids(*rows.shape) * (sigma * 2**0.5))
+
+
+def sinusoids(positions: int, size: int) -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
+    column = torch.arange(size)
+    angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+
+
+def start_from_unigrams(bias: Tensor, counts: NDArray[np.int64]) -> None:
+    """Fill an output bias [V] with the log share of each token, so that the first guess is the unigram model's."""
+    with torch.no_grad():
+        bias.copy_(torch.from_numpy(unigram(counts)).log())
+
+
+def unigram(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Add-one shares of the tokens: counts [V] → shares [V] that sum to 1."""
+    shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
+    return shares

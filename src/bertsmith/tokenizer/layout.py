@@ -1,0 +1,184 @@
+"""Special tokens around and between texts, as a tokenizer.json's post-processor has them, and what is cut to fit.
+
+BERT `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, GPT-2 the texts alone; any other template is
+followed to the letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bertsmith.errors import InputError
+
+Truncation = Literal["longest_first", "only_first", "only_second", "none"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One sequence of n tokens as a model takes it; every list has n entries.
+
+    `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
+    text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
+    `cut` counts the tokens that truncation removed from the ends of the texts.
+    """
+
+    ids: list[int]
+    segments: list[int]
+    offsets: list[tuple[int, int]]
+    sources: list[int | None]
+    words: list[int | None]
+    cut: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text (0 the first, 1 the second), or None and the `ids` of a special token; and the segment of either."""
+
+    text: int | None
+    ids: tuple[int, ...] = ()
+    segment: int = 0
+
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one text becomes, and what two become."""
+
+    single: Parts = (Part(0),)
+    pair: Parts = (Part(0), Part(1))
+
+    @classmethod
+    def of(cls, definition: Mapping[str, Any], size: int, place: str) -> Layout:
+        """The layout of a tokenizer.json as the library writes it. `InputError`, which begins with `place`, for
+        one that no model takes: a text twice, a frame around a frame, a third segment, ids from `size` on."""
+        whole = definition.get("post_processor") or {}
+        steps = [whole, *whole.get("processors", [])]
+        frames = [step for step in steps if step.get("type") in _READERS]
+        if len(frames) > 1:
+            raise InputError(f"{place}: its post-processor puts a frame around a frame", _REMEDY)
+        if not frames:
+            return cls()
+        layout = _READERS[frames[0]["type"]](frames[0])
+        texts = [
+            [part.text for part in parts if part.text is not None] for parts in (layout.single, layout.pair)
+        ]
+        if texts[0] != [0] or sorted(texts[1]) != [0, 1]:
+            raise InputError(f"{place}: its post-processor does not lay out each text once", _REMEDY)
+        parts = [*layout.single, *layout.pair]
+        if not any(part.ids for part in parts):
+            return cls()  # what has no frame has no segments, though a template gives some
+        if any(part.segment > 1 for part in parts):
+            raise InputError(f"{place}: its post-processor has a segment other than 0 and 1", _REMEDY)
+        if any(i >= size for part in parts for i in part.ids):
+            raise InputError(f"{place}: its post-processor names an id that no token has", _REMEDY)
+        return layout
+
+    def separators(self, cls: int, sep: int) -> int:
+        """How many `sep` stand between two texts in the usual frame, `cls A sep` and `cls A sep… B sep`, in which
+        all but `B sep` is segment 0; 0 where the layout is another, and where there is none."""
+        count = len(self.pair) - 4
+        if count < 1:
+            return 0
+        second = self.pair[-1].segment
+        start, end = Part(None, (cls,)), Part(None, (sep,))
+        single = (start, Part(0), end)
+        pair = (start, Part(0), *[end] * count, Part(1, segment=second), Part(None, (sep,), second))
+        return count if (self.single, self.pair) == (single, pair) else 0
+
+    @property
+    def uses_segments(self) -> bool:
+        """Whether a second text has segment 1; never without a frame."""
+        return any(part.segment == 1 for part in self.pair)
+
+    def laid_out(self, texts: Sequence[Any], limit: int, truncation: Truncation) -> Encoding:
+        """One or two encodings of the library (without specials) in the frame, at most `limit` tokens together."""
+        parts = self.single if len(texts) == 1 else self.pair
+        lengths = [len(text) for text in texts]
+        kept = _kept(lengths, limit - sum(len(part.ids) for part in parts), limit, truncation)
+        found = Encoding([], [], [], [], [], sum(lengths) - sum(kept))
+        for part in parts:
+            if part.text is None:
+                n, ids = len(part.ids), list(part.ids)
+                offsets, words = [(0, 0)] * n, [None] * n
+            else:
+                text, n = texts[part.text], kept[part.text]
+                ids, offsets, words = text.ids[:n], text.offsets[:n], text.word_ids[:n]
+            found.ids.extend(ids)
+            found.segments.extend([part.segment] * n)
+            found.offsets.extend(offsets)
+            found.sources.extend([part.text] * n)
+            found.words.extend(words)
+        return found
+
+
+_REMEDY = "give a tokenizer that lays out one text or two"
+
+
+def _of_template(step: Mapping[str, Any]) -> Layout:
+    special = {name: tuple(token["ids"]) for name, token in step["special_tokens"].items()}
+
+    def parts(template: Sequence[Mapping[str, Any]]) -> Parts:
+        found = []
+        for entry in template:
+            if "Sequence" in entry:
+                value = entry["Sequence"]
+                found.append(Part("AB".index(value["id"]), segment=value["type_id"]))
+            else:
+                value = entry["SpecialToken"]
+                found += [Part(None, (i,), value["type_id"]) for i in special[value["id"]]]
+        return tuple(found)
+
+    return Layout(parts(step["single"]), parts(step["pair"]))
+
+
+def _of_roberta(step: Mapping[str, Any]) -> Layout:
+    cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
+    return Layout((cls, Part(0), sep), (cls, Part(0), sep, sep, Part(1), sep))
+
+
+def _of_bert(step: Mapping[str, Any]) -> Layout:
+    cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
+    return Layout((cls, Part(0), sep), (cls, Part(0), sep, Part(1, segment=1), Part(None, sep.ids, 1)))
+
+
+_READERS = {"TemplateProcessing": _of_template, "RobertaProcessing": _of_roberta, "BertProcessing": _of_bert}
+
+
+def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
+    """How many tokens of each text stay. "longest_first" leaves the shares that the reference leaves: the
+    longer text gives until both are even; what both exceed is halved, the odd token going to the longer."""
+    total = sum(lengths)
+    if total <= room:
+        return lengths
+    if truncation == "none":
+        needed = total + limit - room
+        raise InputError(
+            f"this text has {needed} tokens with the special ones, the limit is {limit}",
+            "cut it, or let it be truncated",
+        )
+    if room < 0:
+        raise InputError(f"a limit of {limit} tokens leaves no room for the special ones", "raise the limit")
+    if len(lengths) == 1:
+        if truncation == "only_second":
+            raise InputError(f"there is no second text to cut down to {limit} tokens", "cut the first")
+        return [room]
+    if truncation != "longest_first":
+        cut = 0 if truncation == "only_first" else 1
+        left = room - lengths[1 - cut]
+        if left < 0:
+            which, long = ("second", "first")[cut], lengths[1 - cut]
+            raise InputError(
+                f"the {which} text alone has {long} tokens, with the specials more than the limit of {limit}",
+                f"cut the {which} text too (longest_first), or raise the limit",
+            )
+        return [left, lengths[1]] if cut == 0 else [lengths[0], left]
+    shorter, longer = sorted(lengths)
+    if 2 * shorter <= room:
+        longer = room - shorter
+    else:
+        shorter, longer = room // 2, room - room // 2
+    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

@@ -1,0 +1,174 @@
+"""The place of numbers: nothing is made on another device, the host waits once a step, seeds mean the same.
+
+Held on a CPU: the step runs on torch's `meta` device, where a mode refuses every tensor that is made elsewhere and
+counts what makes the host wait. What only a GPU can show is in `test_gpu.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.place import Place
+from bertsmith.tasks.classify import Classify
+from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.texts import TextSettings
+from bertsmith.training.loader import Position, Update, updates
+from bertsmith.training.loop import optimizer_of
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained, update
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
+
+CONFIG = ModelConfig(
+    vocab_size=46,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+)
+META = torch.device("meta")
+
+
+class Watch(TorchDispatchMode):
+    """Counts the operations that make the host wait, and refuses tensors that are made off a device.
+
+    What is sent there counts as made on the host on purpose. On `meta` nothing can be asked: all is finite there.
+    """
+
+    def __init__(self, only: torch.device | None = None) -> None:
+        super().__init__()
+        self.only, self.waits = only, Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        if name in ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select"):
+            self.waits[name] += 1
+            if name == "_local_scalar_dense" and given[0].device.type == "meta":
+                return True
+        found = func(*args, **(kwargs or {}))
+        if self.only is not None and name != "lift_fresh":  # what NumPy made, on its way there
+            made = [t for t in tree_leaves(found) if isinstance(t, Tensor) and t.device != self.only]
+            assert not made, f"{func.name()} makes a tensor on {made[0].device}"
+        return found
+
+
+def pretraining(folder: Path) -> tuple[Encoder, MlmNsp, Any]:
+    shards = tiny_run.make_shards(folder)
+    generator = torch.Generator().manual_seed(0)
+    chosen = PretrainSettings(model=CONFIG)
+    stream = instances_of(shards, torch.arange(shards.documents).numpy(), chosen, 32)
+    encoder = Encoder(CONFIG, generator)
+    return encoder, MlmNsp(CONFIG, generator), stream
+
+
+def one(encoder: Encoder, objective: Any, work: Update, place: Place) -> Watch:
+    trained = Trained(encoder, objective).train()
+    optimizer: torch.optim.Optimizer
+    if place.device.type == "meta":  # where torch has no fused AdamW
+        optimizer = torch.optim.SGD(trained.parameters(), foreach=True)
+    else:
+        optimizer = optimizer_of(trained, TrainSettings())
+    settings = TrainSettings()
+    only = place.device if place.device.type == "meta" else None
+    with Watch(only):
+        update(
+            trained, optimizer, work, 1e-3, settings, place, 1
+        )  # the first also makes the optimiser's state
+    with Watch(only) as watch:
+        update(trained, optimizer, work, 1e-3, settings, place, 2)
+    return watch
+
+
+def classified() -> tuple[Encoder, Classify, Update]:
+    generator = torch.Generator().manual_seed(0)
+    encoder = Encoder(CONFIG, generator)
+    task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, TextSettings())
+    encodings = tiny_run.tokenizer().encode_many([text for text, _ in tiny_run.examples(9)])
+    items = [Item(i, (Encoded.of(e),), i % 3) for i, e in enumerate(encodings)]
+    batch = task.collate(items)
+    return encoder, task, Update(batch.counts, batch.tokens, 0, [batch], Position())
+
+
+def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
+    encoder, objective, stream = pretraining(tmp_path)
+    place = Place.of("cpu", "fp32")
+    work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
+    assert one(encoder, objective, work, place).waits == {"_local_scalar_dense": 1}
+    batches = [stream.batch(0, 0, 8), stream.batch(0, 8, 16)]
+    counts = {part: sum(batch.counts[part] for batch in batches) for part in ("mlm", "nsp")}
+    several = Update(counts, 0, 0, batches, Position())
+    assert one(encoder, objective, several, place).waits == {"_local_scalar_dense": 1}
+    assert one(*classified(), place).waits == {"_local_scalar_dense": 1}
+
+
+def test_nothing_is_made_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(META, "fp32", torch.Generator())
+    monkeypatch.setattr("bertsmith.training.step._refuse", lambda *_: None)
+    encoder, objective, stream = pretraining(tmp_path)
+    work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
+    for some in ((encoder, objective, work), classified()):
+        for module in some[:2]:
+            module.to(META)
+        batch = next(iter(some[2].batches))
+        there = Update(some[2].counts, 0, 0, [batch], Position())
+        watch = one(some[0], some[1], there, place)
+        assert set(watch.waits) == {"_local_scalar_dense"}
+
+
+def test_the_watch_sees_what_it_should() -> None:
+    with pytest.raises(AssertionError, match="makes a tensor on cpu"), Watch(META):
+        torch.zeros(3)
+    with Watch() as watch:
+        torch.ones(2)[0].item()
+        torch.tensor([1, 0]).nonzero()
+    assert watch.waits == {"_local_scalar_dense": 1, "nonzero": 1}
+
+
+def test_first_weights_are_the_same_for_every_device() -> None:
+    """Off the CPU they are drawn on the host, from the same seed."""
+    here = Place.of("cpu", "fp32", seed=7)
+    there = Place(META, "fp32", torch.Generator().manual_seed(7))
+    weights = [Encoder(CONFIG, place.drawing).state_dict() for place in (here, there)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert here.drawing is here.generator
+    assert there.drawing is not there.generator
+
+
+def test_dropout_draws_from_the_places_generator() -> None:
+    encoder = Encoder(CONFIG, torch.Generator())
+    place = Place.of("cpu", "fp32", seed=3)
+    place.settle(encoder)
+    assert encoder.generator is place.generator
+    assert encoder.embeddings.dropout.generator is place.generator
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:x", "nothing at all"])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="there is no such device here"):
+        Place.of(name, "fp32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path) -> None:
+    assert Place.of("auto", "fp32").device.type == "cpu"
+    with pytest.raises(InputError, match="cuda: there is no such device here"):
+        tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.device=cuda")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,51 @@
+"""Characters: BERT's ideographs are its release's, and every list of ideographs in the house is one of two."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from itertools import pairwise
+
+from bertsmith.files.scripts import HAN, IDEOGRAPHS, UNSPACED, word_pattern
+from bertsmith.files.sentences import guessed_language
+
+
+def released(code: int) -> bool:
+    """`_is_chinese_char` of the release, word for word."""
+    return (
+        (0x4E00 <= code <= 0x9FFF)
+        or (0x3400 <= code <= 0x4DBF)
+        or (0x20000 <= code <= 0x2A6DF)
+        or (0x2A700 <= code <= 0x2B73F)
+        or (0x2B740 <= code <= 0x2B81F)
+        or (0x2B820 <= code <= 0x2CEAF)
+        or (0xF900 <= code <= 0xFAFF)
+        or (0x2F800 <= code <= 0x2FA1F)
+    )
+
+
+def test_the_ideographs_are_those_of_the_release() -> None:
+    inside = {code for part in IDEOGRAPHS for code in part}
+    assert inside == {code for code in range(sys.maxunicode + 1) if released(code)}
+
+
+def test_all_that_unicode_calls_an_ideograph_is_one() -> None:
+    named = {
+        code
+        for code in range(sys.maxunicode + 1)
+        if unicodedata.name(chr(code), "").startswith(
+            ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH")
+        )
+    }
+    inside = {code for part in HAN for code in part}
+    assert named <= inside
+    assert inside <= {code for part in UNSPACED for code in part}
+    assert all(first.stop <= second.start for first, second in pairwise(IDEOGRAPHS))
+
+
+def test_an_ideograph_is_a_word_and_a_fifth_of_them_is_chinese() -> None:
+    assert word_pattern().findall("他saw 3人\U000323af") == ["他", "saw", "3", "人", "\U000323af"]
+    assert guessed_language(["四个字"]) == "zh"
+    assert guessed_language(["一abcd"]) == "en"
+    assert guessed_language(["一abc", "d", "二"]) == "zh"
+    assert guessed_language([]) == "en"

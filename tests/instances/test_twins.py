@@ -1,0 +1,211 @@
+"""Kin: planted twins are found, strangers are not; twins lend each other no NotNext and stay on one side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.instances.batches import PairStream, ids_of
+from bertsmith.instances.plan import NOT_NEXT, ranges
+from bertsmith.instances.plan_pairs import plan_pairs
+from bertsmith.instances.settings import DataSettings
+from bertsmith.instances.split import Split
+from bertsmith.instances.twins import kin_of
+from bertsmith.shards.prepare import prepare
+from bertsmith.shards.shards import Shards, hash_of
+
+Ints = NDArray[np.int64]
+
+
+class Texts:
+    """Documents of ids, a sentence each ten tokens, as shards hold them."""
+
+    def __init__(self, documents: Sequence[Sequence[int]], hashes: Sequence[int] | None = None) -> None:
+        self.ids = np.array([i for document in documents for i in document], dtype=np.int64)
+        sizes = np.array([len(document) for document in documents])
+        ends = [[*range(10, n, 10), n] for n in sizes.tolist()]
+        before = np.cumsum(sizes) - sizes
+        self.sentence_ends = np.concatenate([np.array(e) + b for e, b in zip(ends, before, strict=True)])
+        self.document_sentences = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
+        own = [hash_of(np.array(document, dtype=np.int64)) for document in documents]
+        self.hashes = np.array(hashes or own, dtype=np.uint64)
+
+    def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
+        out[ranges(at, lengths)] = self.ids[ranges(starts, lengths)]
+
+
+def text(size: int, seed: int, vocabulary: int = 5000) -> list[int]:
+    """Random ids, frequent ones first, as words are."""
+    draw = np.random.default_rng(seed)
+    return (vocabulary * draw.random(size) ** 3).astype(int).tolist()
+
+
+def nearly(document: list[int], share: float, seed: int) -> list[int]:
+    """The same with a share of its tokens put in anew."""
+    draw = random.Random(seed)
+    return [draw.randrange(5000) if draw.random() < share else token for token in document]
+
+
+def overlap(a: Sequence[int], b: Sequence[int]) -> float:
+    """The Jaccard of their runs of three."""
+    one, two = ({tuple(x[i : i + 3]) for i in range(len(x) - 2)} for x in (a, b))
+    return len(one & two) / max(1, len(one | two))
+
+
+@pytest.mark.parametrize("size", [40, 200, 900, 20_000])
+def test_planted_twins_are_found_and_strangers_are_not(size: int) -> None:
+    number = 60 if size < 20_000 else 12
+    first = [text(size, seed) for seed in range(number)]
+    twins = [nearly(document, 0.02, seed) for seed, document in enumerate(first)]
+    assert min(overlap(a, b) for a, b in zip(first, twins, strict=True)) > 0.55
+    kin = kin_of(Texts([*first, *twins]))
+    assert kin.tolist() == [*range(number)] * 2  # the number of the first of its kin
+
+
+def test_the_overlap_asked_for_decides() -> None:
+    first = [text(600, seed) for seed in range(150)]
+    likeness, shares = [], (0.02, 0.08, 0.3)
+    for share in shares:
+        twins = [nearly(document, share, seed) for seed, document in enumerate(first)]
+        likeness.append(np.mean([overlap(a, b) for a, b in zip(first, twins, strict=True)]))
+        for asked in (0.3, 0.5, 0.7):
+            found = (kin_of(Texts([*first, *twins]), asked)[150:] == np.arange(150)).mean()
+            if likeness[-1] > asked + 0.2:
+                assert found > 0.99
+            if likeness[-1] < asked - 0.2:
+                assert found < 0.01
+    assert likeness == sorted(likeness, reverse=True)
+    assert likeness[0] > 0.85
+    assert likeness[-1] < 0.3
+
+
+def test_kin_of_kin_are_kin_and_equal_hashes_are() -> None:
+    """A row of small changes; and the parts of one over-long document, which have its hash."""
+    chain = [text(400, 0)]
+    for step in range(6):
+        chain.append(nearly(chain[-1], 0.06, step))
+    assert overlap(chain[0], chain[-1]) < 0.45
+    parts = [text(300, 1), text(300, 2)]
+    documents = [*chain, *parts, text(400, 9)]
+    hashes = [*range(100, 107), 7, 7, 8]
+    assert kin_of(Texts(documents, hashes)).tolist() == [0] * 7 + [7, 7, 9]
+    assert kin_of(Texts(documents, hashes), 1).tolist() == [*range(8), 7, 9]
+
+
+@given(documents=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=8))
+def test_tiny_documents_do_no_harm(documents: list[list[int]]) -> None:
+    kin = kin_of(Texts(documents))
+    for i, a in enumerate(documents):
+        assert kin[i] <= i
+        assert kin[kin[i]] == kin[i]
+        for j, b in enumerate(documents):
+            if a == b:
+                assert kin[i] == kin[j]
+
+
+def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [text(size, seed) for seed, size in enumerate((3, 50, 700, 9, 2000, 31))]
+    corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
+    whole = kin_of(corpus)
+    monkeypatch.setattr("bertsmith.instances.twins._PORTION", 64)
+    assert kin_of(corpus).tolist() == whole.tolist()
+
+
+# --- what becomes of them -----------------------------------------------------------------------------------
+
+
+def corpus_of_twins(folder: Path, number: int = 60, changed: int = 1) -> Shards:
+    """Documents of which each comes twice, the second time with a word or so changed."""
+    draw = random.Random(3)
+    texts = tiny_run.corpus(number, seed=8).strip().split("\n\n")
+    texts = [" ".join(texts[k : k + 4]) for k in range(0, number, 4)] * 2
+    for k in range(len(texts) // 2, len(texts)):
+        words = texts[k].split()
+        for _ in range(changed):
+            words[draw.randrange(len(words))] = draw.choice(tiny_run.WORDS)
+        texts[k] = " ".join(words)
+    folder.mkdir(exist_ok=True)
+    (folder / "corpus.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return prepare([folder / "corpus.txt"], tiny_run.tokenizer(), folder / "shards", workers=1)
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return corpus_of_twins(tmp_path_factory.mktemp("twins"))
+
+
+@pytest.mark.parametrize("partner", ["matched", "random"])
+@pytest.mark.parametrize("changed", [0, 1])
+def test_no_not_next_comes_from_a_twin(tmp_path: Path, partner: str, changed: int) -> None:
+    shards = corpus_of_twins(tmp_path, changed=changed)
+    half = shards.documents // 2
+    settings = DataSettings.of({"partner": partner}, "test")
+    stream = PairStream(shards, np.arange(2 * half), ids_of(shards.tokenizer), settings, length=32, seed=0)
+    not_next = 0
+    for epoch in range(20):
+        plan = stream.plan(epoch)
+        away = plan.label == NOT_NEXT
+        assert not (plan.document % half == plan.partner % half)[away].any()
+        not_next += int(away.sum())
+    assert not_next > 1000
+
+
+def test_twins_stay_on_one_side(twins: Shards) -> None:
+    half = twins.documents // 2
+    for share in (0.1, 0.3, 0.6):
+        split = Split.of(twins, DataSettings.of({"held_out": share}, "test"))
+        assert len(split.training)
+        assert len(split.held_out)
+        assert set(split.training % half).isdisjoint(split.held_out % half)
+
+
+def test_more_twins_than_are_to_be_held_out_are_trained_on() -> None:
+    """Else a corpus of many near copies could lose a third of itself to the held-out side."""
+    near = [nearly(text(400, 0), 0.02, seed) for seed in range(30)]
+    others = [text(100, seed) for seed in range(1, 71)]
+    split = Split.of(Texts([*near, *others]), DataSettings.of({"held_out": 0.2}, "test"))
+    assert set(range(30)) <= set(split.training.tolist())
+    assert abs(len(split.held_out) - 0.2 * 70) < 14
+
+
+def test_the_share_held_out_of_twins_is_the_share_asked() -> None:
+    pairs = [text(60, seed) for seed in range(3000)]
+    corpus = Texts([*pairs, *(nearly(document, 0.02, 1) for document in pairs)])
+    split = Split.of(corpus, DataSettings.of({"held_out": 0.2}, "test"))
+    assert np.unique(split.kin).size < 3100
+    assert abs(len(split.held_out) - 0.2 * 6000) < 5 * 2 * (3000 * 0.2 * 0.8) ** 0.5
+
+
+def test_where_all_documents_are_twins_it_is_said() -> None:
+    near = Texts([nearly(text(400, 0), 0.02, seed) for seed in range(5)])
+    for data in ({}, {"held_out": 0.0}):
+        with pytest.raises(InputError, match="documents") as caught:
+            Split.of(near, DataSettings.of(data, "test"))
+        assert "twins" in caught.value.sentence
+    with pytest.raises(InputError, match="all 5 are twins"):
+        plan_pairs(near, np.arange(5), length=32, seed=0, epoch=0, kin=np.zeros(5, dtype=np.int64))
+    assert len(Split.of(near, DataSettings.of({"twin_overlap": 1.0, "held_out": 0.2}, "test")).held_out) >= 2
+    with pytest.raises(InputError, match="all 5 are twins"):  # not even all of them together will do
+        Split.of(near, DataSettings(), lenient=True)
+
+
+def test_what_is_held_out_is_told(twins: Shards) -> None:
+    settings = DataSettings.of({"held_out": 0.9}, "test")
+    split = Split.of(twins, settings)
+    told = list(split.described(twins, settings))
+    assert f"{len(split.held_out)} documents held out" in told[0]
+    assert f"{twins.documents} documents have twins" in told[1]
+    assert "lend each other no NotNext" in told[1]
+    assert f"only {len(split.training)} of {twins.documents} documents" in told[2]
+    assert "data.held_out is 0.9" in told[2]
+    plain = DataSettings.of({"sentence_task": "none"}, "test")
+    assert len(list(Split.of(twins, plain).described(twins, plain))) == 2

@@ -1,0 +1,159 @@
+"""What a family promises: its switches, its classes, its first weights, its device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import FAMILIES, build_encoder, family, preset, presets
+from bertsmith.models.heads import PairHead, SentenceHead, SpanHead, TokenHead
+from bertsmith.models.start import sinusoids, start_from_sinusoids, start_from_unigrams
+from bertsmith.packed import Packed
+
+SMALL = {
+    "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 24,
+}  # fmt: skip
+PRESETS = {"bert": "bert-tiny-cased", "roberta": "roberta-base", "albert": "albert-base-v2"}
+
+
+def packed(segments: tuple[int, ...] = (0, 0, 0, 0)) -> Packed:
+    return Packed.of_lists([[7, 8, 9, 10], [11, 12]], [list(segments), [0, 0]])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_preset_is_a_model_of_its_family(name: str) -> None:
+    kind = family(name)
+    assert kind.model_type == name
+    for made in kind.presets:
+        config = preset(made)
+        kind.check(config)
+        assert (config.model_type, config.longest) == (name, 512)
+        assert kind.names(config).tensors
+
+
+def test_published_switches() -> None:
+    """Lan et al. 2020 and their release: dropout in the first version but the largest, exact GELU there."""
+    dropped = {name: preset(name).hidden_dropout_prob for name in presets() if "albert" in name}
+    assert {name for name, p in dropped.items() if p == 0.1} == {
+        f"albert-{s}-v1" for s in ("base", "large", "xlarge")
+    }
+    assert {name for name, p in dropped.items() if p == 0} == {"albert-xxlarge-v1"} | {
+        name for name in dropped if name.endswith("v2")
+    }
+    assert all(preset(n).hidden_act == ("gelu" if n.endswith("v1") else "gelu_new") for n in dropped)
+    assert all(preset(n).head_dropout == 0.1 for n in presets())
+    roberta = preset("roberta-base")
+    assert (roberta.position_offset, roberta.max_position_embeddings, roberta.longest) == (2, 514, 512)
+    assert (roberta.type_vocab_size, roberta.pad_token_id, roberta.layer_norm_eps) == (1, 1, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("bert", {"share": "all"}, "model.share is all, but none in every bert"),
+        ("bert", {"embedding_size": 8}, "model.embedding_size is 8, but None in every bert"),
+        ("roberta", {"first_position": "zero"}, "model.first_position is zero, but after_padding"),
+        ("albert", {"embedding_size": None}, "model.embedding_size is not set"),
+        ("bert", {"model_type": "xlnet"}, "'xlnet' is no family of models that is known here"),
+    ],
+)
+def test_switches_of_another_family_are_refused(name: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        build_encoder(preset(PRESETS[name], **{**SMALL, **changes}), torch.Generator())
+
+
+def test_positions_that_leave_no_row_are_refused() -> None:
+    with pytest.raises(
+        InputError, match="max_position_embeddings 24 leave no row for a token: positions start at 31"
+    ):
+        preset("roberta-base", **SMALL, pad_token_id=30)
+
+
+def test_a_class_that_does_not_exist_is_refused_with_its_heads() -> None:
+    parts = ["encoder", "pooler", "masked", "pair"]
+    assert family("albert").architecture(parts) == "AlbertForPreTraining"
+    with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
+        family("roberta").architecture(parts)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_without_a_choice_of_segments_their_ids_do_not_matter(rows: int) -> None:
+    encoder = build_encoder(
+        preset("bert-tiny-cased", **SMALL, type_vocab_size=rows), torch.Generator()
+    ).eval()
+    assert torch.equal(encoder(packed((0, 0, 1, 1))), encoder(packed()))
+    encoder(packed((0, 0, 1, 1))).sum().backward()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_heads_have_their_parts_and_shapes(name: str) -> None:
+    config = preset(PRESETS[name], **SMALL)
+    encoder = build_encoder(config, torch.Generator().manual_seed(1)).eval()
+    batch, g = packed(), encoder.generator
+    hidden = encoder(batch)
+    sentence, tokens, span = SentenceHead(config, g, 5), TokenHead(config, g, 4), SpanHead(config, g)
+    assert sentence(hidden, batch).shape == (2, 5)
+    assert tokens(hidden).shape == (6, 4)
+    assert span(hidden).shape == (6, 2)
+    for head in (sentence, tokens, span):
+        assert family(name).architecture(["encoder", *head.parts])
+        named = {id(p) for part in head.parts.values() for p in part.parameters()}
+        assert named == {id(p) for p in head.parameters()}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_first_losses_are_those_of_chance(name: str) -> None:
+    config = preset(PRESETS[name], **{**SMALL, "vocab_size": 500})
+    g = torch.Generator().manual_seed(1)
+    encoder = build_encoder(config, g)
+    batch = packed()
+    logits = SentenceHead(config, g, 4)(encoder(batch), batch)
+    assert F.cross_entropy(logits, torch.tensor([0, 3])).item() == pytest.approx(np.log(4), abs=0.1)
+
+
+def test_the_pair_head_drops_in_albert_alone() -> None:
+    drops = {
+        name: PairHead(preset(made, classifier_dropout=0.3), torch.Generator()).dropout.p
+        for name, made in PRESETS.items()
+    }
+    assert drops == {"bert": 0.0, "roberta": 0.0, "albert": 0.3}
+
+
+def test_sinusoids_start_where_positions_do() -> None:
+    config = preset("roberta-base", **SMALL)
+    encoder = build_encoder(config, torch.Generator().manual_seed(1))
+    table = encoder.embeddings.position.weight
+    before = table[:2].detach().clone()
+    start_from_sinusoids(table, 0.02, config.position_offset)
+    assert torch.equal(table[:2], before)
+    torch.testing.assert_close(table[2:].detach(), sinusoids(22, 16) * 0.02 * 2**0.5)
+    assert table[2].tolist() == pytest.approx([0, 0.02 * 2**0.5] * 8)
+    assert table[2:].std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_an_output_bias_from_counts_is_the_unigram_model() -> None:
+    bias = torch.zeros(4)
+    start_from_unigrams(bias, np.array([5, 0, 2, 1]))
+    torch.testing.assert_close(bias.exp(), torch.tensor([6.0, 1, 3, 2]) / 12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", PRESETS)
+def test_modules_are_made_where_their_generator_draws(name: str) -> None:
+    config = preset(PRESETS[name], **SMALL)
+    g = torch.Generator("cuda").manual_seed(1)
+    encoder, head = build_encoder(config, g), SentenceHead(config, g, 2)
+    batch = packed().to("cuda")
+    assert head(encoder(batch), batch).device.type == "cuda"
+    assert {p.device.type for p in [*encoder.parameters(), *head.parameters()]} == {"cuda"}
+
+
+def test_settings_that_nobody_gave_are_the_familys() -> None:
+    assert (family("albert").setting("share"), family("bert").setting("share")) == ("all", "none")
+    assert family("roberta").setting("pad_token_id") == 1
+    assert family("bert").setting("hidden_size") == ModelConfig().hidden_size
