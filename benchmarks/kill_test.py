@@ -33,8 +33,8 @@ SETTINGS = [
     "model.intermediate_size=64", "model.max_position_embeddings=64", "data.sequence_length=32",
     "data.held_out=0.1", f"train.max_steps={STEPS}", "train.batch_size=4", "train.accumulate=2",
     "train.learning_rate=1e-3", "train.checkpoint_every=3", "train.keep_checkpoints=2", "train.workers=2",
-    "train.threads=1", "train.precision=fp32", "train.log_every=1", "train.evaluate_every=20",
-    "train.tensorboard=false",
+    "train.threads=1", "train.precision=fp32", "train.device=cpu", "train.log_every=1",
+    "train.evaluate_every=20", "train.tensorboard=false",
 ]  # fmt: skip
 
 # The child: the real command line, where one kind of call kills the process, before or after it is made.
@@ -45,24 +45,28 @@ del sys.argv[1:4]
 import bertsmith.cli.main
 if kind != "none":
     from bertsmith.training import checkpoint
-    owner, name = {"write": (checkpoint, "save_file"), "state": (pathlib.Path, "write_text"),
-                   "fsync": (os, "fsync"), "rename": (os, "rename"), "prune": (shutil, "rmtree")}[kind]
-    real, calls = getattr(owner, name), 0
-    def call(*args, **more):
-        global calls
-        # calls of a checkpoint, nothing else
-        mine = not more.get("ignore_errors") and (kind == "fsync" or "checkpoints" in str(args))
-        calls += mine
-        if mine and calls == number and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if mine and calls == number and kind == "prune":  # halfway through emptying a folder
-            os.unlink(sorted(pathlib.Path(args[0]).iterdir())[0])
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = real(*args, **more)
-        if mine and calls == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-    setattr(owner, name, call)
+    owner, names = {"write": (checkpoint, ["save_file"]), "state": (pathlib.Path, ["write_text"]),
+                    "fsync": (os, ["fsync"]), "rename": (os, ["rename", "replace"]),
+                    "prune": (shutil, ["rmtree"])}[kind]
+    calls = 0
+    def killing(real):
+        def call(*args, **more):
+            global calls
+            # calls of a checkpoint, nothing else
+            mine = not more.get("ignore_errors") and (kind == "fsync" or "checkpoints" in str(args))
+            calls += mine
+            if mine and calls == number and moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if mine and calls == number and kind == "prune":  # halfway through emptying a folder
+                os.unlink(sorted(pathlib.Path(args[0]).iterdir())[0])
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = real(*args, **more)
+            if mine and calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+        return call
+    for name in names:
+        setattr(owner, name, killing(getattr(owner, name)))
 bertsmith.cli.main.main()
 """
 

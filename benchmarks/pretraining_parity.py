@@ -23,17 +23,15 @@ import torch
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.artifacts.folder import read_folder, write_folder
+from bertsmith.artifacts.folder import read_folder
 from bertsmith.instances.batches import PairBatch, token_counts
 from bertsmith.instances.split import Split
 from bertsmith.models.heads import MaskedHead
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.loop import Trained, update
-from bertsmith.training.optimizer import make_optimizer
-from bertsmith.workflows.pretrain import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from corpus import prepared
+from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where
 from reference import (
     Trainer,
@@ -43,8 +41,10 @@ from reference import (
     reference_from,
     reference_of,
     settings_of,
+    started,
     streams,
     told,
+    written,
 )
 
 SEED = 0
@@ -103,6 +103,7 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
         "train.learning_rate=1e-4",
         "train.log_every=1",
         "train.precision=fp32",
+        "train.device=cpu",
         "model.hidden_dropout_prob=0",
         "model.attention_probs_dropout_prob=0",
     ]
@@ -124,7 +125,8 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
 
 def long_assignments(steps: int, threads: int) -> list[str]:
     precision = machine.choose_precision().precision
-    return [*LONG, f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
+    run = [f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
+    return [*LONG, *run, "train.device=cpu"]
 
 
 def long_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]
     the mean of its pieces'. And the token counts of the training documents."""
     documents = Split.of(shards, chosen.data).training
     counts = token_counts(shards, documents, chosen.model.vocab_size)
-    encoder, heads = first_weights(chosen, counts)
+    encoder, heads = started(chosen, counts)
     folder = read_folder(WORK / "pays-bert" / "model")
     old, words = folder.encoder(torch.Generator()), Tokenizer.load(WORK / "pays-bert" / "model")
     number = {token: i for i, token in enumerate(words.tokens)}
@@ -205,12 +207,6 @@ def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]
     return encoder, heads, counts
 
 
-def written(name: str, chosen: PretrainSettings, encoder: Any, heads: Any) -> Any:
-    """The reference's model with these weights, through a folder."""
-    modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
-    return reference_from(write_folder(WORK / name, chosen.model, modules, architecture="BertForPreTraining"))
-
-
 def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[PairBatch]:
     last = min(held_out.size(0), chosen.data.held_out_instances)
     return [held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)]
@@ -222,28 +218,19 @@ def warm_ours(shards: Shards, threads: int) -> dict[str, Any]:
     training, held_out = streams(shards, chosen)
     encoder, heads, counts = warm_start(shards, chosen)
     test = held_out_batches(held_out, chosen)
-    before = Trainer(written("warm-start", chosen, encoder, heads), chosen.train).measure(test)
-    trained = Trained(encoder, heads).train()
-    optimizer = make_optimizer(
-        trained.named_parameters(),
-        betas=chosen.train.betas,
-        epsilon=chosen.train.epsilon,
-        weight_decay=chosen.train.weight_decay,
-    )
+    before = Trainer(reference_from(written("warm-start", encoder, heads)), chosen.train).measure(test)
+    trainer = OurTrainer(encoder, heads, chosen.train)
     tokens, batches = 0, batches_from(training, LONG_BATCH, 0)
     for step in range(1, WARM_STEPS + 1):
         batch = next(batches)
         tokens += batch.tokens
-        rate = rate_at(step, chosen.train)
-        losses = update(trained, optimizer, [batch], rate, chosen.train, chosen.train.precision, step)
+        losses = trainer.update(batch, rate_at(step, chosen.train))
         if step % 50 == 0:
-            print(step, losses, flush=True)
-    shares = torch.from_numpy((counts + 1.0) / (counts.sum() + len(counts))).log()
-    labels = torch.cat([batch.labels for batch in test])
+            print(step, {name: loss.item() for name, loss in losses.items()}, flush=True)
     return {
         "before": before,
-        "after": Trainer(written("warm-ours", chosen, encoder, heads), chosen.train).measure(test),
-        "unigram_mlm_loss": float(-shares[labels].mean()),
+        "after": Trainer(reference_from(written("warm-ours", encoder, heads)), chosen.train).measure(test),
+        **heads.by_frequency(counts, test),
         "tokens": tokens,
         "precision": chosen.train.precision,
     }
@@ -254,7 +241,7 @@ def warm_reference(shards: Shards, threads: int) -> dict[str, Any]:
     chosen = warm_settings(shards, threads)
     training, held_out = streams(shards, chosen)
     encoder, heads, _ = warm_start(shards, chosen)
-    trainer = Trainer(written("warm-start-reference", chosen, encoder, heads), chosen.train)
+    trainer = Trainer(reference_from(written("warm-start-reference", encoder, heads)), chosen.train)
     train_reference(trainer, training, WARM_STEPS, WORK / "parity-warm-reference.pt")
     return trainer.measure(held_out_batches(held_out, chosen))
 
@@ -270,19 +257,13 @@ def speed(shards: Shards, threads: int) -> dict[str, Any]:
         f"train.precision={precision}",
     )
     training, _ = streams(shards, chosen)
-    ours = Trained(*first_weights(chosen)).train()
-    optimizer = make_optimizer(
-        ours.named_parameters(),
-        betas=chosen.train.betas,
-        epsilon=chosen.train.epsilon,
-        weight_decay=chosen.train.weight_decay,
-    )
+    ours = OurTrainer(*started(chosen), chosen.train)
     theirs = Trainer(reference_of(chosen), chosen.train)
     batches = batches_from(training, LONG_BATCH, 0)
 
     def window_of_ours(some: list[PairBatch]) -> None:
         for batch in some:
-            update(ours, optimizer, [batch], 1e-4, chosen.train, precision, 1)
+            ours.update(batch, 1e-4)
 
     def window_of_theirs(some: list[PairBatch]) -> None:
         for batch in some:

@@ -100,13 +100,8 @@ def random_weights(model: bs.Model) -> Path:
     folder = WORK / "pays-random"
     config = model.folder.config.model_copy(update={"initializer_range": 0.02})
     encoder = bs.Encoder(config, torch.Generator().manual_seed(0))
-    return write_folder(
-        folder,
-        config,
-        {"encoder": encoder, "pooler": Pooler(config, encoder.generator)},
-        architecture="BertModel",
-        tokenizer=model.tokenizer,
-    )
+    modules = {"encoder": encoder, "pooler": Pooler(config, encoder.generator)}
+    return write_folder(folder, config, modules, tokenizer=model.tokenizer)
 
 
 def finetuned(folder: Path, size: int, seed: int, rate: float, threads: int) -> float:

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.instances.batches import PairBatch, PairStream, special_ids
+from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
+from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.pretrain import first_weights
+from bertsmith.workflows.pretrain import first_weights, instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from record import WORK
 
@@ -33,11 +35,18 @@ def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
 
 def reference_of(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
     """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
-    encoder, heads = first_weights(chosen, counts)
-    modules = {"encoder": encoder, "masked": heads.masked, "pooler": heads.pooler, "pair": heads.pair}
-    return reference_from(
-        write_folder(WORK / "first-weights", chosen.model, modules, architecture="BertForPreTraining")
-    )
+    return reference_from(written("first-weights", *started(chosen, counts)))
+
+
+def started(chosen: PretrainSettings, counts: Any = None) -> tuple[Encoder, Objective]:
+    """Encoder and objective as a run with these settings begins."""
+    return first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed), counts)
+
+
+def written(name: str, encoder: Encoder, objective: Objective) -> Path:
+    """The folder that these weights were written to."""
+    parts = objective.folders(encoder)[MODEL]
+    return write_folder(WORK / name, parts.config, parts.modules)
 
 
 def reference_from(folder: Path) -> nn.Module:
@@ -52,12 +61,10 @@ def reference_from(folder: Path) -> nn.Module:
 
 def streams(shards: Shards, chosen: PretrainSettings) -> tuple[PairStream, PairStream]:
     """Training and held-out instances, as the pre-training workflow makes them."""
-    words, data = shards.tokenizer, chosen.data
-    ids = special_ids(words.cls_id, words.sep_id, words.mask_id, sorted(words.special_ids), words.vocab_size)
-    split = Split.of(shards, data)
-    return tuple(  # type: ignore[return-value]
-        PairStream(shards, documents, ids, data, length=data.sequence_length, seed=seed, kin=split.kin)
-        for documents, seed in ((split.training, chosen.train.seed), (split.held_out, HELD_OUT_SEED))
+    split, length = Split.of(shards, chosen.data), chosen.data.sequence_length
+    return (
+        instances_of(shards, split.training, chosen, length, kin=split.kin),
+        instances_of(shards, split.held_out, chosen, length, kin=split.kin, seed=HELD_OUT_SEED),
     )
 
 

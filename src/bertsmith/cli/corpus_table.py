@@ -39,11 +39,11 @@ def print_check(report: dict[str, Any]) -> None:
         console.note(f"limit: {limit}")
 
 
-def _finding(finding: dict[str, Any]) -> tuple[str, ...]:
-    number = f"{finding['number']:,}"
+def _finding(finding: dict[str, Any]) -> tuple[object, ...]:
+    number = [f"{finding['number']:,}"]
     if finding["share"] is not None:
-        number += f"\n{_percent(finding['share'])}"
-    return finding["severity"], f"{finding['what']}\n→ {finding['remedy']}", number, finding["first"]
+        number.append(_percent(finding["share"]))
+    return finding["severity"], (finding["what"], f"→ {finding['remedy']}"), tuple(number), finding["first"]
 
 
 def _print_places(report: dict[str, Any]) -> None:

@@ -8,11 +8,12 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
+    "tag": "bertsmith.tasks.tag:Tag",
+    "answer": "bertsmith.tasks.answer:Answer",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
@@ -51,8 +54,8 @@ class ScoreTable(NamedTuple):
 class Scores:
     """How good some predictions are: printed as it is by verbs and pages.
 
-    numbers: the figures by name, in the order they are shown. details: more, plain JSON, for programs. tables:
-    more, for people. notes: sentences (what was cut, what a figure does not cover).
+    numbers: the figures by name, in the order they are shown, `examples` among them. details: more, plain JSON,
+    for programs. tables: more, for people. notes: sentences (what was cut, what a figure does not cover).
     """
 
     numbers: Mapping[str, float]
@@ -114,6 +117,12 @@ class Task(Objective):
         super().__init__()
         self.config, self.facts, self.settings = config, dict(facts), settings
 
+    def under(self, settings: Any) -> Self:
+        """The same heads under other settings: what a finished model is asked with."""
+        other = copy.copy(self)
+        other.settings = settings
+        return other
+
     # From a file to examples
 
     @classmethod
@@ -123,15 +132,22 @@ class Task(Objective):
 
     @classmethod
     def of_inputs(
-        cls, columns: Mapping[str, Sequence[str]], settings: Any, places: Sequence[str]
+        cls, columns: Mapping[str, Sequence[Any]], settings: Any, places: Sequence[str]
     ) -> list[Any]:
-        """Examples without answers, from values that are in no file. columns: by the names in `inputs`."""
+        """Examples without answers, from values that are in no file. columns: by the names in `inputs`; the first
+        one's values may be texts, as the command line has them."""
         raise NotImplementedError
 
     @classmethod
     def as_row(cls, example: Any, settings: Any) -> dict[str, Any]:
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError
+
+    @classmethod
+    def remarks(cls, examples: Sequence[Any]) -> list[str]:
+        """What people should know of how some examples were read (what was mended or passed over), a sentence
+        each; `score` puts them into its notes."""
+        return []
 
     @classmethod
     def learnt(cls, examples: Sequence[Any], settings: Any, names: Sequence[str] | None) -> Facts:

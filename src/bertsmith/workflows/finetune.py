@@ -175,6 +175,8 @@ class _Work:
         """Read the examples, build the model, encode."""
         examples = gather(kind, chosen.files, chosen.task)
         tell_of_sides(kind, chosen.files, examples, tell)
+        for remark in kind.remarks([*examples.train, *examples.dev]):
+            tell(remark)
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.encode(examples.train, base.tokenizer)
         dev_items = head.encode(examples.dev, base.tokenizer)

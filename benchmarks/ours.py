@@ -1,0 +1,33 @@
+"""Our update on batches that are handed to it, to be timed or compared with the reference's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.objective import Objective
+from bertsmith.place import Place
+from bertsmith.training.loader import Batch, Position, Update
+from bertsmith.training.loop import optimizer_of
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained, update
+
+
+class OurTrainer:
+    """Encoder and objective with the settings' optimiser, on the CPU, where the reference computes as well."""
+
+    def __init__(self, encoder: Encoder, objective: Objective, settings: TrainSettings) -> None:
+        precision = settings.precision
+        self.place = Place(torch.device("cpu"), "bf16" if precision == "bf16" else "fp32", encoder.generator)
+        self.trained = Trained(encoder, objective).train()
+        self.optimizer = optimizer_of(self.trained, settings)
+        self.settings, self.step = settings, 0
+
+    def update(self, batch: Batch, rate: float) -> dict[str, Tensor]:
+        """One step at this rate; what `step.update` returns."""
+        self.step += 1
+        objective = self.trained.objective
+        assert isinstance(objective, Objective)
+        work = Update(objective.counts(batch), batch.tokens, batch.epoch, (batch,), Position())
+        return update(self.trained, self.optimizer, work, rate, self.settings, self.place, self.step)
