@@ -101,8 +101,9 @@ def finetune(
         "label_names": None if label_names is None else list(label_names),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
-    machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
     place, threads = place_of(chosen.train, tell)
+    parameters = sum(term.size for term in count_parameters(base.folder.config))
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = _Work.of(kind, base, chosen, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
