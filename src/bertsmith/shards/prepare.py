@@ -26,7 +26,7 @@ from bertsmith.shards.manifest import (
     FORMAT,
     FileEntry,
     Manifest,
-    Progress,
+    PreparationProgress,
     ShardEntry,
     file_entry,
     write_manifest,
@@ -187,7 +187,7 @@ class _Preparation:
                 done, folder = self.unfinished.progress, self.unfinished.folder
                 entry = write_shard(folder / f"shard-{len(done.shards):05d}.arrow", waiting)
                 self.unfinished.record(
-                    Progress(
+                    PreparationProgress(
                         request=done.request,
                         portions=portions,
                         shards=(*done.shards, entry),

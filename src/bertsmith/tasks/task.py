@@ -64,8 +64,9 @@ class Scores:
     notes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Numbers and details as one JSON object."""
-        return {**self.numbers, **self.details}
+        """Numbers and details, and the notes where there are any, as one JSON object."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {**self.numbers, **self.details, **notes}
 
 
 class Example(Protocol):
@@ -161,6 +162,11 @@ class Task(Objective):
     def facts_of(cls, folder: Foreign) -> Facts | None:
         """What is known of a model that another tool wrote; None where its heads are not this task's."""
         return None
+
+    @classmethod
+    def facts_before(cls, record: Mapping[str, Any], folder: Foreign) -> Facts | None:
+        """The facts of a folder of ours that was written before folders held them; None where there are none."""
+        return cls.facts_of(folder)
 
     @classmethod
     def content(cls, example: Any) -> Hashable:

@@ -140,7 +140,7 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
 def _check_memory(chosen: PretrainSettings, place: Place) -> None:
     """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
     with torch.device("meta"):
-        modules = first_weights(chosen, torch.Generator("cpu"))
+        modules = first_weights(chosen, torch.Generator())
     parameters = sum(p.numel() for module in modules for p in module.parameters())
     machine.check_memory(parameters, machine.memory_bytes(place.device))
 
