@@ -37,6 +37,11 @@ def written(folder: Path, kind: str, **more: Any) -> Any:
     return model
 
 
+def written_folder(path: Path) -> Path:
+    written(path / "foreign", "BertForSequenceClassification", num_labels=2)
+    return path / "foreign"
+
+
 def logits(model: Any, folder: Path, texts: list[str], seconds: list[str] | None = None) -> torch.Tensor:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(texts, seconds, padding=True, return_tensors="pt")
@@ -129,6 +134,12 @@ def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     assert [a["tokens"] for a in answers] == [len(text.split()) for text, _ in rows]
     right = sum(a["label"] == label for a, (_, label) in zip(answers, rows, strict=True))
     assert run.evaluate(file)["accuracy"] == pytest.approx(right / 30)
+    other = tmp_path / "other.txt"  # nobody says how it is written
+    other.write_text(file.read_text())
+    foreign = bs.load(written_folder(tmp_path))
+    assert [a["tokens"] for a in foreign.predict_file(other, text_column="1", header=False)] == [
+        a["tokens"] for a in answers
+    ]
     plain = tmp_path / "plain.txt"
     plain.write_text("".join(f"{text}\n" for text, _ in rows))
     by_lines = run.predict([text for text, _ in rows])

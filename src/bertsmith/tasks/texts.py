@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.files.tables import read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -76,14 +75,12 @@ class TextTask(Task):
 
     @classmethod
     def read(cls, file: str | Path, settings: TextSettings, *, labelled: bool = True) -> list[TextExample]:
-        """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file whose delimiter
-        nobody named has a text a line. InputError with file and line for what is amiss."""
-        if not labelled and bare_suffix(file) == ".txt" and settings.delimiter is None:
-            lines = [TextExample(line, None, None, f"{file}:{n}") for n, line in read_lines(file)]
-            if not lines:
-                raise InputError(f"{file}: this file is empty", "give a text a line")
-            return lines
+        """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file that is no table has
+        a text a line. InputError with file and line for what is amiss."""
         table = read_table(file, delimiter=settings.delimiter, header=settings.header)
+        if table.plain and not labelled:
+            lines = zip(table.column("1"), table, strict=True)
+            return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
         texts = table.column(settings.text_column, "--text-column")
         seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
         labels = table.column(settings.label_column, "--label-column") if labelled else None
