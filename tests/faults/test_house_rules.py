@@ -171,3 +171,26 @@ def test_the_whole_walk_opens_no_socket_and_is_the_same_in_another_process(tmp_p
     for mine, others in zip(first, second, strict=True):
         assert json.dumps(mine) == json.dumps(others)
     assert len(first[0]) > 10
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """One word, one thing, in the whole house."""
+    found: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_only_the_place_and_the_machine_name_a_device() -> None:
+    """`"cpu"`, `"cuda"` and questions after a device stand in place.py and machine.py alone."""
+    allowed = {"place.py", "machine.py"}
+    named = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in FILES
+        if str(file.relative_to(SOURCE)) not in allowed
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("cpu", "cuda", "cuda:0")
+    ]
+    assert named == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, Found, count, entities, scheme_of, total
+from bertsmith.metrics.entities import Entity, EntityCounts, count, entities, scheme_of, total
 
 # The script's own tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}
@@ -77,14 +77,14 @@ def test_entities_of_hand_made_rows(tags: str, wanted: list[str]) -> None:
 
 
 def test_an_entity_ends_with_its_sentence() -> None:
-    assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": Found(2, 2, 2)}
+    assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": EntityCounts(2, 2, 2)}
 
 
 def test_type_start_and_end_must_all_be_right() -> None:
     truth = [["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]]
     guess = [["B-PER", "O", "O", "B-ORG", "B-LOC"]]
     types = count(truth, guess)
-    assert types == {"LOC": Found(2, 1, 1), "ORG": Found(0, 1, 0), "PER": Found(1, 1, 0)}
+    assert types == {"LOC": EntityCounts(2, 1, 1), "ORG": EntityCounts(0, 1, 0), "PER": EntityCounts(1, 1, 0)}
     whole = total(types)
     assert (whole.precision, whole.recall, whole.f1) == (1 / 3, 1 / 3, 1 / 3)
     assert (types["ORG"].recall, types["PER"].f1) == (0.0, 0.0)

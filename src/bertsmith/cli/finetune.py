@@ -140,7 +140,7 @@ def _finetune(
         console.result_json({"run": out, **report})
         return
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
-    shown = [name for name, value in dev_scores.items() if isinstance(value, float)]
+    shown = [name for name, value in beside.items() if isinstance(value, float)]
     console.result_table(
         f"{out}: dev, the best epoch by {decided}",
         ["score", "this model", "without looking at the text"],

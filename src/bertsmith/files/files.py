@@ -23,7 +23,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.columns import texts_of_parquet, texts_of_table
 from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed
 from bertsmith.files.jsonl import json_object, texts_of_jsonl
-from bertsmith.files.lines import Faults, Lines, Reject, Run, read_lines
+from bertsmith.files.lines import Faults, LineRun, Lines, Reject, read_lines
 from bertsmith.files.records import delimiter_of
 
 __all__ = [
@@ -178,14 +178,14 @@ def _documents(path: Path, reading: Reading, faults: Faults) -> Iterator[Documen
         yield Document(text, f"{path}:{number}")
 
 
-def _by_line(path: Path, runs: Iterable[Run]) -> Iterator[Document]:
+def _by_line(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     for run in runs:
         for number, line in enumerate(_unified(run.text).split("\n"), start=run.line):
             if line and not line.isspace():
                 yield Document(line, f"{path}:{number}")
 
 
-def _by_file(path: Path, runs: Iterable[Run]) -> Iterator[Document]:
+def _by_file(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     parts = _Parts(path)
     for run in runs:
         text, line = _unified(run.text), run.line
@@ -197,7 +197,7 @@ def _by_file(path: Path, runs: Iterable[Run]) -> Iterator[Document]:
     yield from parts.close()
 
 
-def _by_blank_lines(path: Path, runs: Iterable[Run]) -> Iterator[Document]:
+def _by_blank_lines(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     # Whole runs are searched for blank lines: a line costs nothing by itself.
     parts = _Parts(path)
     for run in runs:

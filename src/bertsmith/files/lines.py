@@ -59,7 +59,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Run:
+class LineRun:
     """Whole lines, one behind the other: the number of the first, the byte it begins at, and the text. Each
     line ends with "\\n" (the last of a file, too); a "\\r" before it is still there."""
 
@@ -111,7 +111,7 @@ class Lines:
                 yield Line(number, byte, text)
                 byte += (len(text) if text.isascii() else len(text.encode("utf-8"))) + 1
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[LineRun]:
         """The lines in runs of some 256 KiB. A fault parts a run, and nothing else of it is lost."""
         try:
             yield from self._of_blocks(_gathered(read_blocks(self.path), BLOCK))
@@ -126,7 +126,7 @@ class Lines:
             if last := b"".join(self._waiting):
                 yield from self._decoded(last + b"\n")
 
-    def _of_blocks(self, blocks: Iterable[bytes]) -> Iterator[Run]:
+    def _of_blocks(self, blocks: Iterable[bytes]) -> Iterator[LineRun]:
         mac = False
         for number, block in enumerate(blocks):
             if number == 0:
@@ -167,11 +167,11 @@ class Lines:
         self._skipping = False
         return block[end:]
 
-    def _decoded(self, whole: bytes) -> Iterator[Run]:
+    def _decoded(self, whole: bytes) -> Iterator[LineRun]:
         """The lines of `whole`, which ends with one's end."""
         if len(whole) <= LONGEST:
             try:
-                run = Run(self._line, self._byte, whole.decode("utf-8"))
+                run = LineRun(self._line, self._byte, whole.decode("utf-8"))
             except UnicodeDecodeError:
                 pass
             else:
@@ -238,8 +238,8 @@ def _gathered(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-def _run(line: int, byte: int, lines: list[bytes]) -> Run:
-    return Run(line, byte, (b"\n".join(lines) + b"\n").decode("utf-8"))
+def _run(line: int, byte: int, lines: list[bytes]) -> LineRun:
+    return LineRun(line, byte, (b"\n".join(lines) + b"\n").decode("utf-8"))
 
 
 _MARKS = {

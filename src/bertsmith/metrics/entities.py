@@ -30,7 +30,7 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class EntityCounts:
     """How many entities there are, how many were found, and how many of these are right: type, start and end."""
 
     gold: int
@@ -93,7 +93,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def count(truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]]) -> dict[str, Found]:
+def count(truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]]) -> dict[str, EntityCounts]:
     """Each type's counts over pairs of rows of tags, in the types' order; `total` sums them up."""
     gold: Counter[str] = Counter()
     found: Counter[str] = Counter()
@@ -103,12 +103,14 @@ def count(truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]]) -> dic
         gold.update(e.type for e in of_truth)
         found.update(e.type for e in of_guess)
         right.update(e.type for e in of_truth & of_guess)
-    return {kind: Found(gold[kind], found[kind], right[kind]) for kind in sorted(gold | found)}
+    return {kind: EntityCounts(gold[kind], found[kind], right[kind]) for kind in sorted(gold | found)}
 
 
-def total(types: dict[str, Found]) -> Found:
+def total(types: dict[str, EntityCounts]) -> EntityCounts:
     """All types together."""
-    return Found(*(sum(getattr(f, name) for f in types.values()) for name in ("gold", "found", "right")))
+    return EntityCounts(
+        *(sum(getattr(f, name) for f in types.values()) for name in ("gold", "found", "right"))
+    )
 
 
 def _parted(tag: str) -> tuple[str, str]:

@@ -68,7 +68,7 @@ class Manifest(_Typed):
         return [entry for entry in self.files if isinstance(entry, ShardEntry)]
 
 
-class Progress(_Typed):
+class PreparationProgress(_Typed):
     """How far a preparation has come: portions of the corpus that stand in the finished shards, and their counts.
 
     request: a digest of all that rules the bytes. last: the last document, as the place that it begins at and its
@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def read_progress(path: Path) -> Progress | None:
+def read_progress(path: Path) -> PreparationProgress | None:
     """The progress of a preparation, None where none was written. Raises `InputError` for what cannot be right."""
     try:
         content = path.read_bytes()
@@ -124,7 +124,7 @@ def read_progress(path: Path) -> Progress | None:
         return None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return _parsed(Progress, content, path)
+    return _parsed(PreparationProgress, content, path)
 
 
 def _parsed(kind: type[_Kind], content: bytes, path: Path) -> _Kind:

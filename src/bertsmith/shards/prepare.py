@@ -26,7 +26,7 @@ from bertsmith.shards.manifest import (
     FORMAT,
     FileEntry,
     Manifest,
-    Progress,
+    PreparationProgress,
     ShardEntry,
     file_entry,
     write_manifest,
@@ -112,7 +112,7 @@ def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.separators:
         raise InputError(
-            "this vocabulary has no special tokens to frame what a BERT reads",
+            "this tokenizer does not frame texts as a BERT reads them: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",
             "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
         )
     return tokenizer
@@ -187,7 +187,7 @@ class _Preparation:
                 done, folder = self.unfinished.progress, self.unfinished.folder
                 entry = write_shard(folder / f"shard-{len(done.shards):05d}.arrow", waiting)
                 self.unfinished.record(
-                    Progress(
+                    PreparationProgress(
                         request=done.request,
                         portions=portions,
                         shards=(*done.shards, entry),

@@ -18,7 +18,7 @@ Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Distinct keys, rising [R], and columns of numbers by name, each [R]."""
 
     keys: Hashes
@@ -32,7 +32,7 @@ class SortedRuns:
     def __init__(self, kinds: Mapping[str, type[np.generic]], summed: tuple[str, ...] = ()) -> None:
         """kinds: the columns by name, with their types."""
         self._kinds, self._summed = dict(kinds), frozenset(summed)
-        self._runs: list[Run] = []
+        self._runs: list[SortedRun] = []
 
     def __len__(self) -> int:
         """Keys in all runs; one that stands in several counts as often."""
@@ -60,11 +60,11 @@ class SortedRuns:
         """Forget the keys from `limit` on."""
         ends = [int(np.searchsorted(run.keys, limit)) for run in self._runs]
         self._runs = [
-            Run(run.keys[:n].copy(), {name: values[:n].copy() for name, values in run.columns.items()})
+            SortedRun(run.keys[:n].copy(), {name: values[:n].copy() for name, values in run.columns.items()})
             for run, n in zip(self._runs, ends, strict=True)
         ]
 
-    def whole(self) -> Run:
+    def whole(self) -> SortedRun:
         """All keys in one run."""
         run = self._run(
             np.empty(0, dtype=np.uint64),
@@ -74,18 +74,18 @@ class SortedRuns:
             run = self._merged(run, known)
         return run
 
-    def _merged(self, earlier: Run, later: Run) -> Run:
+    def _merged(self, earlier: SortedRun, later: SortedRun) -> SortedRun:
         keys = np.concatenate([earlier.keys, later.keys])
         columns = {name: np.concatenate([earlier.columns[name], later.columns[name]]) for name in self._kinds}
         return self._run(keys, columns)
 
-    def _run(self, keys: Hashes, columns: dict[str, Column]) -> Run:
+    def _run(self, keys: Hashes, columns: dict[str, Column]) -> SortedRun:
         if not len(keys):
-            return Run(keys, columns)
+            return SortedRun(keys, columns)
         order = np.argsort(keys, kind="stable")  # of equal keys the earlier stands first
         keys = keys[order]
         begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return Run(
+        return SortedRun(
             keys[begins],
             {
                 name: np.add.reduceat(values[order], begins).astype(self._kinds[name])

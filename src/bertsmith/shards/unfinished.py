@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
-from bertsmith.shards.manifest import Progress, read_progress
+from bertsmith.shards.manifest import PreparationProgress, read_progress
 
 
 class Unfinished:
@@ -27,7 +27,7 @@ class Unfinished:
         """Use `Unfinished.of`."""
         self._place, self.folder = place, folder
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        self.progress = self._found(digest, tell) or Progress(request=digest)
+        self.progress = self._found(digest, tell) or PreparationProgress(request=digest)
         known = {"progress.json", *(entry.name for entry in self.progress.shards)}
         for name in set(os.listdir(self.folder)) - (known if self.progress.shards else set()):
             path = self.folder / name
@@ -60,7 +60,7 @@ class Unfinished:
                     ) from None
                 raise
 
-    def record(self, progress: Progress) -> None:
+    def record(self, progress: PreparationProgress) -> None:
         """Say on the disk that this progress is made; its shards must be there already."""
         disk.synchronise(self.folder)
         disk.write_text(self.folder / "progress.json", progress.model_dump_json())
@@ -79,7 +79,7 @@ class Unfinished:
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _found(self, request: str, tell: Callable[[str], None]) -> Progress | None:
+    def _found(self, request: str, tell: Callable[[str], None]) -> PreparationProgress | None:
         """The progress of an earlier start; none where it was of another request or its shards are not whole."""
         try:
             progress = read_progress(self.folder / "progress.json")

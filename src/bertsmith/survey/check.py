@@ -28,7 +28,7 @@ from bertsmith.survey.leakage import Leakage
 from bertsmith.survey.lines import LineFacts, RepeatedLines, find_lines, line_hashes
 from bertsmith.survey.structure import DocumentFacts, judge
 from bertsmith.survey.tokens import TokenFacts
-from bertsmith.survey.window import Window, together
+from bertsmith.survey.window import TextWindow, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _NEAR_CAPACITY = 500_000
@@ -154,7 +154,7 @@ class _Pass:
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in fingerprints.windows(texts):
             some = slice(first, first + len(group))
-            window = Window(file, documents[some], group, offset, self._missing)
+            window = TextWindow(file, documents[some], group, offset, self._missing)
             number[some] += np.diff(window.words.bounds)
             for i, part in enumerate(group, start=first):
                 found = split(part, self._language)
@@ -170,7 +170,7 @@ class _Pass:
         whole = [document for i, document in enumerate(documents) if number[i] and document.part == 0]
         self._near.add(self._exact.add(whole))
 
-    def _count(self, window: Window) -> None:
+    def _count(self, window: TextWindow) -> None:
         """Count what stands in a window."""
         codes, words, text = window.codes, window.words, window.text
         self._words += len(words.hashes)
@@ -234,7 +234,7 @@ class _Pass:
             "limits": self._limits(),
         }
         if self._tokens is not None:
-            report["tokenizer"] = self._tokens.summary(self._characters.counts())
+            report["tokenizer"] = self._tokens.summary()
         if self._leakage is not None:
             report["against"] = self._leakage.summary()
         return report

@@ -17,7 +17,7 @@ _MOST = 4096  # documents looked at together, or a window's characters
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet")  # a record's place is its own; lines inside have none
 
 
-class Window:
+class TextWindow:
     """Some documents, or a part of a long one, as characters and words; knows the place of each position."""
 
     def __init__(

@@ -64,8 +64,9 @@ class Scores:
     notes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Numbers and details as one JSON object."""
-        return {**self.numbers, **self.details}
+        """Numbers and details, and the notes where there are any, as one JSON object."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {**self.numbers, **self.details, **notes}
 
 
 class Example(Protocol):
@@ -163,6 +164,11 @@ class Task(Objective):
         return None
 
     @classmethod
+    def facts_before(cls, record: Mapping[str, Any], folder: Foreign) -> Facts | None:
+        """The facts of a folder of ours that was written before folders held them; None where there are none."""
+        return cls.facts_of(folder)
+
+    @classmethod
     def content(cls, example: Any) -> Hashable:
         """What must not be on both sides of a split: equal texts, questions about one passage."""
         raise NotImplementedError
@@ -178,6 +184,20 @@ class Task(Objective):
         """Items of sequences that the model can take (`config.longest`), in the order of the examples.
         InputError for an answer that is none of the model's."""
         raise NotImplementedError
+
+    def items(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """`encode`, checked against what the model can take: InputError where a second text has a segment id of
+        its own and the model knows only one."""
+        found = self.encode(examples, tokenizer)
+        known = self.config.type_vocab_size
+        for item in found if known else ():
+            if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
+                raise InputError(
+                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this "
+                    "model knows only one",
+                    "give single texts, or take a model with model.type_vocab_size=2",
+                )
+        return found
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the

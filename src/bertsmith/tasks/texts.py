@@ -103,6 +103,10 @@ class TextTask(Task):
         cls, columns: Mapping[str, Sequence[str]], settings: TextSettings, places: Sequence[str]
     ) -> list[TextExample]:
         """Texts, or pairs of texts."""
+        for name, values in columns.items():
+            for value, place in zip(values, places, strict=True):
+                if not isinstance(value, str):
+                    raise InputError(f"{place}: {value!r} is no text", f"give each {name} as a string")
         texts = columns["text"]
         others: Sequence[str | None] = columns.get("second") or [None] * len(texts)
         return [TextExample(*row) for row in zip(texts, others, [None] * len(texts), places, strict=True)]
@@ -131,6 +135,15 @@ class TextTask(Task):
     def facts_of(cls, folder: Foreign) -> Facts | None:
         """Of a class for whole sequences, whether it was trained on pairs is not known."""
         return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
+
+    @classmethod
+    def facts_before(cls, record: Mapping[str, Any], folder: Foreign) -> Facts | None:
+        """Pairs, where a second column was named; whether labels had ids."""
+        facts = cls.facts_of(folder)
+        if facts is None:
+            return None
+        pairs = record.get("settings", {}).get("second_column") is not None
+        return {**facts, "pairs": pairs, "numbered": bool(record.get("numbered"))}
 
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes."""

@@ -14,7 +14,7 @@ import tokenizers
 from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import byte_level, unigram, wordpiece
-from bertsmith.tokenizer.layout import Layout
+from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.normaliser import Normalizer
 from bertsmith.tokenizer.reference import class_of
 from bertsmith.tokenizer.schema import AGAIN, ROLES, Config, Outline, Step, checked, read_config, read_object
@@ -28,7 +28,7 @@ _MAX_LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Source:
+class TokenizerSource:
     """What a tokenizer is made of: the text of a tokenizer.json, the longest input in tokens, special tokens by
     role, and the bytes of the spiece.model it came from, if any."""
 
@@ -38,7 +38,7 @@ class Source:
     piece_model: bytes | None = None
 
 
-def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | None = None) -> Source:
+def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | None = None) -> TokenizerSource:
     """Read a tokenizer's folder, or one of its files; `normalizer` only with a vocab.txt."""
     file = _file_of(path)
     config = read_config(file.parent)
@@ -77,10 +77,12 @@ def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | Non
     _try(file, library)
     # Files of the field write "no limit" as 10**30.
     length = config.model_max_length or 0
-    return Source(library.to_str(), int(length) if 0 < length < 10**9 else _MAX_LENGTH, specials, kept)
+    return TokenizerSource(
+        library.to_str(), int(length) if 0 < length < 10**9 else _MAX_LENGTH, specials, kept
+    )
 
 
-def write_folder(folder: Path, source: Source, tokens: Sequence[str]) -> None:
+def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -> None:
     """Write the kind's own files, tokenizer_config.json and tokenizer.json, each beside its place and renamed."""
     whole = json.loads(source.definition)
     kind = kind_of(whole)
@@ -160,7 +162,7 @@ def _of_json(file: Path, whole: dict[str, Any], lowercase: bool | None, config: 
     if library.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
         # This class has its frame in the program, not in the file.
         library.post_processor = wordpiece.framed(specials["cls"], specials["sep"], known, str(file))
-    Layout.of(json.loads(library.to_str()), len(known), str(file))
+    SequenceLayout.of(json.loads(library.to_str()), len(known), str(file))
     _require_case(file, lowercase, lowercases(library.to_str()))
     return library, specials
 

@@ -45,14 +45,14 @@ Parts = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class SequenceLayout:
     """What one text becomes, and what two become."""
 
     single: Parts = (Part(0),)
     pair: Parts = (Part(0), Part(1))
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any], size: int, place: str) -> Layout:
+    def of(cls, definition: Mapping[str, Any], size: int, place: str) -> SequenceLayout:
         """The layout of a tokenizer.json as the library writes it. `InputError`, which begins with `place`, for
         one that no model takes: a text twice, a frame around a frame, a third segment, ids from `size` on."""
         whole = definition.get("post_processor") or {}
@@ -62,7 +62,12 @@ class Layout:
             raise InputError(f"{place}: its post-processor puts a frame around a frame", _REMEDY)
         if not frames:
             return cls()
-        layout = _READERS[frames[0]["type"]](frames[0])
+        try:
+            layout = _READERS[frames[0]["type"]](frames[0])
+        except KeyError as error:
+            raise InputError(
+                f"{place}: its post-processor does not say which id {error} has", _REMEDY
+            ) from None
         texts = [
             [part.text for part in parts if part.text is not None] for parts in (layout.single, layout.pair)
         ]
@@ -118,7 +123,7 @@ class Layout:
 _REMEDY = "give a tokenizer that lays out one text or two"
 
 
-def _of_template(step: Mapping[str, Any]) -> Layout:
+def _of_template(step: Mapping[str, Any]) -> SequenceLayout:
     special = {name: tuple(token["ids"]) for name, token in step["special_tokens"].items()}
 
     def parts(template: Sequence[Mapping[str, Any]]) -> Parts:
@@ -132,17 +137,19 @@ def _of_template(step: Mapping[str, Any]) -> Layout:
                 found += [Part(None, (i,), value["type_id"]) for i in special[value["id"]]]
         return tuple(found)
 
-    return Layout(parts(step["single"]), parts(step["pair"]))
+    return SequenceLayout(parts(step["single"]), parts(step["pair"]))
 
 
-def _of_roberta(step: Mapping[str, Any]) -> Layout:
+def _of_roberta(step: Mapping[str, Any]) -> SequenceLayout:
     cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
-    return Layout((cls, Part(0), sep), (cls, Part(0), sep, sep, Part(1), sep))
+    return SequenceLayout((cls, Part(0), sep), (cls, Part(0), sep, sep, Part(1), sep))
 
 
-def _of_bert(step: Mapping[str, Any]) -> Layout:
+def _of_bert(step: Mapping[str, Any]) -> SequenceLayout:
     cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
-    return Layout((cls, Part(0), sep), (cls, Part(0), sep, Part(1, segment=1), Part(None, sep.ids, 1)))
+    return SequenceLayout(
+        (cls, Part(0), sep), (cls, Part(0), sep, Part(1, segment=1), Part(None, sep.ids, 1))
+    )
 
 
 _READERS = {"TemplateProcessing": _of_template, "RobertaProcessing": _of_roberta, "BertProcessing": _of_bert}

@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.layout import Layout
+from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
 from bertsmith.tokenizer.wordpiece import wordpiece
 
@@ -33,7 +33,7 @@ def class_of(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Opti
         if candidate is not None and _parts(json.loads(candidate[1].to_str())) == _parts(definition):
             return candidate[0]
     found: Options = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if Layout.of(definition, 1 << 32, _PLACE).uses_segments:
+    if SequenceLayout.of(definition, 1 << 32, _PLACE).uses_segments:
         found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return {**found, **_google(definition)}
 
@@ -103,7 +103,7 @@ def _parts(definition: Mapping[str, Any]) -> list[Any]:
         model,
         added,
         *(definition[name] for name in ("normalizer", "pre_tokenizer", "decoder")),
-        Layout.of(definition, 1 << 32, _PLACE),
+        SequenceLayout.of(definition, 1 << 32, _PLACE),
         bool((definition["post_processor"] or {}).get("trim_offsets")),
     ]
 

@@ -68,7 +68,7 @@ class Step(_Read):
         return self.type == kind or any(step.has(kind) for step in [*self.normalizers, *self.pretokenizers])
 
 
-class Model(_Read):
+class TokenizerModel(_Read):
     """The model of a tokenizer.json."""
 
     type: str | None = None
@@ -77,7 +77,7 @@ class Model(_Read):
 class Outline(_Read):
     """A tokenizer.json, as far as it decides whether it is one of ours."""
 
-    model: Model
+    model: TokenizerModel
     pre_tokenizer: Step | None = None
 
 

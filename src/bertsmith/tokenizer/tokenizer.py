@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import Kind, Source, kind_of, lowercases, read_folder, write_folder
+from bertsmith.tokenizer.folder import Kind, TokenizerSource, kind_of, lowercases, read_folder, write_folder
 from bertsmith.tokenizer.layout import Encoding as Encoding
-from bertsmith.tokenizer.layout import Layout
+from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.layout import Truncation as Truncation
 from bertsmith.tokenizer.normaliser import Normalizer
 from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
@@ -60,7 +60,7 @@ class Tokenizer:
         # flipping, so that calls from several threads cannot meet in the middle.
         self._plain = self._reading_specials(())
         self._ids: dict[str, int] = {r: self._whole.token_to_id(t) for r, t in specials.items()}  # type: ignore[misc]
-        self._layout = Layout.of(whole, self._whole.get_vocab_size(), "tokenizer.json")
+        self._layout = SequenceLayout.of(whole, self._whole.get_vocab_size(), "tokenizer.json")
         self.separators = self._layout.separators(self._ids.get("cls", -1), self._ids.get("sep", -1))
         self.uses_segments = self._layout.uses_segments
 
@@ -93,7 +93,7 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write the kind's files (vocab.txt; vocab.json and merges.txt; the spiece.model it came from),
         tokenizer_config.json and tokenizer.json, each whole or not there."""
-        source = Source(self._definition, self.max_length, self._names, self._piece_model)
+        source = TokenizerSource(self._definition, self.max_length, self._names, self._piece_model)
         write_folder(Path(folder), source, self.tokens)
 
     def encode(

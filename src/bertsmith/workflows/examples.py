@@ -115,8 +115,9 @@ def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -
         )
     except ValueError:
         raise InputError(
-            f"{len(examples)} examples cannot be split at --dev-share {share:g}: each side needs all labels",
-            "take a larger share, or add examples",
+            f"{len(examples)} examples ({len(members)} different ones) cannot be split at --dev-share {share:g}: "
+            f"each side needs {'one' if strata[0] is None else 'all labels'}",
+            "take another share, or add examples",
         ) from None
     out = {i for g in held for i in members[g]}
     kept = [example for i, example in enumerate(examples) if i not in out]

@@ -104,22 +104,17 @@ class Model:
         record, path = self.folder.record, self.folder.path
         if (name := record.get("task")) in TASKS:
             kind = task_type(name)
-            return kind, record["facts"] if "facts" in record else self._facts_before(kind)
+            facts = record["facts"] if "facts" in record else kind.facts_before(record, self.folder)
+            if facts is None:
+                raise InputError(f"{path}: bertsmith.json and config.json do not belong together")
+            return kind, facts
         if record or _HEADLESS.search(self.folder.architecture):
             raise InputError(
                 f"{self.path}: this model was not fine-tuned for a task, it has nothing to predict",
-                f"fine-tune it: bertsmith finetune classify --model {self.path} "
-                "--train FILE --dev FILE --out RUN",
+                f"fine-tune it: bertsmith finetune TASK --model {self.path} --train FILE --dev FILE --out RUN "
+                f"(tasks: {', '.join(TASKS)})",
             )
         return task_of(self.folder, str(path))
-
-    def _facts_before(self, kind: type[Task]) -> Facts:
-        """The facts of a folder that was written before folders held them."""
-        pairs = self.folder.record.get("settings", {}).get("second_column") is not None
-        facts = kind.facts_of(self.folder)
-        if facts is None:
-            raise InputError(f"{self.folder.path}: bertsmith.json and config.json do not belong together")
-        return {**facts, "pairs": pairs, "numbered": bool(self.folder.record.get("numbered"))}
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
@@ -245,7 +240,7 @@ class Model:
         task = self.task.under(settings)
         for i in range(0, len(examples), _CHUNK):
             some = examples[i : i + _CHUNK]
-            items = task.encode(some, self.tokenizer)
+            items = task.items(some, self.tokenizer)
             yield some, task.answers(self.encoder, items, some, self.place)
 
     def info(self) -> dict[str, Any]:

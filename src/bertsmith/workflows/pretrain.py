@@ -83,8 +83,8 @@ def pretrain(
     resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
-    _check_memory(chosen)
     place, threads = place_of(chosen.train, tell)
+    _check_memory(chosen, place)
     source = Source.of(shards, chosen, tell)
     if not resuming:
         chosen = _budgeted(chosen, source, place, threads, tell)
@@ -137,11 +137,12 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
         )
 
 
-def _check_memory(chosen: PretrainSettings) -> None:
+def _check_memory(chosen: PretrainSettings, place: Place) -> None:
     """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
     with torch.device("meta"):
-        modules = first_weights(chosen, torch.Generator("cpu"))
-    machine.check_memory(sum(p.numel() for module in modules for p in module.parameters()))
+        modules = first_weights(chosen, torch.Generator())
+    parameters = sum(p.numel() for module in modules for p in module.parameters())
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
 
 
 def _check_length(chosen: PretrainSettings) -> None:
