@@ -82,8 +82,8 @@ def result_json(document: Any) -> None:
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers are set right."""
-    kept = [[visible(str(cell), one_line=True) for cell in row] for row in rows]
+    """A table on stdout; numbers are set right. A tuple is a cell of several lines."""
+    kept = [[_cell(cell) for cell in row] for row in rows]
     table = Table(
         title=visible(title, one_line=True) or None,
         title_justify="left",
@@ -98,6 +98,11 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     for row in kept:
         table.add_row(*row)
     _console(stderr=False).print(table, markup=False)
+
+
+def _cell(cell: object) -> str:
+    lines = cell if isinstance(cell, tuple) else (cell,)
+    return "\n".join(visible(str(line), one_line=True) for line in lines)
 
 
 def _is_number(cell: str) -> bool:

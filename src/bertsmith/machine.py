@@ -64,9 +64,13 @@ def allowed_cores() -> int:
     return cores
 
 
-def memory_bytes() -> int:
-    """Memory this process may use: the machine's, cut by the container's and the shell's limits; 0 where it cannot
-    be told."""
+def memory_bytes(device: torch.device | None = None) -> int:
+    """Memory this process may use: the machine's, cut by the container's and the shell's limits, or a GPU's; 0
+    where it cannot be told."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
     try:
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
@@ -78,10 +82,9 @@ def memory_bytes() -> int:
     return min([*limits, address_space] if address_space != resource.RLIM_INFINITY else limits)
 
 
-def check_memory(parameters: int, allowed: int | None = None) -> None:
-    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes
-    (None: this process's). Counted is what is there at each moment of training; activations come on top."""
-    allowed = memory_bytes() if allowed is None else allowed
+def check_memory(parameters: int, allowed: int) -> None:
+    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes (0:
+    nobody knows). Counted is what is there at each moment of training; activations come on top."""
     needed = parameters * _BYTES_A_PARAMETER
     if allowed and needed > allowed:
         raise InputError(

@@ -387,6 +387,8 @@ def test_wrong_kinds_in_a_config_are_named_by_file_and_key(tmp_path: Path, text:
     [
         ('{"settings": [1]}', "'settings' should be a valid dictionary"),
         ('{"settings": "none"}', "'settings' should be a valid dictionary"),
+        ('{"facts": ["a"]}', "'facts' should be a valid dictionary"),
+        ('{"facts": null}', "'facts' should be a valid dictionary"),
         ('{"task": 3}', "'task' should be a valid string"),
         ('{"numbered": "yes"}', "'numbered' should be a valid boolean"),
         ('{"weights_sha256": 12}', "'weights_sha256' should be a valid string"),

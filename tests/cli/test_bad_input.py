@@ -485,7 +485,7 @@ def test_columns_by_number_and_odd_names(call: Call, world: Path, tmp_path: Path
 def test_a_model_that_does_not_fit_into_memory_is_refused_before_any_work(
     call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "memory_bytes", lambda: 10**5)
+    monkeypatch.setattr(machine, "memory_bytes", lambda _: 10**5)
     before = (world / "moods" / "settings.yaml").read_bytes()
     refused(call(*pretrain(world, tmp_path / "run")), 2, "million parameters", "may be used here")
     tuning = finetune(world, tmp_path / "tuned", world / "train.csv", world / "dev.csv")

@@ -226,3 +226,36 @@ def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_pat
     alone = check_corpus([packed], options, probe=False)["forecast"]
     assert alone["tokens"] < 0.3 * whole["tokens"]
     assert "the sample alone" in alone["covers"]
+
+
+def test_what_acts_on_a_terminal_is_only_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts and file names are other people's: colours, titles and line ends in them do nothing."""
+    monkeypatch.setenv("COLUMNS", "200")
+    acting = "\x1b[31mred\x1b]0;title\x07 \x9b2J"
+    text = f"click here {acting} and more text of one line."
+    path = tmp_path / f"a{acting[:8]}\nb.txt"
+    path.write_text("\n\n".join([text] * 4 + ["é".encode().decode("latin1")]), encoding="utf-8")
+    for how in ([], ["--json"]):
+        out, told = run(capsys, path, "--no-probe", *how)
+        assert not {c for c in out + told if ord(c) < 32 or 0x7F <= ord(c) < 0xA0} - {"\n"}
+        assert "red" in out
+    out, _ = run(capsys, path, "--no-probe")
+    assert "\\n→" not in out  # a finding's own lines are lines
+
+
+@pytest.mark.parametrize("epochs", ["nan", "inf", "1e300"])
+def test_epochs_are_a_number_that_can_be(
+    capsys: pytest.CaptureFixture[str], corpus: Path, epochs: str
+) -> None:
+    _, told = run(capsys, corpus, "--no-probe", "--epochs", epochs, code=2)
+    assert "--epochs" in told
+    assert "Traceback" not in told
+
+
+def test_a_name_that_is_not_utf8_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "caf\udce9.txt"
+    path.write_text("text")
+    _, told = run(capsys, tmp_path, "--no-probe", code=2)
+    assert "this name is not UTF-8" in told

@@ -30,8 +30,8 @@ from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.loop import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
-from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
 
 CONFIG = ModelConfig(
     vocab_size=46,

@@ -166,7 +166,7 @@ def test_any_label_and_a_single_one_can_be_scored() -> None:
 
 
 def test_one_text_alone_is_refused(moods: bs.Model) -> None:
-    with pytest.raises(InputError, match="takes a list of texts"):
+    with pytest.raises(InputError, match="takes a list of examples as 'text'"):
         moods.predict("kaba lode")
 
 
@@ -196,3 +196,14 @@ def test_a_file_without_lines_is_refused(moods: bs.Model, tmp_path: Path) -> Non
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(InputError, match="empty"):
         list(moods.predict_file(tmp_path / "empty.txt"))
+
+
+def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model, tmp_path: Path) -> None:
+    """`--max-length` was offered, and ignored but by the reader of the file."""
+    file = tiny_run.table(tmp_path / "test.csv", [("kaba lode migi nufo pezu", "joy")])
+    (answer,) = moods.predict_file(file, max_length=4)
+    assert (answer["tokens"], answer["tokens_read"]) == (5, 2)
+    assert moods.predict(["kaba lode migi"], max_length=4)[0]["tokens_read"] == 2
+    assert next(moods.predict_lines([b"kaba lode migi"], "here", max_length=4))["tokens_read"] == 2
+    assert moods.evaluate(file, max_length=4)["cut_tokens"] == 3
+    assert moods.evaluate(file)["cut_tokens"] == 0

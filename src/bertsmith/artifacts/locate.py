@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from bertsmith.artifacts.mistyped import refuse_mistyped
 from bertsmith.errors import InputError
 
 CONFIG = "config.json"
@@ -25,8 +25,7 @@ def locate(name: str | Path) -> Path:
             return candidate
     if path.exists():
         raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
-    if not re.fullmatch(r"(?:[\w.-]+/)?[\w.-]+", str(name)) or ".." in str(name):
-        raise InputError(f"{name}: there is no such folder", "name a run, a model folder or a published name")
+    refuse_mistyped(str(name))
     return _from_hub(str(name))
 
 

@@ -59,7 +59,9 @@ class Record(_Typed):
     version: str | None = None
     weights_sha256: str | None = None
     task: str | None = None
+    objective: str | None = None
     settings: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     numbered: bool = False
     steps: int | None = None
     tokens: int | None = None

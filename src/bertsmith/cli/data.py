@@ -10,6 +10,10 @@ import click
 
 from bertsmith.cli.options import Size, as_json, assignments, bytes_of, reading_of, reading_options
 
+_language = click.option(
+    "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
+)
+
 
 @click.group()
 def data() -> None:
@@ -23,9 +27,7 @@ def data() -> None:
     "--out", required=True, metavar="DIR", help="The folder of shards to write; must not hold anything."
 )
 @reading_options
-@click.option(
-    "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
-)
+@_language
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
@@ -121,9 +123,7 @@ class _ManyAgainst(click.Command):
 @data.command("check", cls=_ManyAgainst)
 @click.argument("files", nargs=-1, required=True)
 @reading_options
-@click.option(
-    "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
-)
+@_language
 @click.option("--tokenizer", metavar="DIR", help="Also count its tokens, unknowns and pieces a word.")
 @click.option(
     "--against",

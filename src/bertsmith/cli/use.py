@@ -44,16 +44,26 @@ def _options_for(args: list[str]) -> list[click.Parameter]:
 
 
 def _task_name(word: str) -> str | None:
-    """The task of a run or model folder, as its record names it; a folder of another tool is taken for a
-    classifier's until it is loaded."""
+    """The task of a run or model folder, as its record names it, or the heads of another tool's model."""
     for folder in (Path(word) / "model", Path(word)):
         if (folder / "config.json").is_file():
             try:
                 record = json.loads((folder / "bertsmith.json").read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                return "classify"
+                return _foreign_task(folder)
             return str(record.get("task")) if isinstance(record, dict) else None
     return None
+
+
+def _foreign_task(folder: Path) -> str | None:
+    from bertsmith.artifacts.folder import read_folder
+    from bertsmith.errors import InputError
+    from bertsmith.tasks.task import task_of
+
+    try:
+        return task_of(read_folder(folder), str(folder))[0].name
+    except InputError:  # told when the model is loaded
+        return None
 
 
 @click.command(cls=_OfRun)
@@ -135,9 +145,9 @@ def predict(
     if file:
         answers = model.predict_file(file, **changes)
     elif texts:
-        answers = iter(model.predict(texts))
+        answers = iter(model.predict(texts, **changes))
     else:
-        answers = model.predict_lines(sys.stdin.buffer, "standard input")
+        answers = model.predict_lines(sys.stdin.buffer, "standard input", **changes)
     if as_json:
         console.result_json(list(answers))
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def check_name(path: str | Path) -> None:
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
-        shown = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise InputError(f"{shown}: this name is not UTF-8", "rename it: convmv -f latin1 -t utf-8") from None
 
 

@@ -131,8 +131,10 @@ def check_documents(kin: NDArray[Any]) -> None:
             "put a blank line between the documents, or give one file a document",
         )
     raise InputError(
-        f"next-sentence pairs need at least two documents that are no twins, and all {len(kin):,} are twins",
-        "give other documents; or raise data.twin_overlap, or set data.sentence_task to sop or none",
+        "next-sentence pairs need at least two documents that are no twins, and all "
+        f"{len(kin):,} are twins or parts of one over-long document",
+        "put a blank line between the documents, or give other ones; or raise data.twin_overlap, or set "
+        "data.sentence_task to sop or none",
     )
 
 

@@ -78,7 +78,8 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
     if len(different) < 2 * least:
         needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
         raise InputError(
-            f"different documents (twins are one): {len(different)}; {needed} to hold out are needed",
+            f"different documents: {len(different)} (twins count as one, as do the parts of an over-long one); "
+            f"{needed} to hold out are needed",
             "give more documents (a blank line stands between two), or set data.held_out=0",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))

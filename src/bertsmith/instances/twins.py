@@ -32,7 +32,7 @@ _BINS, _ROWS = 64, 3
 _LOOKED_AT = 512  # runs of a document, about: the least of all, which fill its bins as well as all would
 _PORTION = 1 << 18  # ids at a time
 _PAD = 1 << 32  # no token: stands behind documents of fewer than three
-_EMPTY = np.uint64(1 << 32)
+_EMPTY, _ONE_AWAY = np.uint64(1 << 32), np.uint64(1 << 33)
 _FIRST, _SECOND = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
 _TO_16_BITS = np.uint64(0x9E3779B97F4A7C15)
 
@@ -51,7 +51,8 @@ def kin_of(shards: Documents, overlap: float = 0.5) -> Ints:
     """[D]: of each document the number of the first one of its kin. overlap: above 0; from 1 on, equal documents
     alone are kin.
 
-    Reads all ids once, 50 million a second, and takes some 140 bytes a document.
+    Reads all ids once and takes some 140 bytes a document. Measured on one core: 36 million ids in 25,000
+    documents take 0.7 s; where every document has a twin, add 8 µs a document.
     """
     _, kin = np.unique(shards.hashes, return_inverse=True)
     if overlap >= 1 or len(kin) < 2:
@@ -85,14 +86,20 @@ def _sketches(shards: Documents) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]
     for first, last in _portions(bounds):
         least = _least(shards, bounds[first : last + 1])
         has = least != _EMPTY
-        filled[first:last] = np.packbits(has, axis=1)
-        # Round the circle of bins: the next that is filled, and how far it is, which is mixed in.
-        here = np.where(np.tile(has, 2), np.arange(2 * _BINS), 4 * _BINS)
-        next_ = np.minimum.accumulate(here[:, ::-1], axis=1)[:, ::-1][:, :_BINS]
-        away = (next_ - np.arange(_BINS)).astype(np.uint64) << np.uint64(33)
-        found = np.take_along_axis(least, next_ % _BINS, axis=1) + away
-        sketches[first:last] = (found * _TO_16_BITS) >> np.uint64(48)
+        filled[first:last] = np.packbits(has, axis=0).T
+        sketches[first:last] = ((_borrowed(least, has) * _TO_16_BITS) >> np.uint64(48)).T
     return sketches, filled
+
+
+def _borrowed(least: Hashes, has: NDArray[np.bool_]) -> Hashes:
+    """[64, documents]: of each bin its own number, or that of the next filled one round the circle, into which the
+    way there is mixed."""
+    found = np.empty(least.shape, dtype=np.uint64)
+    number = least[0]
+    for bin_ in [*range(_BINS - 1, -1, -1)] * 2:  # what the first round cannot know the second does
+        number = np.where(has[bin_], least[bin_], number + _ONE_AWAY)
+        found[bin_] = number
+    return found
 
 
 def _portions(bounds: Ints) -> Iterator[tuple[int, int]]:
@@ -106,7 +113,7 @@ def _portions(bounds: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _least(shards: Documents, bounds: Ints) -> Hashes:
-    """[documents, 64]: the least hash (32 bits) of the runs in each bin; _EMPTY where there is none."""
+    """[64, documents]: the least hash (32 bits) of the runs in each bin; _EMPTY where there is none."""
     size = np.diff(bounds)
     runs = np.maximum(size - 2, np.minimum(size, 1))
     at = np.cumsum(size + 2) - size - 2
@@ -121,24 +128,31 @@ def _least(shards: Documents, bounds: Ints) -> Hashes:
     kept = np.flatnonzero(small)
     some = hashes[kept]
     owner = np.repeat(np.arange(len(size)), np.diff(np.searchsorted(kept, at), append=len(kept)))
-    slot = owner * _BINS + (some & np.uint64(_BINS - 1)).view(np.int64)
-    least = np.full(len(size) * _BINS, _EMPTY)
+    slot = (some & np.uint64(_BINS - 1)).view(np.int64) * len(size) + owner
+    least = np.full(_BINS * len(size), _EMPTY)
     np.minimum.at(least, slot, some >> np.uint64(32))
-    return least.reshape(-1, _BINS)
+    return least.reshape(_BINS, -1)
 
 
 def _candidates(band: NDArray[np.uint16], filled: NDArray[np.uint8]) -> tuple[Ints, Ints]:
     """Documents with the same numbers in a band: each with the one before it and with the first of all."""
-    documents = np.flatnonzero(filled.any(axis=1))
-    key = band[documents].astype(np.uint64) @ (np.uint64(1) << np.arange(0, 16 * _ROWS, 16, dtype=np.uint64))
+    key = np.zeros(len(band), dtype=np.uint64)
+    for column in band.T:
+        key = (key << np.uint64(16)) | column
+    # Most are alone with theirs: a coarse count of keys tells so without a sort.
+    buckets = 1 << (4 * len(key)).bit_length()
+    bucket = (key * _TO_16_BITS) >> np.uint64(65 - buckets.bit_length())
+    crowded = np.bincount(bucket.view(np.int64), minlength=buckets)[bucket.view(np.int64)] > 1
+    documents = np.flatnonzero(crowded & filled.any(axis=1))
+    key = key[documents]
     order = np.argsort(key, kind="stable")
     same = np.diff(key[order]) == 0
     number = np.arange(len(order))
-    first = np.maximum.accumulate(np.where(np.concatenate([[True], ~same]), number, 0))
+    first = np.maximum.accumulate(np.where(np.concatenate([[True], ~same])[: len(order)], number, 0))
     two = number[1:][same]
-    one = np.concatenate([two - 1, first[two]])
+    far = two[first[two] < two - 1]
     row: Ints = documents[order]
-    return row[one], row[np.concatenate([two, two])]
+    return row[np.concatenate([two - 1, first[far]])], row[np.concatenate([two, far])]
 
 
 def _overlaps(

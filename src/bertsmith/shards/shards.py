@@ -178,10 +178,12 @@ class Shards:
         for i, source, target, n in zip(
             shard.tolist(), begin.tolist(), at.tolist(), lengths.tolist(), strict=True
         ):
-            run = self._ids[i][source : source + n]
-            if run.max(initial=0) >= self.vocab_size:
-                raise self._outside(int(self._token_starts[i]) + source + int(run.argmax()))
-            out[target : target + n] = run
+            out[target : target + n] = self._ids[i][source : source + n]
+        if out.max(initial=0) >= self.vocab_size:  # asked once: for each run it would cost more than copying
+            for start, target, n in zip(starts.tolist(), at.tolist(), lengths.tolist(), strict=True):
+                run = out[target : target + n]
+                if run.max(initial=0) >= self.vocab_size:
+                    raise self._outside(start + int(run.argmax()))
 
     def _outside(self, position: int) -> InputError:
         shard = int(np.searchsorted(self._token_starts, position, side="right")) - 1
@@ -244,7 +246,7 @@ def _batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
                 raise InputError(f"{path}: its columns are not those of a shard of this vocabulary", AGAIN)
             batch = file.get_batch(0)
         batch.validate(full=True)  # offsets in bounds and in order; does not read the ids
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last: of a name of a column
         raise InputError(f"{path}: this is not a whole Arrow file", AGAIN) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):

@@ -7,9 +7,8 @@ windows of a million characters that are looked at.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,25 +17,23 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Document, Reading, Reject, bare_suffix, find_files, read_documents
+from bertsmith.files.files import Document, Reading, Reject, find_files, read_documents
 from bertsmith.files.sentences import guessed_language, split
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
-from bertsmith.shards.fingerprints import Hashes
 from bertsmith.survey.characters import Characters, Languages, as_shares
 from bertsmith.survey.distribution import Found
 from bertsmith.survey.findings import findings
 from bertsmith.survey.leakage import Leakage
-from bertsmith.survey.lines import LineFacts, RepeatedLines, WindowLines, find_lines, line_hashes
+from bertsmith.survey.lines import LineFacts, RepeatedLines, find_lines, line_hashes
 from bertsmith.survey.structure import DocumentFacts, judge
 from bertsmith.survey.tokens import TokenFacts
+from bertsmith.survey.window import Window, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_TOGETHER = 4096  # documents looked at together, or a window's characters
 _NEAR_CAPACITY = 500_000
 _LINE_CAPACITY = 4_000_000
 _CLUSTERS = 10_000  # of repeated documents that are told apart
-_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet")  # a record's place is its own; lines inside have none
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class _Pass:
             self._missing = []
             try:
                 found = read_documents([file], self._options.reading, reject=self._reject)
-                for documents in _together(found, partial(self._room, stop)):
+                for documents in together(found, partial(self._room, stop)):
                     self._look(file, documents)
                     self._progress(self._bytes)
                     if stop is not None and self._bytes >= stop:
@@ -157,7 +154,7 @@ class _Pass:
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in fingerprints.windows(texts):
             some = slice(first, first + len(group))
-            window = _Window(file, documents[some], group, offset, self._missing)
+            window = Window(file, documents[some], group, offset, self._missing)
             number[some] += np.diff(window.words.bounds)
             for i, part in enumerate(group, start=first):
                 found = split(part, self._language)
@@ -173,7 +170,7 @@ class _Pass:
         whole = [document for i, document in enumerate(documents) if number[i] and document.part == 0]
         self._near.add(self._exact.add(whole))
 
-    def _count(self, window: _Window) -> None:
+    def _count(self, window: Window) -> None:
         """Count what stands in a window."""
         codes, words, text = window.codes, window.words, window.text
         self._words += len(words.hashes)
@@ -237,7 +234,7 @@ class _Pass:
             "limits": self._limits(),
         }
         if self._tokens is not None:
-            report["tokenizer"] = self._tokens.summary(self._characters.counts())
+            report["tokenizer"] = self._tokens.summary()
         if self._leakage is not None:
             report["against"] = self._leakage.summary()
         return report
@@ -269,69 +266,6 @@ class _Pass:
                 f"repeated lines are estimated from a sample of 1/{round(1 / share)} of the distinct lines"
             )
         return told
-
-
-class _Window:
-    """Some documents, or a part of a long one, as characters and words; knows the place of each position."""
-
-    def __init__(
-        self, file: str, documents: Sequence[Document], texts: list[str], offset: int, missing: list[int]
-    ) -> None:
-        """texts: of the documents, or the part of the only one that begins at `offset`. missing: lines that the
-        documents lack, rising."""
-        self.codes, self.bounds = fingerprints.code_points(texts)
-        self.words = fingerprints.words(self.codes, self.bounds)
-        self.text = "\n".join(texts) + "\n"
-        self._plain = bare_suffix(file) not in _RECORDS
-        self._missing = missing
-        self._documents = documents
-        self.begun = np.array([document.part == 0 and offset == 0 for document in documents])  # [T]
-        whole = documents[0].text
-        self._lines_before = whole.count("\n", 0, offset)
-        self._columns_before = offset - (whole.rfind("\n", 0, offset) + 1)
-        end = offset + len(texts[0])
-        self._ends_within_a_line = len(texts) == 1 and end < len(whole) and whole[end - 1] != "\n"
-
-    def place(self, position: int) -> str:
-        """file:line:column of a character; in a file of records the place of the record."""
-        owner = int(np.searchsorted(self.bounds, position, side="right")) - 1
-        where = self._documents[owner].place
-        if not self._plain:
-            return where
-        path, _, first = where.rpartition(":")
-        begin = int(self.bounds[owner])
-        below = self.text.count("\n", begin, position)
-        if below:
-            column = position - self.text.rfind("\n", begin, position)
-        else:
-            column = position - begin + self._columns_before + 1
-        return f"{path}:{self._line(int(first), below + self._lines_before)}:{column}"
-
-    def uncut(self, lines: WindowLines) -> WindowLines:
-        """Without the pieces of a line that is longer than a window: they are no lines, and may be alike."""
-        first, last = self._columns_before > 0, self._ends_within_a_line
-        return lines.part(slice(int(first), -1 if last else None)) if first or last else lines
-
-    def line_places(self, lines: WindowLines, names: Places) -> Hashes:
-        """The place of each line, packed; uint64 [L]."""
-        packed = np.array([names.packed(document.place) for document in self._documents], dtype=np.uint64)
-        if not self._plain:
-            return packed[lines.owner]
-        below = lines.number + self._lines_before
-        if self._missing:
-            firsts = (packed & np.uint64((1 << 40) - 1)).astype(np.int64)[lines.owner].tolist()
-            found = [self._line(first, n) - first for first, n in zip(firsts, below.tolist(), strict=True)]
-            below = np.array(found, dtype=np.int64)
-        return packed[lines.owner] + below.astype(np.uint64)
-
-    def _line(self, first: int, below: int) -> int:
-        """The line in the file that is the `below`-th of a document that begins at line `first`."""
-        line = first + below
-        for missing in self._missing[bisect_left(self._missing, first) :]:
-            if missing > line:
-                break
-            line += 1
-        return line
 
 
 class _Repetitions:
@@ -372,18 +306,3 @@ class _Repetitions:
             ],
             "not_remembered": self.duplicates.not_remembered,
         }
-
-
-def _together(documents: Iterator[Document], limit: Callable[[], int]) -> Iterator[list[Document]]:
-    """Documents in groups of at most `limit` characters, asked anew for each (or one that is longer)."""
-    group: list[Document] = []
-    size = 0
-    for document in documents:
-        length = len(document.text) + 1
-        if group and (size + length > limit() or len(group) >= _TOGETHER):
-            yield group
-            group, size = [], 0
-        group.append(document)
-        size += length
-    if group:
-        yield group

@@ -237,11 +237,11 @@ def _of_parquet(file: str | Path) -> Iterator[tuple[str, list[str]]]:
     try:
         number = 0
         with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=1024):
+            for batch in table.iter_batches(batch_size=64):  # few: one long text may stand for many rows
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{file}:{number}", list(_strings(row))
-    except pa.ArrowInvalid:
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise InputError(f"{file}: this is not a whole parquet file", "download it again") from None
 
 

@@ -60,11 +60,13 @@ class Encoded:
 @dataclass(frozen=True)
 class Item:
     """example: the number of the example that it belongs to, among those encoded together. sequences: one or
-    several. target: the task's own (a class, a number, tags, a span); None where it is not known."""
+    several. target: the task's own (a class, a number, tags, a span); None where it is not known. first: of a
+    window, the number of the text's token that it begins with."""
 
     example: int
     sequences: tuple[Encoded, ...]
     target: Any = None
+    first: int = 0
 
     @property
     def size(self) -> int:

@@ -57,6 +57,11 @@ class Regress(TextTask):
         """Regression."""
         return "regression"
 
+    @property
+    def labels(self) -> list[str]:
+        """The one output by the field's own name: its config.json counts outputs by their labels."""
+        return ["LABEL_0"]
+
     def target(self, example: TextExample) -> float | None:
         """The number."""
         return None if example.label is None else number_of(example)

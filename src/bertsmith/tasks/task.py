@@ -8,11 +8,11 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 
 from __future__ import annotations
 
-import importlib
+import copy
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,15 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
+from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
     "regress": "bertsmith.tasks.regress:Regress",
+    "tag": "bertsmith.tasks.tag:Tag",
+    "answer": "bertsmith.tasks.answer:Answer",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
@@ -51,8 +54,8 @@ class ScoreTable(NamedTuple):
 class Scores:
     """How good some predictions are: printed as it is by verbs and pages.
 
-    numbers: the figures by name, in the order they are shown. details: more, plain JSON, for programs. tables:
-    more, for people. notes: sentences (what was cut, what a figure does not cover).
+    numbers: the figures by name, in the order they are shown, `examples` among them. details: more, plain JSON,
+    for programs. tables: more, for people. notes: sentences (what was cut, what a figure does not cover).
     """
 
     numbers: Mapping[str, float]
@@ -114,6 +117,12 @@ class Task(Objective):
         super().__init__()
         self.config, self.facts, self.settings = config, dict(facts), settings
 
+    def under(self, settings: Any) -> Self:
+        """The same heads under other settings: what a finished model is asked with."""
+        other = copy.copy(self)
+        other.settings = settings
+        return other
+
     # From a file to examples
 
     @classmethod
@@ -123,15 +132,22 @@ class Task(Objective):
 
     @classmethod
     def of_inputs(
-        cls, columns: Mapping[str, Sequence[str]], settings: Any, places: Sequence[str]
+        cls, columns: Mapping[str, Sequence[Any]], settings: Any, places: Sequence[str]
     ) -> list[Any]:
-        """Examples without answers, from values that are in no file. columns: by the names in `inputs`."""
+        """Examples without answers, from values that are in no file. columns: by the names in `inputs`; the first
+        one's values may be texts, as the command line has them."""
         raise NotImplementedError
 
     @classmethod
     def as_row(cls, example: Any, settings: Any) -> dict[str, Any]:
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError
+
+    @classmethod
+    def remarks(cls, examples: Sequence[Any]) -> list[str]:
+        """What people should know of how some examples were read (what was mended or passed over), a sentence
+        each; `score` puts them into its notes."""
+        return []
 
     @classmethod
     def learnt(cls, examples: Sequence[Any], settings: Any, names: Sequence[str] | None) -> Facts:
@@ -162,6 +178,20 @@ class Task(Objective):
         """Items of sequences that the model can take (`config.longest`), in the order of the examples.
         InputError for an answer that is none of the model's."""
         raise NotImplementedError
+
+    def items(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """`encode`, checked against what the model can take: InputError where a second text has a segment id of
+        its own and the model knows only one."""
+        found = self.encode(examples, tokenizer)
+        known = self.config.type_vocab_size
+        for item in found if known else ():
+            if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
+                raise InputError(
+                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this "
+                    "model knows only one",
+                    "give single texts, or take a model with model.type_vocab_size=2",
+                )
+        return found
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
@@ -234,14 +264,7 @@ class Task(Objective):
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    if name not in TASKS:
-        raise InputError(f"{name}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    home = TASKS[name]
-    if not isinstance(home, str):
-        return home
-    module, _, kind = home.partition(":")
-    found: type[Task] = getattr(importlib.import_module(module), kind)
-    return found
+    return entry(TASKS, name, f"{name}: there is no such task")
 
 
 def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:

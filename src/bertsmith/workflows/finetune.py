@@ -101,8 +101,9 @@ def finetune(
         "label_names": None if label_names is None else list(label_names),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
-    machine.check_memory(sum(term.size for term in count_parameters(base.folder.config)))
     place, threads = place_of(chosen.train, tell)
+    parameters = sum(term.size for term in count_parameters(base.folder.config))
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = _Work.of(kind, base, chosen, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
@@ -174,9 +175,11 @@ class _Work:
         """Read the examples, build the model, encode."""
         examples = gather(kind, chosen.files, chosen.task)
         tell_of_sides(kind, chosen.files, examples, tell)
+        for remark in kind.remarks([*examples.train, *examples.dev]):
+            tell(remark)
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
-        items = head.encode(examples.train, base.tokenizer)
-        dev_items = head.encode(examples.dev, base.tokenizer)
+        items = head.items(examples.train, base.tokenizer)
+        dev_items = head.items(examples.dev, base.tokenizer)
         _tell_of_texts(items, base.tokenizer, tell)
         return cls(base, encoder, head, examples, items, dev_items, place)
 

@@ -163,9 +163,10 @@ class Model:
             return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
-    def predict(self, *inputs: Sequence[str]) -> list[dict[str, Any]]:
+    def predict(self, *inputs: Sequence[Any], **changes: Any) -> list[dict[str, Any]]:
         """One answer for each example. inputs: a list for each of the task's `inputs`, all of one length: texts,
-        and for pairs the second texts; questions and passages."""
+        and for pairs the second texts; questions and passages; sentences, each a list of words. changes: settings
+        of the task, such as max_length, for this call."""
         names = self.task.inputs
         if len(inputs) > len(names):
             raise InputError(
@@ -175,14 +176,16 @@ class Model:
         for name, values in zip(names, inputs, strict=False):
             if isinstance(values, str):
                 raise InputError(
-                    f"predict takes a list of {name}s, not {values!r} alone", f"put it in brackets: [{name}]"
+                    f"predict takes a list of examples as '{name}', not {values!r} alone",
+                    f"put it in brackets: [{values!r}]",
                 )
         columns = {
             name: list(values) for name, values in zip(names, inputs, strict=False) if values is not None
         }
-        return [prediction for _, some in self._answered(self._examples(columns)) for prediction in some]
+        answered = self._answered(self._examples(columns), self._settings(changes))
+        return [prediction for _, some in answered for prediction in some]
 
-    def _examples(self, columns: dict[str, list[str]], places: Sequence[str] | None = None) -> list[Any]:
+    def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
         task = self.task
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
@@ -199,20 +202,22 @@ class Model:
         """`predict` for each example of a file, which is read as `evaluate` reads it, but for the answers; of a
         .txt file whose delimiter nobody named, for each line.
 
-        columns: settings of the task to change, such as text_column or delimiter.
+        columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
-        examples = self.task.read(file, self._settings(columns, file), labelled=False)
-        for _, some in self._answered(examples):
+        settings = self._settings(columns, file)
+        examples = self.task.read(file, settings, labelled=False)
+        for _, some in self._answered(examples, settings):
             yield from some
 
-    def predict_lines(self, lines: Iterable[bytes], place: str) -> Iterator[dict[str, Any]]:
+    def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
+        settings = self._settings(changes)
         name = self.task.inputs[0]
         numbered = enumerate(lines, 1)
         while some := list(islice(numbered, _CHUNK)):
             places = [f"{place}:{number}" for number, _ in some]
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
-            for _, answers in self._answered(self._examples({name: texts}, places)):
+            for _, answers in self._answered(self._examples({name: texts}, places), settings):
                 yield from answers
 
     def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
@@ -223,10 +228,10 @@ class Model:
         """The task's scores on a labelled file. columns: settings of the task to change."""
         settings = self._settings(columns, file)
         examples = self.task.read(file, settings)
-        predictions = [prediction for _, some in self._answered(examples) for prediction in some]
+        predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
         return self.task.score(predictions, examples)
 
-    def _settings(self, columns: dict[str, Any], file: str | Path) -> Settings:
+    def _settings(self, columns: dict[str, Any], file: str | Path = "") -> Settings:
         """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
         known = self.task.settings_type.model_fields
@@ -234,11 +239,14 @@ class Model:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
-    def _answered(self, examples: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+    def _answered(
+        self, examples: Sequence[Any], settings: Settings
+    ) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+        task = self.task.under(settings)
         for i in range(0, len(examples), _CHUNK):
             some = examples[i : i + _CHUNK]
-            items = self.task.encode(some, self.tokenizer)
-            yield some, self.task.answers(self.encoder, items, some, self.place)
+            items = task.items(some, self.tokenizer)
+            yield some, task.answers(self.encoder, items, some, self.place)
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,8 @@ import torch
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
-from bertsmith.instances.split import HELD_OUT_SEED, Split
-from bertsmith.instances.word_borders import word_borders
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids
@@ -29,7 +24,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.loop import (
     Course,
     Evaluation,
-    Phase,
     Progress,
     fingerprint,
     seconds_per_update,
@@ -37,6 +31,7 @@ from bertsmith.training.loop import (
 )
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
+from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
@@ -50,8 +45,6 @@ from bertsmith.workflows.run import (
     write_whole,
 )
 
-_EVALUATION_BATCH = 64
-_UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
 _CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
@@ -90,16 +83,16 @@ def pretrain(
     resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
-    _check_memory(chosen)
     place, threads = place_of(chosen.train, tell)
-    source = _Source.of(shards, chosen, tell)
+    _check_memory(chosen, place)
+    source = Source.of(shards, chosen, tell)
     if not resuming:
         chosen = _budgeted(chosen, source, place, threads, tell)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts)
     check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
-    batches = _tell_of_instances(source, tell)
+    batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
     course = Course(
         source.phases(chosen.train.max_steps or 1),
@@ -144,11 +137,12 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
         )
 
 
-def _check_memory(chosen: PretrainSettings) -> None:
+def _check_memory(chosen: PretrainSettings, place: Place) -> None:
     """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
     with torch.device("meta"):
         modules = first_weights(chosen, torch.Generator("cpu"))
-    machine.check_memory(sum(p.numel() for module in modules for p in module.parameters()))
+    parameters = sum(p.numel() for module in modules for p in module.parameters())
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
 
 
 def _check_length(chosen: PretrainSettings) -> None:
@@ -159,80 +153,6 @@ def _check_length(chosen: PretrainSettings) -> None:
             "lower data.sequence_length, or raise model.max_position_embeddings",
         )
     check_budget(chosen.train.batch_tokens, longest)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
-
-    shards: Shards
-    split: Split
-    chosen: PretrainSettings
-
-    @classmethod
-    def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> _Source:
-        """Split the documents, and say so."""
-        split = Split.of(shards, chosen.data)
-        for sentence in split.described(shards, chosen.data):
-            tell(sentence)
-        return cls(shards, split, chosen)
-
-    @property
-    def lengths(self) -> list[tuple[int, float]]:
-        """Tokens of a sequence in each phase, and the phase's share of the updates: one phase of short sequences,
-        and a second of long ones where asked (Devlin et al. 2019, A.2)."""
-        data = self.chosen.data
-        if data.long_sequence_length is None:
-            return [(data.sequence_length, 1.0)]
-        return [
-            (data.sequence_length, 1 - data.long_share),
-            (data.long_sequence_length, data.long_share),
-        ]
-
-    @cached_property
-    def counts(self) -> Ints:
-        """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
-
-    @cached_property
-    def streams(self) -> list[PairStream]:
-        """The training instances of each phase."""
-        split, chosen = self.split, self.chosen
-        budget = chosen.train.batch_tokens
-        return [
-            instances_of(self.shards, split.training, chosen, length, budget, split.kin)
-            for length, _ in self.lengths
-        ]
-
-    def phases(self, updates: int) -> list[Phase]:
-        """So many updates, shared out over the phases."""
-        size = self.chosen.train.batch_size
-        last = max(1, round(updates * self.lengths[-1][1])) if len(self.lengths) > 1 else updates
-        shared = [updates - last, last][-len(self.streams) :]
-        return [
-            Phase(stream, max(0, number), size) for stream, number in zip(self.streams, shared, strict=True)
-        ]
-
-    def held_out_batches(self) -> dict[str, list[Any]]:
-        """The batches that a run is judged on, by what their figures' names begin with: "" for those of the
-        first phase's length, "long_" for the second's. Empty without held-out documents."""
-        found = {}
-        for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.split.held_out):
-                continue
-            stream = instances_of(
-                self.shards,
-                self.split.held_out,
-                self.chosen,
-                length,
-                kin=self.split.kin,
-                seed=HELD_OUT_SEED,
-            )
-            last = min(stream.size(0), self.chosen.data.held_out_instances)
-            if last:
-                starts = range(0, last, _EVALUATION_BATCH)
-                found[prefix] = [stream.batch(0, i, min(i + _EVALUATION_BATCH, last)) for i in starts]
-        return found
 
 
 def first_weights(
@@ -252,33 +172,9 @@ def first_weights(
     return encoder, objective
 
 
-def instances_of(
-    shards: Shards,
-    documents: Ints,
-    chosen: PretrainSettings,
-    length: int,
-    batch_tokens: int | None = None,
-    kin: Ints | None = None,
-    seed: int | None = None,
-) -> PairStream:
-    """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
-    tokenizer = shards.tokenizer
-    return PairStream(
-        shards,
-        documents,
-        ids_of(tokenizer),
-        chosen.data,
-        length=length,
-        seed=chosen.train.seed if seed is None else seed,
-        word_starts=word_borders(tokenizer, chosen.data),
-        batch_tokens=batch_tokens,
-        kin=kin,
-    )
-
-
 def _budgeted(
     chosen: PretrainSettings,
-    source: _Source,
+    source: Source,
     place: Place,
     threads: int,
     tell: Callable[[str], None],
@@ -308,14 +204,14 @@ def _budgeted(
     return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
 
 
-def _updates_per_epoch(source: _Source) -> float:
+def _updates_per_epoch(source: Source) -> float:
     train, stream = source.chosen.train, source.streams[0]
     if train.batch_tokens is None:
         return stream.size(0) / (train.batch_size * train.accumulate)
     return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
 
 
-def _tokens_per_update(source: _Source) -> float:
+def _tokens_per_update(source: Source) -> float:
     train = source.chosen.train
     return train.accumulate * sum(
         share * float(stream.filling(0, train.batch_size).tokens.mean())
@@ -323,7 +219,7 @@ def _tokens_per_update(source: _Source) -> float:
     )
 
 
-def _seconds_per_update(source: _Source, place: Place) -> float:
+def _seconds_per_update(source: Source, place: Place) -> float:
     """Measured with weights and a generator that are thrown away."""
     train = source.chosen.train
     budget = (train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
@@ -355,52 +251,9 @@ def _evaluation(
     return Evaluation(measure)
 
 
-def _tell_of_instances(source: _Source, tell: Callable[[str], None]) -> dict[str, float | int]:
-    """Say how the text became instances and batches, in the first epoch; the figures of the batches."""
-    chosen, stream = source.chosen, source.streams[0]
-    if not stream.size(0):
-        raise InputError(
-            f"{source.shards.folder}: no instance can be made of these documents",
-            "give longer documents, or other data.instances",
-        )
-    counts = stream.plan(0).counts
-    _tell_of_labels(counts, tell)
-    if counts["tokens_left_out"]:
-        tell(f"{counts['tokens_left_out']:,} tokens stand in no instance")
-    found = stream.filling(0, chosen.train.batch_size).report
-    limit = (
-        f"{chosen.train.batch_tokens:,} tokens"
-        if chosen.train.batch_tokens
-        else "the longest instances' tokens"
-    )
-    tell(
-        f"{counts['instances']:,} instances an epoch in {found['number']:,} batches, filled to "
-        f"{found['fill_mean']:.1%} of {limit} (the least full to {found['fill_min']:.1%}); no padding "
-        f"(padded, {found['padding_if_padded']:.1%} of them would be)"
-    )
-    return found
-
-
-def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice."""
-    if "is_next" not in counts:
-        return
-    if counts["added_for_balance"]:
-        tell(
-            f"one document holds most of the text: {counts['added_for_balance']:,} of {counts['instances']:,} "
-            "pairs use a segment a second time, so that half are NotNext"
-        )
-    share = counts["is_next"] / max(1, counts["instances"])
-    if abs(share - 0.5) > _UNEVEN:
-        tell(
-            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counts['documents']:,} documents have one sentence, which has no next one"
-        )
-
-
 def _report(
     chosen: PretrainSettings,
-    source: _Source,
+    source: Source,
     progress: Progress,
     held_out: dict[str, float],
     batches: dict[str, float | int],

@@ -15,8 +15,8 @@ from bertsmith.instances.split import Split
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.pretrain import instances_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
 
 _LABELS = {
     "nsp": (

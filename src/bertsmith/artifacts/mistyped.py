@@ -1,0 +1,51 @@
+"""Telling a path that was mistyped from the published name of a model, before anything asks the network."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+from bertsmith.errors import InputError
+
+_PUBLISHED = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
+_FILE = re.compile(
+    r".*\.(?:safetensors|json|jsonl|ya?ml|txt|csv|tsv|gz|zst|bin|pt|pth|ckpt|onnx|model|arrow|html)"
+)
+
+
+def refuse_mistyped(name: str) -> None:
+    """InputError for a name that is not here and reads as a path; what may be published passes.
+
+    A path has two separators, or begins with ~, . or /, or ends as a file does, or its first folder is here, or
+    is one letter off something here. The error names the nearest that is here.
+    """
+    near = _nearest(Path(name).expanduser())
+    parts = Path(name).parts
+    is_path = (
+        not _PUBLISHED.fullmatch(name)
+        or ".." in name
+        or _FILE.fullmatch(name.lower()) is not None
+        or (len(parts) > 1 and os.path.lexists(parts[0]))
+        or (near is not None and abs(len(near) - len(name)) <= 1)
+    )
+    if is_path:
+        hint = f"did you mean {near}?" if near else "name a run, a model folder or a published name"
+        raise InputError(f"{name}: there is no such folder", hint)
+
+
+def _nearest(path: Path) -> str | None:
+    """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
+    folder = next((above for above in path.parents if above.is_dir()), None)
+    if folder is None:
+        return None
+    first, *rest = path.relative_to(folder).parts
+    try:
+        here = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return None
+    for found in difflib.get_close_matches(first, here, n=3, cutoff=0.75):
+        if (folder / found).joinpath(*rest).exists():
+            return str((folder / found).joinpath(*rest))
+    return None

@@ -1,0 +1,130 @@
+"""CoNLL files: a word a line, what is said of it in columns, a blank line behind each sentence.
+
+Columns are parted by tabs where the first row has one, else by blanks (a word may hold other white space). Lines
+that begin with -DOCSTART- part sentences and hold no word. In .conllu, comments, the ranges of words written as
+one (3-4) and words that are not written (8.1) are left out, and columns have names: those of the format, or those
+that a first line `# global.columns = …` gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import bare_suffix, read_lines
+
+_UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+_GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
+_NUMBER = re.compile(r"-?\d+")
+_BLANKS = re.compile(r"[ \t]+")
+
+
+class Column(NamedTuple):
+    """A column that is wanted. chosen: by the user, a number (1 the first, -1 the last), in .conllu also a name;
+    None for `default`, a number, or in .conllu for `name`. option: to choose it with."""
+
+    chosen: str | None
+    default: str
+    name: str
+    option: str
+
+
+class Sentence(NamedTuple):
+    """The lines of its rows, and of each row the columns that are wanted."""
+
+    lines: list[int]
+    rows: list[list[str]]
+
+
+def read_conll(path: str | Path, columns: Sequence[Column]) -> Iterator[Sentence]:
+    """The sentences of a file, in order. InputError with file and line for a row without one of the columns or
+    with nothing in it, and, where one is counted from the end, for a row longer or shorter than the first."""
+    universal = bare_suffix(path) == ".conllu"
+    names = _UNIVERSAL if universal else []
+    chosen: _Chosen | None = None
+    sentence = Sentence([], [])
+    for number, line in read_lines(path):
+        if universal and line.startswith("#"):
+            if found := _GLOBAL.match(line):
+                names = found[1].split()
+            continue
+        if not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            if sentence.rows:
+                yield sentence
+                sentence = Sentence([], [])
+            continue
+        place = f"{path}:{number}"
+        if chosen is None:
+            chosen = _Chosen.of(columns, line, names, place)
+        fields = fields_of(line, tabs=chosen.tabs)
+        if universal and not fields[0].isdecimal():
+            continue
+        sentence.lines.append(number)
+        sentence.rows.append(chosen.picked(fields, place))
+    if sentence.rows:
+        yield sentence
+
+
+def fields_of(line: str, *, tabs: bool) -> list[str]:
+    """A row's columns."""
+    return line.split("\t") if tabs else _BLANKS.split(line.strip(" \t"))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The wanted columns' places in a row (below 0: from its end), and how many columns the first row has."""
+
+    places: list[int]
+    width: int
+    tabs: bool
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], line: str, names: Sequence[str], place: str) -> _Chosen:
+        """By the first row."""
+        tabs = "\t" in line
+        width = len(fields_of(line, tabs=tabs))
+        places = []
+        for column in columns:
+            wanted = column.chosen or (column.name if names else column.default)
+            if not _NUMBER.fullmatch(wanted):
+                if wanted not in names:
+                    known = (
+                        f"its columns are {', '.join(names)}" if names else "its columns have numbers, from 1"
+                    )
+                    raise InputError(f"{place}: there is no column '{wanted}'", f"{known}: {column.option}")
+                places.append(names.index(wanted))
+                continue
+            if not 1 <= abs(int(wanted)) <= width:
+                raise InputError(
+                    f"{place}: there is no column {wanted}, the row has {_columns(width)}",
+                    f"choose with {column.option}",
+                )
+            places.append(int(wanted) - 1 if int(wanted) > 0 else int(wanted))
+        if len({at % width for at in places}) < len(places):
+            options = " and ".join(column.option for column in columns)
+            raise InputError(
+                f"{place}: the row has {_columns(width)}, and the same one would be both word and tag",
+                f"give each word a tag behind it; choose with {options}",
+            )
+        return cls(places, width, tabs)
+
+    def picked(self, fields: Sequence[str], place: str) -> list[str]:
+        """The wanted columns of a row."""
+        if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
+            raise InputError(
+                f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
+                "mend the row; in rows of blanks a word cannot hold one: part them by tabs",
+            )
+        found = [fields[at] for at in self.places]
+        if "" in found:
+            at = self.places[found.index("")] % len(fields) + 1
+            raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")
+        return found
+
+
+def _columns(number: int) -> str:
+    return "1 column" if number == 1 else f"{number} columns"

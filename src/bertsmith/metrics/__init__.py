@@ -1,0 +1,1 @@
+"""Scores that no kept library offers as the field's scripts compute them."""

@@ -1,0 +1,388 @@
+"""Question answering: the span of a passage that answers a question (Devlin et al. 2019, section 4.2).
+
+Files are SQuAD 1.1's JSON, JSON lists and lines with a question, its passage and its answers, or tables of these.
+A passage that does not fit is read in overlapping windows; an answer is always `context[start:end]` exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError
+from bertsmith.files.squad import Asked, read_questions
+from bertsmith.loss import Loss
+from bertsmith.metrics import squad
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import SpanHead
+from bertsmith.settings import Settings
+from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, Task, told_of_cuts
+from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+
+class AnswerSettings(Settings):
+    """How much is read, and what may be an answer; the defaults are the release's."""
+
+    question_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
+    stride: int = Field(
+        128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
+    )
+    max_length: int | None = Field(
+        None, ge=8, description="tokens of a window, question included; none: what the model can take"
+    )
+    n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
+    longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
+
+
+class Gold(NamedTuple):
+    """An answer of people: context[start : start + len(text)]. moved: the file had it elsewhere, or nowhere."""
+
+    text: str
+    start: int
+    moved: bool = False
+
+
+@dataclass(frozen=True)
+class PassageExample:
+    """A question, its passage, and the answers as people gave them (none where they are not known).
+
+    number: the file's own name for the question, None where it has none.
+    """
+
+    question: str
+    context: str
+    answers: tuple[Gold, ...]
+    place: str
+    number: str | None = None
+
+
+class Answer(Task):
+    """A vector for starts and one for ends, over the tokens of each window."""
+
+    name = "answer"
+    summary = "the span of a passage that answers a question"
+    example_file = "train.json"
+    inputs = ("question", "context")
+    settings_type = AnswerSettings
+    settings: AnswerSettings
+    weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: AnswerSettings
+    ) -> None:
+        """facts: none are needed."""
+        super().__init__(config, generator, facts, settings)
+        self.head = SpanHead(config, generator)
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        """The two vectors."""
+        parts: Mapping[str, nn.Module] = self.head.parts
+        return parts
+
+    # From a file to examples
+
+    @classmethod
+    def read(
+        cls, file: str | Path, settings: AnswerSettings, *, labelled: bool = True
+    ) -> list[PassageExample]:
+        """The questions of a .json (SQuAD's, or a list of rows), .jsonl, .csv or .tsv file, in its order.
+
+        A row has question, context and answer with start, or answers as SQuAD or as columns; an answer that is
+        not at its start is looked for. InputError with its place (`file: data[3].paragraphs[0].qas[2]`, or
+        file:line) for what is amiss, an answer that is nowhere in its passage, and a question without one.
+        """
+        examples = [
+            _example(context, question, place, labelled=labelled)
+            for context, question, place in read_questions(file)
+        ]
+        if not examples:
+            raise InputError(f"{file}: there is no question in it", "give a file with at least one")
+        return examples
+
+    @classmethod
+    def of_inputs(
+        cls, columns: Mapping[str, Sequence[str]], settings: AnswerSettings, places: Sequence[str]
+    ) -> list[PassageExample]:
+        """Questions with their passages."""
+        rows = list(zip(columns["question"], columns["context"], places, strict=True))
+        for question, context, place in rows:
+            _check_texts(question, context, place)
+        return [PassageExample(question, context, (), place) for question, context, place in rows]
+
+    @classmethod
+    def as_row(cls, example: PassageExample, settings: AnswerSettings) -> dict[str, Any]:
+        """Question, passage, and the answers as SQuAD has them."""
+        row: dict[str, Any] = {"id": example.number} if example.number is not None else {}
+        answers = [{"text": gold.text, "answer_start": gold.start} for gold in example.answers]
+        return {**row, "question": example.question, "context": example.context, "answers": answers}
+
+    @classmethod
+    def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
+        """How many answers were not where the file says."""
+        moved = _moved(examples)
+        said = "answers found by their text, at another start than the file gives, or where it gives none"
+        return [f"{said}: {moved:,}"] if moved else []
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """The field's class says it all."""
+        return {} if folder.architecture.endswith("ForQuestionAnswering") else None
+
+    @classmethod
+    def content(cls, example: PassageExample) -> str:
+        """The passage: questions about one stay on one side of a split."""
+        return example.context
+
+    # From examples to a batch
+
+    def encode(self, examples: Sequence[PassageExample], tokenizer: Tokenizer) -> list[Item]:
+        """[CLS] question [SEP] part of the passage [SEP]: an item a window."""
+        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        encodings = tokenizer.encode_many(
+            [example.question for example in examples],
+            [example.context for example in examples],
+            max_length=UNCUT,
+        )
+        items = []
+        for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
+            cut = windows(
+                encoding,
+                limit,
+                source=1,
+                stride=self.settings.stride,
+                others=self.settings.question_length,
+                place=example.place,
+            )
+            if not any(_worded(example, window).any() for window in cut):
+                raise InputError(f"{example.place}: the passage has no token", "give one with words in it")
+            span = _tokens_of(example, encoding)
+            items += [
+                Item(number, (window.encoded,), span and _within(span, window), window.first)
+                for window in cut
+            ]
+        return items
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """`start`, `end`: long [B], rows within each window."""
+        if any(item.target is None for item in items):
+            return {}, {}
+        start, end = torch.tensor([item.target for item in items]).T
+        return {"start": start, "end": end}, {"start": len(items), "end": len(items)}
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """[N, 2], fp32: of starting and of ending at each token."""
+        found: Tensor = self.head(encoder(batch.packed))
+        return found.float()
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Cross-entropies over the tokens of each window, special ones and question included: a window without
+        the whole answer points at its first token ([CLS]), as the release trains."""
+        rows = batch.packed.pad(self.logits(encoder, batch), -torch.inf)  # [B, longest, 2]
+        sums, right = {}, {}
+        for part, logits in zip(("start", "end"), rows.unbind(-1), strict=True):
+            wanted = batch.tensors[part]
+            sums[part] = F.cross_entropy(logits, wanted, reduction="sum")
+            right[part] = (logits.detach().argmax(-1) == wanted).sum()
+        return Loss(sums, batch.counts, right)
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """[T, 2] a window of T tokens."""
+        return torch.split(self.logits(encoder, batch), batch.packed.lengths.tolist())
+
+    # From a batch to answers
+
+    def decode(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[PassageExample]
+    ) -> list[Prediction]:
+        """Answer, its start and end in the passage, its score, the n best, tokens and tokens read.
+
+        A span starts and ends in one window, where its first token has the most context (the release's rule);
+        the sum of both logits ranks spans over all windows. All spans are looked at, the release's beam of
+        the 20 best starts and ends of a window is not needed. score: the probability of the start times that of
+        the end, each a softmax over the window.
+        """
+        of_example: list[list[tuple[Tensor, Window]]] = [[] for _ in examples]  # each has a window or more
+        for logits, item in zip(outputs, items, strict=True):
+            of_example[item.example].append((logits, _window(item)))
+        return [self._prediction(example, found) for example, found in zip(examples, of_example, strict=True)]
+
+    def _prediction(self, example: PassageExample, found: Sequence[tuple[Tensor, Window]]) -> Prediction:
+        decides = deciding([window for _, window in found])
+        spans: list[_Span] = []
+        for number, (logits, window) in enumerate(found):
+            mine = decides[window.first : window.first + window.size] == number
+            spans += self._spans(logits, window, mine & _worded(example, window))
+        best: dict[str, dict[str, Any]] = {}
+        for span in sorted(spans, key=lambda span: -span.logit):
+            start, end = _without_blanks(example.context, span.start, span.end)
+            text = example.context[start:end]
+            # As in the release, the same words are listed once.
+            best.setdefault(text, {"answer": text, "start": start, "end": end, "score": span.score})
+        listed = list(best.values())[: self.settings.n_best]
+        question = {} if example.number is None else {"id": example.number}
+        last = found[-1][1]
+        passage, around = last.first + last.size, last.encoded.tokens - last.size
+        asked = last.encoded.kept - last.size
+        counted = {"tokens": passage + around, "tokens_read": passage + asked}
+        return {**question, **listed[0], "n_best": listed, **counted}
+
+    def _spans(self, logits: Tensor, window: Window, mine: NDArray[np.bool_]) -> list[_Span]:
+        """The n best spans of a window that begin at tokens where `mine` is true, if it is for any.
+
+        logits: [T, 2]; mine: bool [tokens of the passage in the window]."""
+        rows = slice(window.row, window.row + window.size)
+        longest = min(self.settings.longest_answer, window.size)
+        starts = logits[rows, 0].masked_fill(~torch.from_numpy(mine), -torch.inf)
+        ends = F.pad(logits[rows, 1], (0, longest - 1), value=-torch.inf).unfold(0, longest, 1)
+        sums = starts[:, None] + ends  # [first token, tokens more]
+        best = sums.flatten().topk(min(self.settings.n_best, sums.numel()))
+        shares = logits.log_softmax(0)
+        offsets = window.encoded.offsets
+        assert offsets is not None  # windows are located
+        found = []
+        for logit, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if logit > -torch.inf:
+                first, more = divmod(cell, longest)
+                row = window.row + first
+                score = float((shares[row, 0] + shares[row + more, 1]).exp())
+                found.append(_Span(logit, score, int(offsets[row, 0]), int(offsets[row + more, 1])))
+        return found
+
+    @property
+    def decides(self) -> str:
+        """F1."""
+        return "f1"
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """F1 and exact match."""
+        return ("f1", "exact_match")
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Scores:
+        """Means of F1 and exact match with the nearest gold answer, 0 to 1; SQuAD's script prints per cent."""
+        gold = [[answer.text for answer in example.answers] for example in examples]
+        said = [prediction["answer"] for prediction in predictions]
+        cuts, notes = told_of_cuts(predictions)
+        numbers = {
+            "f1": float(np.mean([squad.f1(*pair) for pair in zip(said, gold, strict=True)])),
+            "exact_match": float(
+                np.mean([squad.exact_match(*pair) for pair in zip(said, gold, strict=True)])
+            ),
+            "examples": len(examples),
+        }
+        details = {**cuts, "moved_answers": _moved(examples)}
+        return Scores(numbers, details, (), [*notes, *self.remarks(examples)])
+
+    def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
+        """Always the most frequent answer of the training examples."""
+        most = Counter(squad.normalised(example.answers[0].text) for example in training).most_common(1)[0][0]
+        return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
+
+
+class _Span(NamedTuple):
+    """Of a window: the sum of both logits, the probability, and the characters that its tokens span."""
+
+    logit: float
+    score: float
+    start: int
+    end: int
+
+
+def _moved(examples: Sequence[PassageExample]) -> int:
+    return sum(gold.moved for example in examples for gold in example.answers)
+
+
+def _tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] | None:
+    """The first and last token of the passage that the first answer touches; None where there is no answer."""
+    if not example.answers:
+        return None
+    gold = example.answers[0]
+    offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sources, strict=True) if s == 1])
+    held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
+    if not len(held):
+        raise InputError(
+            f"{example.place}: the tokenizer makes no token of the answer {gold.text!r}",
+            "leave this question out",
+        )
+    return int(held[0]), int(held[-1])
+
+
+def _within(span: tuple[int, int], window: Window) -> tuple[int, int]:
+    """The rows of a span in a window; (0, 0), its first token's, where the window does not hold all of it."""
+    first, last = (token - window.first for token in span)
+    if first < 0 or last >= window.size:
+        return 0, 0
+    return window.row + first, window.row + last
+
+
+def _window(item: Item) -> Window:
+    """The window that an item was made of."""
+    (encoded,) = item.sequences
+    rows = np.flatnonzero(encoded.sources == 1)
+    return Window(encoded, int(rows[0]), item.first, len(rows))
+
+
+def _worded(example: PassageExample, window: Window) -> NDArray[np.bool_]:
+    """bool [tokens of the passage in the window]: which hold more than white space, as some tokenizers' do not."""
+    offsets = window.encoded.offsets
+    assert offsets is not None  # windows are located
+    rows = offsets[window.row : window.row + window.size].tolist()
+    return np.array([not example.context[start:end].isspace() and start < end for start, end in rows], bool)
+
+
+def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
+    """A slice without the white space at its ends, which tokens of some tokenizers hold."""
+    inner = text[start:end].strip()
+    start += text[start:end].index(inner)
+    return start, start + len(inner)
+
+
+def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
+    """An example with its answers checked. InputError with its place."""
+    _check_texts(asked.question, context, place)
+    if not labelled:
+        return PassageExample(asked.question, context, (), place, asked.id)
+    if asked.is_impossible or not asked.answers:
+        raise InputError(
+            f"{place}: this question has no answer",
+            "leave it out: unanswerable questions (SQuAD 2.0) come with a later version",
+        )
+    gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
+    return PassageExample(asked.question, context, gold, place, asked.id)
+
+
+def _check_texts(question: Any, context: Any, place: str) -> None:
+    for name, text in (("question", question), ("passage", context)):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{place}: the {name} is not a string, but {text!r:.60}", "give each as one string"
+            )
+        if not text.strip():
+            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
+
+
+def _gold(context: str, text: str, start: int | None, place: str) -> Gold:
+    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given)."""
+    if start is not None and context.startswith(text, start):
+        return Gold(text, start)
+    near = start or 0
+    found = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
+    if not found:
+        raise InputError(
+            f"{place}: the answer {text!r} is nowhere in the passage", "mend it, or leave this question out"
+        )
+    return Gold(text, min(found, key=lambda i: abs(i - near)), moved=True)

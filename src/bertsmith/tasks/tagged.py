@@ -1,0 +1,133 @@
+"""Sentences with a tag a word: how they stand in files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from bertsmith.errors import InputError
+from bertsmith.files.conll import Column, fields_of, read_conll
+from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.settings import Settings
+
+_NUMBER = re.compile(r"-?\d+")
+
+
+class TagSettings(Settings):
+    """Where the words and their tags are, and how long a window is."""
+
+    word_column: str | None = Field(
+        None,
+        description="the column of the words: a number (1 the first, -1 the last), in .conllu and .jsonl a name; "
+        "none: the first, FORM, words",
+    )
+    tag_column: str | None = Field(
+        None, description="the column of the tags, likewise; none: the last, UPOS, tags"
+    )
+    layout: Literal["auto", "columns", "lines"] = Field(
+        "auto",
+        description="columns: a word a line; lines: a sentence a line, to predict; auto: columns, but lines for a "
+        ".txt to predict that has none",
+    )
+    max_length: int | None = Field(
+        None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
+    )
+
+
+@dataclass(frozen=True)
+class TagExample:
+    """A sentence with its tags as the file has them, None where they are not known, and its first word's place."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    place: str
+
+
+def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
+    """The sentences of a file, in its order: of a .jsonl by its lists, of a .txt to predict that has no columns a
+    line each, of all others by their columns (see `files.conll`). InputError with file and line for any fault."""
+    if bare_suffix(file) == ".jsonl":
+        found = list(_of_jsonl(file, settings, labelled))
+    elif _a_sentence_a_line(file, settings, labelled):
+        found = [TagExample(tuple(line.split()), None, f"{file}:{n}") for n, line in read_lines(file)]
+    else:
+        found = list(_of_columns(file, settings, labelled))
+    if not found:
+        raise InputError(f"{file}:1: there is no sentence in it", "check how it was made")
+    return found
+
+
+def words_of(value: Any, place: str) -> tuple[str, ...]:
+    """A sentence's words, of a list or of a string."""
+    if isinstance(value, str):
+        return tuple(value.split())
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise InputError(f"{place}: a sentence is a list of words, or a string", 'write ["John", "smiles"]')
+    if "" in value:
+        raise InputError(f"{place}: word {list(value).index('') + 1} is empty", "take it out, with its tag")
+    return tuple(value)
+
+
+def keys_of(settings: TagSettings) -> tuple[str, str]:
+    """What a .jsonl calls words and tags: a number is a column of other files."""
+    words, tags = settings.word_column or "words", settings.tag_column or "tags"
+    return "words" if _NUMBER.fullmatch(words) else words, "tags" if _NUMBER.fullmatch(tags) else tags
+
+
+def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
+    for number, line in read_lines(file):
+        if not line or line.isspace():
+            continue
+        place = f"{file}:{number}"
+        row = json_object(file, number, line)
+        keys = dict(zip(("--word-column", "--tag-column"), keys_of(settings), strict=True))
+        for option, key in list(keys.items())[: 2 if labelled else 1]:
+            if row.get(key) is None:
+                raise InputError(
+                    f"{place}: the field '{key}' is missing", f"name it with {option}: {', '.join(row)}"
+                )
+        key, tag_key = keys.values()
+        words = words_of(row[key], place)
+        if not labelled:
+            yield TagExample(words, None, place)
+            continue
+        tags = row[tag_key]
+        if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
+            raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
+        if len(tags) != len(words):
+            raise InputError(
+                f"{place}: the list of words has {len(words)}, the list of tags {len(tags)}",
+                "give each word one tag",
+            )
+        if "" in tags:
+            raise InputError(f"{place}: tag {tags.index('') + 1} is empty", "give each word a tag")
+        if not words:
+            raise InputError(f"{place}: there is no word in it", "take the line out")
+        yield TagExample(words, tuple(str(tag) for tag in tags), place)
+
+
+def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) -> bool:
+    """Whether a file to predict holds whole sentences: columns are as many on all lines, and blank lines part
+    sentences."""
+    if settings.layout == "lines" and labelled:
+        raise InputError(f"{file}: task.layout=lines is for sentences without tags", "give tags in columns")
+    if labelled or settings.layout != "auto" or bare_suffix(file) != ".txt":
+        return settings.layout == "lines"
+    lines = [line for _, line in read_lines(file)]
+    widths = {len(fields_of(line, tabs="\t" in line)) for line in lines if line.strip(" \t")}
+    return len(widths) > 1 or all(line.strip(" \t") for line in lines)
+
+
+def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
+    wanted = [
+        Column(settings.word_column, "1", "FORM", "--word-column"),
+        Column(settings.tag_column, "-1", "UPOS", "--tag-column"),
+    ]
+    for lines, rows in read_conll(file, wanted if labelled else wanted[:1]):
+        words = tuple(row[0] for row in rows)
+        yield TagExample(words, tuple(row[1] for row in rows) if labelled else None, f"{file}:{lines[0]}")

@@ -1,0 +1,151 @@
+"""The price of a family: one value, made here and in no file of the package; one file and one line within it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bertsmith
+from bertsmith.artifacts.folder import read_folder, write_folder
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Block, Encoder, block_of
+from bertsmith.models.family import FAMILIES, Family, build_encoder, preset
+from bertsmith.models.names import LAYER, TASKS, NameTable, name_table
+from family_harness import SMALL, Ours, a_batch
+
+
+def _toy_block(config: ModelConfig, generator: torch.Generator) -> Block:
+    """BERT's, with one norm more on what attention gives: a part that no other family has."""
+    block = block_of(config, generator)
+    block.attention = _Normed(block.attention, nn.LayerNorm(config.hidden_size))
+    return block
+
+
+class _Normed(nn.Module):
+    def __init__(self, inner: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.norm = inner, norm
+
+    def forward(self, *inputs: Any) -> Tensor:
+        return self.norm(self.inner(*inputs))
+
+
+def _toy_names(config: ModelConfig) -> NameTable:
+    layer = {name.replace("attention.", "attention.inner.", 1): theirs for name, theirs in LAYER.items()}
+    heads = {
+        "masked": ("guess",),
+        "masked.transform": ("guess.mix",),
+        "masked.norm": ("guess.norm",),
+        **TASKS,
+    }
+    return name_table(
+        config,
+        "toy",
+        heads=heads,
+        decoder="guess.decoder",
+        layer={**layer, "attention.norm": ("attention.norm",)},
+        layer_name="stack.{layer}",
+    )
+
+
+TOY = Family(
+    model_type="toy",
+    names=_toy_names,
+    architectures={
+        frozenset({"encoder"}): "ToyModel",
+        frozenset({"encoder", "masked"}): "ToyForMaskedLM",
+        frozenset({"encoder", "classifier"}): "ToyForSequenceClassification",
+    },
+    tokenizer="wordpiece",
+    presets={"toy-tiny": {**SMALL, "type_vocab_size": 0}},
+    structure={"embedding_size": None, "share": "none", "first_position": "zero"},
+    keys={"hidden_size": "d_model", "num_hidden_layers": "depth"},
+    fixed={"flavour": "plain"},
+    encoder=partial(Encoder, block=_toy_block),
+)
+
+
+def _as_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", TOY)
+
+
+def _by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = types.ModuleType("home_of_the_toy")
+    home.TOY = TOY  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "home_of_the_toy", home)
+    monkeypatch.setitem(FAMILIES, "toy", "home_of_the_toy:TOY")
+
+
+@pytest.mark.parametrize("register", [_as_object, _by_name])
+def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
+    register: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    register(monkeypatch)
+    config = preset("toy-tiny")
+    assert config.model_type == "toy"
+    parts = frozenset({"encoder", "masked"})
+    ours = Ours(config, parts, build_encoder(config, torch.Generator().manual_seed(2)))
+    packed, batch = a_batch(config)
+    optimizer = torch.optim.AdamW(ours.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        _, loss = ours(packed, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+    path = write_folder(tmp_path / "m", config, ours.parts)
+    written = json.loads((path / "config.json").read_text())
+    assert (written["model_type"], written["architectures"]) == ("toy", ["ToyForMaskedLM"])
+    assert (written["d_model"], written["depth"], written["flavour"]) == (24, 2, "plain")
+    folder = read_folder(path)
+    assert folder.config == config
+    again = Ours(config, parts, folder.encoder())
+    folder.fill("masked", again.heads["masked"])
+    mine, theirs = ours.eval()(packed, batch)[0], again.eval()(packed, batch)[0]
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+    (path / "config.json").write_text(json.dumps({**written, "flavour": "hot"}))
+    with pytest.raises(InputError, match="flavour 'hot' cannot be read"):
+        read_folder(path)
+    del written["model_type"], written["architectures"]  # known by its tensors alone
+    (path / "config.json").write_text(json.dumps(written))
+    assert read_folder(path).architecture == "ToyForMaskedLM"
+
+
+def test_without_its_line_a_family_is_unknown() -> None:
+    with pytest.raises(InputError, match="'toy' is no family of models that is known here"):
+        build_encoder(ModelConfig(model_type="toy"), torch.Generator())
+    with pytest.raises(InputError, match="toy-tiny: there is no preset"):
+        preset("toy-tiny")
+
+
+@pytest.mark.parametrize("name", ["roberta", "albert"])
+def test_a_family_is_named_in_its_file_and_the_table_only(name: str) -> None:
+    """The price: no other line of the package's code knows it; docstrings and descriptions may speak of it."""
+    rooms = ("models", "artifacts", "training", "instances", "objectives", "tasks", "workflows", "cli")
+    files = [file for room in rooms for file in (Path(bertsmith.__file__).parent / room).rglob("*.py")]
+    assert {file.name for file in files if _knows(file, name)} == {"family.py", f"{name}.py"}
+
+
+def _knows(file: Path, name: str) -> bool:
+    home = f"bertsmith.models.families.{name}"
+    return any(
+        (isinstance(node, ast.Constant) and node.value in (name, f"{home}:{name.upper()}"))
+        or (isinstance(node, ast.Name) and node.id.lower() == name)
+        or (isinstance(node, ast.ImportFrom) and node.module == home)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    )

@@ -1,0 +1,81 @@
+"""What only a GPU can show, skipped without one: the losses of the CPU, exact resume, every verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.training import loop
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=fp32")
+
+
+@pytest.fixture
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch's deterministic algorithms, which bit-equal resume on a GPU needs."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_the_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
+    """Without dropout, which each device draws for itself."""
+    shards = tiny_run.make_shards(tmp_path)
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", *FEW)
+    held = [
+        tiny_run.run(shards, tmp_path / device, *still, f"train.device={device}").report["held_out"]
+        for device in ("cpu", "cuda")
+    ]
+    assert held[1]["mlm_loss"] == pytest.approx(held[0]["mlm_loss"], abs=1e-4)
+    assert held[1]["nsp_loss"] == pytest.approx(held[0]["nsp_loss"], abs=1e-4)
+
+
+def test_a_resumed_run_is_the_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: Any
+) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, "train.device=cuda")
+    update = loop.update
+
+    def killed(*arguments: Any) -> Any:
+        if arguments[-1] == 6:
+            raise KeyboardInterrupt
+        return update(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.run(shards, tmp_path / "resumed", *FEW, "train.device=cuda")
+    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, "train.device=cuda", resume=True)
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_verb_runs_there(tmp_path: Path, precision: str) -> None:
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", f"train.precision={precision}")
+    assert base.report["device"].startswith("cuda")
+    assert base.encoder.embeddings.token.weight.is_cuda
+    assert len(base.fill_mask("kaba [MASK] lode")[0]) == 5
+    tables = [tiny_run.table(tmp_path / f"{i}.csv", tiny_run.examples(30, seed=i)) for i in range(2)]
+    run = bs.finetune(
+        "classify",
+        base,
+        tmp_path / "run",
+        train=tables[0],
+        dev=tables[1],
+        settings=["train.max_steps=3", "train.tensorboard=false", f"train.precision={precision}"],
+    )
+    there, here = bs.load(run.path).predict(["kaba lode"]), bs.load(run.path, "cpu").predict(["kaba lode"])
+    assert there[0]["scores"] == pytest.approx(here[0]["scores"], abs=1e-4)
+    weights = load_file(run.model_folder / "model.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())

@@ -1,0 +1,617 @@
+"""Question answering: files, windows and their targets, the loss, the best span, scores."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.tasks.answer import Answer, AnswerSettings, Gold, PassageExample
+from bertsmith.tasks.items import Encoded, Item
+
+PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
+
+
+def squad(*questions: dict[str, Any], context: str = PASSAGE) -> dict[str, Any]:
+    return {
+        "version": "1.1",
+        "data": [{"title": "t", "paragraphs": [{"context": context, "qas": [*questions]}]}],
+    }
+
+
+def asked(text: str, start: int, **more: Any) -> dict[str, Any]:
+    return {"id": "q", "question": "kaba?", "answers": [{"text": text, "answer_start": start}], **more}
+
+
+def written(folder: Path, document: Any, name: str = "squad.json") -> Path:
+    file = folder / name
+    text = (document if isinstance(document, str) else json.dumps(document)).encode()
+    file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return file
+
+
+def read(file: Path, **more: Any) -> list[PassageExample]:
+    return Answer.read(file, AnswerSettings(), **more)
+
+
+def head(**settings: Any) -> Answer:
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=64,
+    )
+    return Answer(config, torch.Generator(), {}, AnswerSettings(**settings))
+
+
+def example(answer: str | None = None, context: str = PASSAGE) -> PassageExample:
+    gold = (Gold(answer, context.index(answer)),) if answer else ()
+    return PassageExample("kaba lode", context, gold, "here")
+
+
+# Files
+
+
+def test_every_form_of_file_holds_the_same_examples(tmp_path: Path) -> None:
+    row = {"id": "q", "question": "kaba?", "context": PASSAGE}
+    answers = [{"text": "migi nufo", "answer_start": 10}]
+    columns = {"text": ["migi nufo"], "answer_start": [10]}
+    forms = {
+        "a.json": squad({"id": "q", "question": "kaba?", "answers": answers}),
+        "a.json.gz": squad({"id": "q", "question": "kaba?", "answers": answers}),
+        "b.json": [{**row, "answer": "migi nufo", "start": 10}],
+        "c.jsonl": json.dumps({**row, "answer": "migi nufo", "start": 10}) + "\n\n",
+        "d.jsonl": json.dumps({**row, "answers": columns}),
+        "e.csv": f"id,question,context,answer,start\nq,kaba?,{PASSAGE},migi nufo,10\n",
+        "f.tsv": f"id\tquestion\tcontext\tanswer\tstart\nq\tkaba?\t{PASSAGE}\tmigi nufo\t10\n",
+    }
+    for name, document in forms.items():
+        (found,) = read(written(tmp_path, document, name))
+        assert (found.question, found.context, found.number) == ("kaba?", PASSAGE, "q")
+        assert [(gold.text, gold.start, gold.moved) for gold in found.answers] == [("migi nufo", 10, False)]
+        again = json.dumps(Answer.as_row(found, AnswerSettings()))
+        (same,) = read(written(tmp_path, again, "again.jsonl"))
+        assert (same.question, same.context, same.answers, same.number) == (
+            found.question, found.context, found.answers, found.number,
+        )  # fmt: skip
+
+
+FIRST = r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
+COLUMNS = {"text": ["kaba"], "answer_start": []}
+ROW = {"question": "?", "context": "kaba", "answer": "kaba"}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "said"),
+    [
+        ("a.json", '{"data": [{"paragraphs": [{"con', r"a\.json: this is not JSON: EOF while parsing"),
+        ("a.json", "", r"a\.json: this is not JSON"),
+        ("a.json", "[" * 100_000, r"a\.json: this is not JSON: recursion limit"),
+        ("a.json", '"text"', r"a\.json: input should be an object"),
+        ("a.json", "[]", r"a\.json: there is no question in it"),
+        ("a.json", '{"data": []}', r"a\.json: there is no question in it"),
+        ("a.json", {"version": "1.1"}, r"a\.json: the field 'data' is missing"),
+        ("a.json", squad({"answers": []}), FIRST + r": the field 'question' is missing"),
+        ("a.json", squad({"question": 3}), FIRST + r": this question has no answer"),
+        ("a.json", squad({"question": ["?"]}), FIRST + r"\.question: input should be a valid string"),
+        ("a.json", squad(asked("", 0)), FIRST + r"\.answers\[0\]\.text: string should have at least"),
+        (
+            "a.json",
+            squad(asked("kaba", -1)),
+            FIRST + r"\.answers\[0\]\.answer_start: input should be greater",
+        ),
+        ("a.json", squad(asked("zzz", 4)), FIRST + r": the answer 'zzz' is nowhere in the passage"),
+        ("a.json", squad(asked("kaba", 0, is_impossible=True)), FIRST + r".*no answer\n.*come with a later"),
+        ("a.json", squad(asked("kaba", 0), context=" \n"), FIRST + r": the passage is empty"),
+        ("a.json", squad(asked("kaba", 0, question="")), FIRST + r": the question is empty"),
+        ("a.json", [ROW, {"question": "?"}], r"a\.json: \[1\]: the field 'context' is missing"),
+        ("b.jsonl", json.dumps(ROW) + '\n{"question": "?"}', r"b\.jsonl:2: the field 'context' is missing"),
+        ("b.jsonl", '{"question": "?"\n', r"b\.jsonl:1:\d+: this is not JSON"),
+        ("b.jsonl", json.dumps({**ROW, "answers": COLUMNS}), r"b\.jsonl:1: .* are not lists of one length"),
+        ("c.csv", "question,context,answer,start\n?,kaba,kaba,x\n", r"c\.csv:2: .*should be a valid integer"),
+        ("c.csv", "question,answer\n?,kaba\n", r"c\.csv:2: the field 'context' is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, document: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(written(tmp_path, document, name))
+
+
+def test_a_json_that_is_not_utf8_or_not_bounded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.json").write_bytes(b'{"data": "\xff"}')
+    with pytest.raises(InputError, match="this is not JSON"):
+        read(tmp_path / "a.json")
+    monkeypatch.setattr("bertsmith.files.squad._LARGEST", 100)
+    with pytest.raises(InputError, match="is read whole"):
+        read(written(tmp_path, squad(asked("kaba", 0)), "b.json.gz"))
+
+
+def test_a_byte_order_mark_is_no_part_of_json(tmp_path: Path) -> None:
+    assert len(read(written(tmp_path, "\ufeff" + json.dumps(squad(asked("kaba", 0)))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "start"), [(5, 5), (4, 5), (6, 5), (7, 5), (12, 15), (16, 15), (500, 15), (None, 5)]
+)
+def test_an_answer_elsewhere_is_found_at_the_nearest_place(
+    tmp_path: Path, given: int | None, start: int
+) -> None:
+    answers = [{"text": "kaba", "answer_start": given}]
+    row = {"question": "?", "context": "lode kaba lode kaba lode", "answers": answers}
+    found = read(written(tmp_path, [row]))
+    assert found[0].answers == (Gold("kaba", start, given != start),)
+    assert bool(Answer.remarks(found)) == (given != start)
+
+
+def test_without_labels_answers_are_not_looked_at(tmp_path: Path) -> None:
+    (found,) = read(written(tmp_path, squad(asked("zzz", 4, is_impossible=True))), labelled=False)
+    assert found.answers == ()
+
+
+def test_questions_about_one_passage_stay_together() -> None:
+    assert Answer.content(example("migi")) == Answer.content(example("lode")) == PASSAGE
+    assert Answer.stratum(example("migi")) is None
+
+
+# Windows and targets
+
+
+def test_windows_hold_the_question_and_point_at_the_answer_or_at_their_first_token() -> None:
+    tokenizer = tiny_run.tokenizer()
+    asked_in = [example("riba sode"), example("nude"), example()]
+    items = head(max_length=11, stride=3).encode(asked_in, tokenizer)
+    assert [item.example for item in items] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert [item.first for item in items] == [0, 3, 6, 9] * 3
+    tokens = [[tokenizer.tokens[i] for i in item.sequences[0].ids] for item in items]
+    assert " ".join(tokens[1]) == "[CLS] kaba lode [SEP] nufo pezu riba sode tugi kade [SEP]"
+    assert items[1].sequences[0].segments.tolist() == [0] * 4 + [1] * 7
+    assert [item.target for item in items[:4]] == [(0, 0), (6, 7), (0, 0), (0, 0)]
+    assert [item.target for item in items[4:8]] == [(0, 0), (0, 0), (9, 9), (6, 6)]
+    assert [item.target for item in items[8:]] == [None] * 4
+
+
+@pytest.mark.parametrize(("answer", "tokens"), [("aba lo", "kaba lode"), ("de.", "nude ."), ("igi", "migi")])
+def test_an_answer_within_words_is_all_tokens_that_it_touches(answer: str, tokens: str) -> None:
+    tokenizer = tiny_run.tokenizer()
+    (item,) = head().encode([example(answer)], tokenizer)
+    start, end = item.target
+    ids = item.sequences[0].ids[start : end + 1]
+    assert [tokenizer.tokens[i] for i in ids] == tokens.split()
+
+
+def test_a_long_question_is_cut_and_that_is_counted() -> None:
+    model = head(max_length=12, question_length=2)
+    whole = PassageExample("kaba lode migi nufo", PASSAGE, (), "here")
+    items = model.encode([whole], tiny_run.tokenizer())
+    outputs = [torch.zeros(len(item.sequences[0].ids), 2) for item in items]
+    (answer,) = model.decode(outputs, items, [whole])
+    assert (answer["tokens"], answer["tokens_read"]) == (4 + 13, 2 + 13)
+    scores = model.score([answer], [example("migi")])
+    assert (scores.details, list(scores.notes)) == (
+        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 texts were cut; 2 tokens were not read"],
+    )  # fmt: skip
+
+
+def test_a_passage_that_does_not_fit_beside_its_question_is_refused() -> None:
+    whole = PassageExample("kaba " * 60, PASSAGE, (), "file: [3]")
+    with pytest.raises(InputError, match=r"file: \[3\]: .* of 20 tokens"):
+        head(max_length=20).encode([whole], tiny_run.tokenizer())
+
+
+@pytest.mark.parametrize("context", ["\u200b", "kaba \u200b"])
+def test_what_has_no_token_is_refused(context: str) -> None:
+    whole = PassageExample("kaba", context, (Gold("\u200b", context.index("\u200b")),), "here")
+    with pytest.raises(InputError, match=r"here: the (passage has|tokenizer makes) no token"):
+        head().encode([whole], tiny_run.tokenizer())
+
+
+# Loss
+
+
+def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "vocab_size": tiny_run.tokenizer().vocab_size, "hidden_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    torch.manual_seed(3)
+    theirs = transformers.BertForQuestionAnswering(transformers.BertConfig(**sizes, initializer_range=0.2))
+    theirs.bert.save_pretrained(tmp_path)
+    encoder = read_folder(tmp_path).encoder()
+    model = Answer(encoder.config, torch.Generator(), {}, AnswerSettings())
+    model.head.span.load_state_dict(theirs.qa_outputs.state_dict())
+
+    texts = [example("riba sode"), example("kaba"), example("migi", "lode migi."), example("miba nude.")]
+    items = model.encode(texts, tiny_run.tokenizer())
+    assert len(items) == len(texts)
+    batch = model.collate(items)
+    loss = model.loss(encoder, batch)
+    total = loss.over(model.counts(batch), model.weights)
+    total.backward()
+
+    longest = max(item.size for item in items)
+    rows = [item.sequences[0] for item in items]
+    ids, segments, mask = (
+        torch.tensor(np.stack([np.pad(row, (0, longest - len(row))) for row in some])).long()
+        for some in (
+            [row.ids for row in rows], [row.segments for row in rows], [np.ones_like(row.ids) for row in rows],
+        )
+    )  # fmt: skip
+    starts, ends = torch.tensor([item.target for item in items]).T
+    found = theirs(ids, mask, token_type_ids=segments, start_positions=starts, end_positions=ends)
+    for logits, row, start, end in zip(
+        model.outputs(encoder, batch), rows, found.start_logits, found.end_logits, strict=True
+    ):
+        torch.testing.assert_close(logits[:, 0], start[: len(row.ids)], atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits[:, 1], end[: len(row.ids)], atol=1e-5, rtol=0)
+
+    # The reference lets padding take part in the softmax; by itself its loss is ours on windows of one length.
+    alone = [
+        theirs(
+            ids[i : i + 1, : len(row.ids)],
+            token_type_ids=segments[i : i + 1, : len(row.ids)],
+            start_positions=starts[i : i + 1],
+            end_positions=ends[i : i + 1],
+        ).loss
+        for i, row in enumerate(rows)
+    ]
+    wanted = torch.stack(alone).mean()
+    wanted.backward()
+    torch.testing.assert_close(total, wanted, atol=1e-5, rtol=0)
+    pairs = [
+        (model.head.span.weight, theirs.qa_outputs.weight),
+        (model.head.span.bias, theirs.qa_outputs.bias),
+        (encoder.embeddings.token.weight, theirs.bert.embeddings.word_embeddings.weight),
+        (encoder.embeddings.norm.weight, theirs.bert.embeddings.LayerNorm.weight),
+    ]
+    for mine, their in pairs:
+        torch.testing.assert_close(mine.grad, their.grad, atol=1e-5, rtol=0)
+
+
+# The best span
+
+
+def item_of(spans: Sequence[tuple[int, int]], number: int = 0, first: int = 0) -> Item:
+    """[CLS] one token of a question [SEP] tokens of a passage, by their offsets [SEP]."""
+    offsets = np.array([(0, 0), (0, 1), (0, 0), *spans, (0, 0)], dtype=np.int32)
+    sources = np.array([-1, 0, -1, *[1] * len(spans), -1], dtype=np.int8)
+    size = len(sources)
+    encoded = Encoded(
+        np.zeros(size, np.int32), np.zeros(size, np.uint8), size - 3, size - 3, offsets, sources
+    )
+    return Item(number, (encoded,), None, first)
+
+
+def logits_of(starts: Sequence[float], ends: Sequence[float]) -> Tensor:
+    """Of shares over the passage's tokens; all others have none."""
+    rows = [
+        [-100.0] * 3 + [math.log(share) if share else -100.0 for share in some] + [-100.0]
+        for some in (starts, ends)
+    ]
+    return torch.tensor(rows).T
+
+
+def test_the_temperature() -> None:
+    context = "天气预报显示今天最高温度 37 摄氏度"
+    units = [(0, 2), (2, 4), (4, 6), (6, 8), (8, 12), (13, 15), (16, 19)]
+    logits = logits_of([0.01, 0.01, 0.01, 0.04, 0.10, 0.80, 0.03], [0.01, 0.01, 0.01, 0.03, 0.04, 0.10, 0.80])
+    asked_in = [PassageExample("今天的最高温度是多少", context, (), "here")]
+    (answer,) = head().decode([logits], [item_of(units)], asked_in)
+    assert (answer["answer"], answer["start"], answer["end"]) == ("37 摄氏度", 13, 19)
+    assert answer["score"] == pytest.approx(0.64, abs=1e-6)
+    assert answer["n_best"][0] == {key: answer[key] for key in ("answer", "start", "end", "score")}
+    assert len(answer["n_best"]) == 20
+    assert all(context[row["start"] : row["end"]] == row["answer"] for row in answer["n_best"])
+
+
+def test_an_end_before_the_start_is_no_answer() -> None:
+    logits = logits_of([0.1, 0.2, 0.7], [0.6, 0.3, 0.1])
+    (answer,) = head().decode(
+        [logits], [item_of([(0, 1), (2, 3), (4, 5)])], [PassageExample("q", "a b c", (), "here")]
+    )
+    assert (answer["answer"], answer["score"]) == ("c", pytest.approx(0.07))
+
+
+def test_an_answer_is_no_longer_than_allowed_and_never_outside_of_the_passage() -> None:
+    logits = logits_of([0.9, 0.06, 0.04], [0.01, 0.01, 0.98])
+    logits[:3] = 50.0  # [CLS], question, [SEP]
+    units, asked_in = [(0, 1), (2, 3), (4, 5)], [PassageExample("q", "a b c", (), "here")]
+    assert head(longest_answer=3).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "a b c"
+    assert head(longest_answer=2).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "b c"
+
+
+def test_blanks_that_tokens_hold_are_no_part_of_answers_and_words_are_listed_once() -> None:
+    context = "so  so on "
+    units = [(0, 2), (2, 6), (6, 9), (9, 10)]
+    logits = logits_of([0.1, 0.2, 0.6, 0.1], [0.1, 0.2, 0.1, 0.6])
+    (answer,) = head().decode([logits], [item_of(units)], [PassageExample("q", context, (), "here")])
+    assert (answer["answer"], answer["start"], answer["end"]) == ("on", 7, 9)
+    said = [row["answer"] for row in answer["n_best"]]
+    assert len(said) == len(set(said))
+    assert {"so", "so  so", "so on"} <= set(said)
+    assert all(context[row["start"] : row["end"]] == row["answer"] for row in answer["n_best"])
+
+
+def test_an_answer_is_never_blank() -> None:
+    logits = logits_of([0.9, 0.1], [0.9, 0.1])
+    (answer,) = head(n_best=1).decode(
+        [logits], [item_of([(0, 1), (1, 2)])], [PassageExample("q", "\nb", (), "here")]
+    )
+    assert (answer["answer"], answer["start"], answer["end"]) == ("b", 1, 2)
+
+
+def as_the_release(
+    logits: Sequence[Tensor], firsts: Sequence[int], sizes: Sequence[int], longest: int
+) -> list[tuple[float, int, int]]:
+    """run_squad.py's write_predictions for one question, its beam as wide as a window: logit, first and last token
+    of the passage, the best first."""
+    found = []
+    for number, (rows, first, size) in enumerate(zip(logits, firsts, sizes, strict=True)):
+        for start in range(size):
+            token = first + start
+            best, best_number = None, None
+            for other, (begin, length) in enumerate(zip(firsts, sizes, strict=True)):
+                last = begin + length - 1
+                if begin <= token <= last:
+                    score = min(token - begin, last - token) + 0.01 * length
+                    if best is None or score > best:
+                        best, best_number = score, other
+            if best_number != number:
+                continue
+            found += [
+                (float(rows[3 + start, 0] + rows[3 + end, 1]), token, first + end)
+                for end in range(start, size)
+                if end - start + 1 <= longest
+            ]
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_spans_over_windows_are_ranked_as_by_the_release(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    firsts, sizes = [0, 4, 8, 12], [9, 9, 9, 5]
+    context = " ".join(f"w{i:02}" for i in range(17))
+    spans = [(4 * i, 4 * i + 3) for i in range(17)]
+    items = [item_of(spans[f : f + n], 0, f) for f, n in zip(firsts, sizes, strict=True)]
+    logits = [torch.randn(n + 4, 2, generator=draw) for n in sizes]
+    wanted = as_the_release(logits, firsts, sizes, 4)
+    (answer,) = head(stride=4, longest_answer=4).decode(
+        logits, items, [PassageExample("q", context, (), "here")]
+    )
+    assert [(row["start"], row["end"]) for row in answer["n_best"]] == [
+        (4 * first, 4 * last + 3) for _, first, last in wanted[:20]
+    ]
+
+
+def test_examples_keep_their_order_and_each_has_an_answer() -> None:
+    texts = [example(), example(context="lode migi"), example(context="nufo")]
+    model = head(max_length=12, stride=2)
+    items = model.encode(texts, tiny_run.tokenizer())
+    draw = torch.Generator().manual_seed(0)
+    outputs = [torch.randn(len(item.sequences[0].ids), 2, generator=draw) for item in items]
+    answers = model.decode(outputs, items, texts)
+    assert len(answers) == 3
+    for answer, text in zip(answers, texts, strict=True):
+        assert answer["answer"]
+        assert text.context[answer["start"] : answer["end"]] == answer["answer"]
+    assert answers[2]["answer"] == "nufo"
+
+
+# Scores
+
+
+def test_scores_are_means_over_questions_of_the_nearest_gold_answer() -> None:
+    golds = (Gold("the cat", 0), Gold("a black cat", 0))
+    texts = [PassageExample("q", "x", golds, "here"), PassageExample("q", "x", (Gold("dog", 0),), "here")]
+    said = [{"answer": answer, "tokens": 1, "tokens_read": 1} for answer in ("Black cat.", "dog house")]
+    scores = head().score(said, texts)
+    assert scores.numbers == {
+        "f1": pytest.approx((1 + 2 / 3) / 2), "exact_match": 0.5, "examples": 2,
+    }  # fmt: skip
+    assert list(scores.notes) == []
+
+
+def test_the_baseline_is_the_most_frequent_answer() -> None:
+    training = [example("migi"), example("Migi".lower()), example("lode")]
+    scores = head().baseline(training, [example("migi"), example("nufo")])
+    assert scores.numbers["f1"] == 0.5
+
+
+def test_answers_that_were_moved_are_told_with_the_scores(tmp_path: Path) -> None:
+    found = read(written(tmp_path, squad(asked("migi", 0), asked("migi", 10))))
+    said = [{"answer": "migi", "tokens": 1, "tokens_read": 1}] * 2
+    scores = head().score(said, found)
+    assert scores.details["moved_answers"] == 1
+    (note,) = scores.notes
+    assert note.startswith("answers found by their text")
+    assert note.endswith(": 1")
+
+
+# From a file to a finished model
+
+
+def passages(number: int, seed: int) -> dict[str, Any]:
+    """Two questions a passage; the answer is the one word of the first three that it holds, anywhere."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for i in range(number):
+        words = draw.choices(tiny_run.WORDS[3:], k=draw.randint(3, 30))
+        words.insert(draw.randrange(len(words) + 1), tiny_run.WORDS[i % 3])
+        context = " ".join(words)
+        gold = [{"text": tiny_run.WORDS[i % 3], "answer_start": context.index(tiny_run.WORDS[i % 3])}]
+        qas = [{"id": f"{i}.{n}", "question": "kade lofo", "answers": gold} for n in range(2)]
+        paragraphs.append({"context": context, "qas": qas})
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny model that has learnt to find the word."""
+    folder = tmp_path_factory.mktemp("answer")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    settings = ["task.max_length=20", "task.stride=8", "train.epochs=6", "train.learning_rate=3e-3"]
+    return bs.finetune(
+        "answer",
+        base,
+        folder / "run",
+        train=written(folder, passages(60, 0)),
+        dev_share=0.25,
+        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.tensorboard=false"],
+    )
+
+
+def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
+    sides = [read(trained.path / "split" / f"{name}.jsonl") for name in ("train", "dev")]
+    assert [len(side) for side in sides] == [90, 30]
+    assert not {e.context for e in sides[0]} & {e.context for e in sides[1]}
+    file = written(tmp_path, passages(30, 1))
+    scores = bs.load(trained.path).evaluate(file)
+    assert scores["examples"] == 60
+    assert scores["f1"] == scores["exact_match"] > 0.9 > 2 * trained.report["baseline"]["f1"]
+    answers = list(trained.predict_file(file))
+    assert [answer["id"] for answer in answers] == [f"{i}.{n}" for i in range(30) for n in range(2)]
+    for answer, text in zip(answers, read(file), strict=True):
+        assert text.context[answer["start"] : answer["end"]] == answer["answer"]
+        assert answer["tokens"] == answer["tokens_read"] == 2 + len(text.context.split())
+    alone = trained.predict(["kade lofo"], [read(file)[0].context])
+    assert alone[0]["answer"] == answers[0]["answer"]
+    assert alone[0]["score"] == pytest.approx(answers[0]["score"], abs=1e-6)
+
+
+def test_settings_of_the_call_reach_windows_and_answers(trained: bs.Model) -> None:
+    context = " ".join(tiny_run.WORDS[3:40])
+    (answer,) = trained.predict(["kade"], [context], n_best=2, longest_answer=1)
+    assert len(answer["n_best"]) == 2
+    assert all(" " not in row["answer"] for row in answer["n_best"])
+
+
+def test_the_reference_opens_the_folder_and_its_own_is_answered_with(
+    trained: bs.Model, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs, report = transformers.BertForQuestionAnswering.from_pretrained(
+        trained.model_folder, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    theirs.eval().save_pretrained(tmp_path / "theirs")
+    trained.tokenizer.save(tmp_path / "theirs")
+    foreign = bs.load(tmp_path / "theirs")
+    asked_in = [example(context="lode lofo kaba migi"), example(context=" ".join(tiny_run.WORDS[::-1]))]
+    for model in (trained, foreign):
+        items = model.task.encode(asked_in, model.tokenizer)
+        with torch.inference_mode():
+            rows = model.task.outputs(model.encoder, model.task.collate(items))
+            for item, logits in zip(items, rows, strict=True):
+                ids, segments = (
+                    torch.from_numpy(some).long()[None]
+                    for some in (item.sequences[0].ids, item.sequences[0].segments)
+                )
+                found = theirs(ids, token_type_ids=segments)
+                torch.testing.assert_close(logits[:, 0], found.start_logits[0], atol=1e-5, rtol=0)
+                torch.testing.assert_close(logits[:, 1], found.end_logits[0], atol=1e-5, rtol=0)
+    file = written(tmp_path, passages(6, 2))
+    said = [list(m.predict_file(file, max_length=20, stride=8)) for m in (trained, foreign)]
+    assert [row["answer"] for row in said[0]] == [row["answer"] for row in said[1]]
+    # Options of the command line are those of the heads that the folder has.
+    again = [
+        "evaluate",
+        str(foreign.path),
+        "--data",
+        str(file),
+        "--stride",
+        "8",
+        "--max-length",
+        "20",
+        "--json",
+    ]
+    result = CliRunner().invoke(bertsmith, again, catch_exceptions=False)
+    assert json.loads(result.stdout)["f1"] == pytest.approx(trained.evaluate(file)["f1"])
+
+
+def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:
+    with pytest.raises(InputError, match="the task 'answer' also takes context"):
+        trained.predict(["kade lofo"])
+    with pytest.raises(InputError, match="text 2: the passage is empty"):
+        trained.predict(["kade", "lofo"], ["kaba", " "])
+    with pytest.raises(InputError, match=r"text 1: the question is not a string, but \['kade'\]"):
+        trained.predict([["kade"]], ["kaba"])
+
+
+def test_moved_answers_are_told_before_training(trained: bs.Model, tmp_path: Path) -> None:
+    rows = [{"question": "?", "context": f"kaba lode {w}", "answer": "lode"} for w in tiny_run.WORDS[:4]]
+    file = written(tmp_path, rows)
+    told: list[str] = []
+    settings = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    bs.finetune(
+        "answer", trained, tmp_path / "run", train=file, dev_share=0.5, settings=settings, tell=told.append
+    )
+    assert next(line for line in told if line.startswith("answers found by their text")).endswith(": 4")
+
+
+def test_official_files_are_read(shared_data: Path) -> None:
+    found = read(shared_data / "tasks/squad1.1/dev.json.gz")
+    assert len(found) == 5_397
+    assert Answer.remarks(found) == []
+    with pytest.raises(InputError, match=r"data\[0\].*no answer"):
+        read(shared_data / "tasks/squad2.0/dev.json")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "file", "between"),
+    [
+        ("bert-base-uncased", "squad1.1", 1),
+        ("roberta-base", "squad1.1", 2),
+        ("albert-base", "squad1.1", 1),
+        ("bert-base-chinese", "cmrc2018", 1),
+    ],
+)
+def test_a_model_that_points_right_answers_right_with_every_tokenizer(
+    shared_data: Path, vocabulary: str, file: str, between: int
+) -> None:
+    """From characters to tokens to windows and back: what is left are answers of half a token."""
+    tokenizer = bs.Tokenizer.load(shared_data / "vocabs" / vocabulary)
+    texts = [
+        text
+        for text in read(shared_data / f"tasks/{file}/dev.json.gz")[::50]
+        if len(text.answers[0].text) < 20
+    ]
+    model = head(max_length=64, stride=24)
+    items = model.encode(texts, tokenizer)
+    assert len(items) > 1.5 * len(texts)
+    outputs = []
+    for item in items:
+        sequence = item.sequences[0]
+        ids = sequence.ids.tolist()
+        assert (ids[0], ids[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
+        assert ids.count(tokenizer.sep_id) == 1 + between
+        assert set(sequence.segments.tolist()) == ({0, 1} if tokenizer.uses_segments else {0})
+        outputs.append(torch.zeros(len(ids), 2))
+        if item.target != (0, 0):
+            outputs[-1][item.target, (0, 1)] = 20.0
+    answers = model.decode(outputs, items, texts)
+    for text, answer in zip(texts, answers, strict=True):
+        assert text.context[answer["start"] : answer["end"]] == answer["answer"]
+        assert text.answers[0].text.strip() in answer["answer"]
+    same = [text.answers[0].text == answer["answer"] for text, answer in zip(texts, answers, strict=True)]
+    assert sum(same) >= 0.95 * len(same)

@@ -1,0 +1,345 @@
+"""Tagging: files, which token is whose, windows, answers for every word, scores."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.metrics.entities import count, total
+from bertsmith.models.encoder import Encoder
+from bertsmith.place import Place
+from bertsmith.tasks.tag import Tag, first_tokens
+from bertsmith.tasks.tagged import TagExample, TagSettings
+from bertsmith.tasks.task import task_of
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary.learn import train_tokenizer
+
+PLAIN = TagSettings()
+CONLL = "-DOCSTART- -X- O\n\nKaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\nnufo NN I-LOC\n. . O\n"
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def example(text: str, tags: str | None = None) -> TagExample:
+    return TagExample(tuple(text.split()), tuple(tags.split()) if tags else None, "file.conll:1")
+
+
+def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -> tuple[Tag, Encoder]:
+    """A task on an encoder so wide in its draws that its answers differ from token to token."""
+    generator = torch.Generator().manual_seed(3)
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    facts = facts or {"labels": ["B-LOC", "B-PER", "I-LOC", "O"], "scheme": "iob2", "usual": "O"}
+    return Tag(config, generator, facts, settings).eval(), Encoder(config, generator).eval()
+
+
+def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
+    items = task.encode(examples, tiny_run.tokenizer())
+    return task.answers(encoder, items, examples, Place.of("cpu", "fp32"))
+
+
+# Files
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "  "])
+def test_columns_are_read_by_blanks_or_tabs(tmp_path: Path, blank: str) -> None:
+    file = written(tmp_path / "a.conll", CONLL.replace(" ", blank))
+    first, second = Tag.read(file, PLAIN)
+    assert (first.words, first.tags, first.place) == (("Kaba", "lode"), ("B-PER", "O"), f"{file}:3")
+    assert (second.words, second.tags) == (("migi", "nufo", "."), ("B-LOC", "I-LOC", "O"))
+    middle = Tag.read(file, TagSettings(tag_column="2"))
+    assert middle[0].tags == ("NN", "VB")
+    assert Tag.read(file, TagSettings(tag_column="-2")) == middle
+
+
+def test_characters_with_tags_keep_wide_blanks_as_characters(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv.gz"
+    file.write_bytes(gzip.compress("北\tB-LOC\n\u3000\tO\n京\tO\n\n人\tO\n".encode()))
+    assert [e.words for e in Tag.read(file, PLAIN)] == [("北", "\u3000", "京"), ("人",)]
+
+
+def test_conllu_has_names_and_leaves_out_what_is_no_word(tmp_path: Path) -> None:
+    rows = ["1-2\tdon't", "1\tdo", "2\tn't", "2.1\tgone", "3\tgo"]
+    table = "".join(f"{row}\t_\tVERB\tVB\t_\t0\troot\t_\t_\n" for row in rows)
+    file = written(tmp_path / "a.conllu", f"# text = don't go\n{table}\n# next\n{table}")
+    (one, two) = Tag.read(file, PLAIN)
+    assert (one.words, one.tags) == (("do", "n't", "go"), ("VERB",) * 3)
+    assert two.words == one.words
+    assert Tag.read(file, TagSettings(tag_column="XPOS"))[0].tags == ("VB",) * 3
+    with pytest.raises(InputError, match=r"a\.conllu:2: there is no column 'NER'"):
+        Tag.read(file, TagSettings(tag_column="NER"))
+    renamed = written(tmp_path / "b.conllu", "# global.columns = ID FORM UPOS\n1\tdo\tX\n")
+    assert Tag.read(renamed, PLAIN)[0].tags == ("X",)
+
+
+def test_jsonl_has_lists_and_what_a_split_wrote_is_read_again(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '{"words": ["Kaba", "lode"], "tags": ["B-PER", 3]}\n')
+    (found,) = Tag.read(file, PLAIN)
+    assert found.tags == ("B-PER", "3")
+    assert Tag.as_row(found, PLAIN) == {"words": ["Kaba", "lode"], "tags": ["B-PER", "3"]}
+    assert Tag.as_row(found, TagSettings(word_column="1", tag_column="4")) == Tag.as_row(found, PLAIN)
+    named = TagSettings(word_column="tokens", tag_column="ner")
+    assert Tag.as_row(found, named) == {"tokens": ["Kaba", "lode"], "ner": ["B-PER", "3"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("a.conll", "Kaba NN B-PER\nlode VB\n", ":2: the row has 2 columns, the file's first has 3"),
+        ("a.conll", "Kaba O\nlode\n", ":2: the row has 1 column, the file's first has 2"),
+        ("a.conll", "Kaba NN B-PER\nlode VB O O\n", ":2: the row has 4 columns, the file's first has 3"),
+        ("a.conll", "Kaba\nlode\n", ":1: the row has 1 column, and the same one would be both word and tag"),
+        ("a.tsv", "Kaba\tO\nlode\t\n", ":2: column 2 is empty"),
+        ("a.tsv", "Kaba\tO\n\tO\n", ":2: column 1 is empty"),
+        ("a.conll", "\n\n", ":1: there is no sentence in it"),
+        (
+            "a.jsonl",
+            '{"words": ["a"], "tags": ["O", "O"]}',
+            ":1: the list of words has 1, the list of tags 2",
+        ),
+        ("a.jsonl", '{"words": ["a"]}', ":1: the field 'tags' is missing"),
+        ("a.jsonl", '{"words": ["a", ""], "tags": ["O", "O"]}', ":1: word 2 is empty"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O", ""]}', ":1: tag 2 is empty"),
+        ("a.jsonl", '{"words": ["a"], "tags": "O"}', ":1: 'tags' is no list of tags"),
+        ("a.jsonl", '{"words": [], "tags": []}', ":1: there is no word in it"),
+        ("a.jsonl", '{"words": [["a"]], "tags": ["O"]}', ":1: a sentence is a list of words"),
+    ],
+)
+def test_what_is_amiss_is_told_with_its_line(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    file = written(tmp_path / name, text)
+    with pytest.raises(InputError) as told:
+        Tag.read(file, PLAIN)
+    assert str(told.value).startswith(f"{file}{fault}")
+    assert told.value.remedy
+
+
+def test_a_row_too_short_for_a_numbered_column_is_told(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.conll", "a B O x\nb B O\nc B\n")
+    with pytest.raises(InputError, match=r"a\.conll:3: the row has 2 columns"):
+        Tag.read(file, TagSettings(tag_column="3"))
+
+
+def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Path) -> None:
+    def words(name: str, text: str, settings: TagSettings = PLAIN) -> list[tuple[str, ...]]:
+        return [e.words for e in Tag.read(written(tmp_path / name, text), settings, labelled=False)]
+
+    assert words("a.txt", CONLL) == [("Kaba", "lode"), ("migi", "nufo", ".")]
+    assert words("a.txt", "kaba\nlode\n\nmigi\n") == [("kaba", "lode"), ("migi",)]
+    assert words("a.txt", "kaba lode migi\nnufo\n\n") == [("kaba", "lode", "migi"), ("nufo",), ()]
+    assert words("a.txt", "kaba lode\nmigi nufo\n") == [("kaba", "lode"), ("migi", "nufo")]
+    assert words("a.txt", "kaba O\nmigi O\n", TagSettings(layout="columns")) == [("kaba", "migi")]
+    assert words("a.conll", "kaba lode\nmigi nufo\n") == [("kaba", "migi")]
+    assert words("a.jsonl", '{"words": ["kaba"]}\n{"words": "lode migi"}') == [("kaba",), ("lode", "migi")]
+    with pytest.raises(InputError, match="lines is for sentences without tags"):
+        Tag.read(tmp_path / "a.txt", TagSettings(layout="lines"))
+
+
+# What is learnt
+
+
+def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
+    some = [example("a b c", "O I-PER B-PER"), example("d", "O"), example("e f", "I-LOC O")]
+    facts = Tag.learnt(some, PLAIN, None)
+    assert facts == {
+        "labels": ["B-PER", "I-LOC", "I-PER", "O"],
+        "numbered": False,
+        "scheme": "iob1",
+        "usual": "O",
+    }
+    assert Tag.learnt(some[::-1], PLAIN, None) == facts
+    parts = Tag.learnt([example("a b c", "NOUN VERB NOUN")], PLAIN, None)
+    assert (parts["scheme"], parts["usual"]) == (None, "NOUN")
+    with pytest.raises(InputError, match="all words have the tag 'O'"):
+        Tag.learnt([example("a b", "O O")], PLAIN, None)
+
+
+def test_tags_by_number_take_the_names_that_are_given() -> None:
+    some = [example("a b c", "0 1 2")]
+    facts = Tag.learnt(some, PLAIN, ["O", "B-PER", "I-PER"])
+    assert (facts["labels"], facts["scheme"], facts["numbered"]) == (["O", "B-PER", "I-PER"], "iob2", True)
+    task, _ = tagger(dict(facts))
+    (item,) = task.encode(some, Tokenizer.of_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
+    assert item.target == (0, 1, 2)
+    assert task.score([{"tags": ["O", "B-PER", "I-PER"], "scores": [1, 1, 1]}], some).numbers["f1"] == 1.0
+    with pytest.raises(InputError, match="the tag '2' is none of --label-names"):
+        Tag.learnt(some, PLAIN, ["O", "B-PER"])
+
+
+def test_a_token_classifier_of_another_tool_is_this_task() -> None:
+    class Folder:
+        architecture, problem_type = "BertForTokenClassification", None
+        labels = ["O", "B-PER", "I-PER"]  # noqa: RUF012
+
+    kind, facts = task_of(Folder(), "here")
+    assert (kind, facts["labels"], facts["usual"]) == (Tag, Folder.labels, "O")
+    assert facts["scheme"] is not None
+    Folder.labels = ["NOUN", "VERB"]
+    assert task_of(Folder(), "here")[1]["scheme"] is None
+
+
+# Words and tokens
+
+
+def whose(words: Sequence[str], tokenizer: Tokenizer) -> dict[str, str]:
+    """Each word that has one with its first token."""
+    encoding = tokenizer.encode(" ".join(words), max_length=10**6)
+    numbers, tokens = first_tokens(words, encoding)
+    own = [i for i, source in enumerate(encoding.sources) if source == 0]
+    return {words[w]: tokenizer.tokens[encoding.ids[own[t]]] for w, t in zip(numbers, tokens, strict=True)}
+
+
+def test_each_word_has_its_first_piece_and_some_have_none() -> None:
+    wordpiece = Tokenizer.of_vocabulary(
+        [*tiny_run.TOKENS, "don", "'", "t", "北", "京", "##ba", "k", "é"], lowercase=True
+    )
+    words = ["kaba", "don't", "北京", "\u200b", "kba", "(", ".", "\ufeff"]
+    assert whose(words, wordpiece) == {
+        "kaba": "kaba", "don't": "don", "北京": "北", "kba": "k", "(": "[UNK]", ".": ".",
+    }  # fmt: skip
+    assert whose(["\u200b"], wordpiece) == whose([], wordpiece) == {}
+
+
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
+def test_a_piece_that_begins_with_the_blank_is_the_next_word_s(tmp_path: Path, kind: Any) -> None:
+    file = written(tmp_path / "a.txt", "the cat sat on the mat near the old cat house.\n" * 40)
+    tokenizer = train_tokenizer([file], tmp_path / "tokenizer", vocab_size=300, kind=kind)
+    words = ["the", "cat's", "🙂", "mat", "北京", "(sat)", "the", "."]
+    encoding = tokenizer.encode(" ".join(words), max_length=10**6)
+    numbers, tokens = first_tokens(words, encoding)
+    assert numbers.tolist() == list(range(len(words)))
+    own = [i for i, source in enumerate(encoding.sources) if source == 0]
+    text = " ".join(words)
+    starts = [len(" ".join(words[:i])) + (i > 0) for i in range(len(words))]
+    for number, token in zip(numbers, tokens, strict=True):
+        begin, end = encoding.offsets[own[token]]
+        assert not text[starts[number - 1] if number else 0 : begin].endswith(words[number][:1])
+        assert begin in (starts[number], starts[number] - 1)
+        assert end <= starts[number] + len(words[number])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(max_size=4).filter(bool), max_size=30), st.integers(3, 12))
+def test_every_word_has_a_tag_whatever_it_is_made_of(words: list[str], length: int) -> None:
+    task, encoder = tagger(settings=TagSettings(max_length=length))
+    some = [TagExample(tuple(words), None, "here:1"), example("kaba lode")]
+    first, second = answers(some, task, encoder)
+    assert len(first["tags"]) == len(first["scores"]) == len(words)
+    assert len(second["tags"]) == 2
+    assert all(tag in task.facts["labels"] for tag in first["tags"])
+    assert first["tokens_read"] == first["tokens"]
+
+
+# Windows
+
+
+def test_each_word_is_decided_once_by_the_window_where_it_has_most_context() -> None:
+    task, encoder = tagger(settings=TagSettings(max_length=12))
+    words = [tiny_run.WORDS[i % 40] for i in range(37)]
+    sentence = TagExample(tuple(words), tuple("O" for _ in words), "here:1")
+    items = task.encode([sentence], tiny_run.tokenizer())
+    assert sorted(word for item in items for word in item.words) == list(range(37))
+    assert task.collate(items).counts == {"task": 37}
+    (answer,) = answers([sentence], task, encoder)
+    # one token a word: the window of words [first, first + 10) is the sentence of these words alone
+    for word in range(37):
+        starts = [first for first in range(0, 31, 5) if first <= word < first + 10]
+        best = max(starts, key=lambda s: 100 * min(word - s, min(s + 10, 37) - 1 - word) + min(10, 37 - s))
+        part = TagExample(tuple(words[best : best + 10]), None, "here:1")
+        (alone,) = answers([part], task, encoder)
+        assert answer["tags"][word] == alone["tags"][word - best]
+        assert answer["scores"][word] == pytest.approx(alone["scores"][word - best], abs=1e-5)
+
+
+def test_the_loss_is_the_cross_entropy_at_first_pieces_over_all_words() -> None:
+    task, encoder = tagger()
+    some = [example("kaba lode.", "B-PER O"), example("migi nufo kaba", "B-LOC I-LOC O")]
+    items = task.encode(some, tiny_run.tokenizer())
+    batch = task.collate(items)
+    loss = task.loss(encoder, batch)
+    logits = task.outputs(encoder, batch)
+    first = torch.cat([logits[0][[1, 2]], logits[1][[1, 2, 3]]])
+    wanted = torch.tensor([1, 3, 0, 2, 3])
+    torch.testing.assert_close(
+        loss.sums["task"], torch.nn.functional.cross_entropy(first, wanted, reduction="sum")
+    )
+    assert (loss.counts, int(loss.right["task"])) == ({"task": 5}, int((first.argmax(-1) == wanted).sum()))
+
+
+# Scores
+
+
+def predictions(*rows: str) -> list[dict[str, Any]]:
+    return [{"tags": row.split(), "scores": [1.0] * len(row.split())} for row in rows]
+
+
+def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
+    task, _ = tagger()
+    some = [example("a b c", "B-PER O O"), example("d e f g", "B-LOC I-LOC O B-NEW")]
+    found = task.score(predictions("B-PER O B-LOC", "B-LOC I-LOC O O"), some)
+    assert found.numbers == pytest.approx(
+        {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "accuracy": 5 / 7, "words": 7, "examples": 2}
+    )
+    assert {name: row["f1"] for name, row in found.details["types"].items()} == pytest.approx(
+        {"LOC": 2 / 3, "NEW": 0.0, "PER": 1.0}
+    )
+    assert found.notes == ["words with a tag that the model never saw: 1 (B-NEW); each counts as wrong"]
+    assert (task.decides, task.logged) == ("f1", ("f1", "accuracy"))
+
+
+def test_tags_without_a_scheme_are_scored_word_by_word() -> None:
+    task, encoder = tagger({"labels": ["NOUN", "VERB"], "scheme": None, "usual": "NOUN"})
+    some = [example("kaba lode", "NOUN VERB")]
+    assert task.score(predictions("NOUN NOUN"), some).numbers == {"accuracy": 0.5, "words": 2, "examples": 1}
+    assert task.decides == "accuracy"
+    assert "entities" not in answers(some, task, encoder)[0]
+
+
+def test_a_file_of_other_tags_is_refused_and_a_rare_new_one_is_not() -> None:
+    task, _ = tagger()
+    with pytest.raises(InputError, match="none of these tags is the model's: NN, VB"):
+        task.encode([example("a b", "NN VB")], tiny_run.tokenizer())
+    (item,) = task.encode([example("kaba lode", "B-PER B-NEW")], tiny_run.tokenizer())
+    assert item.target == (1, -1)
+
+
+def test_the_baseline_never_looks_at_the_words() -> None:
+    task, _ = tagger()
+    training = [example("a b c", "O O B-PER")]
+    dev = [example("a b", "O B-PER")]
+    assert task.baseline(training, dev).numbers["accuracy"] == 0.5
+    assert task.baseline(training, dev).numbers["f1"] == 0.0
+
+
+def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> None:
+    task, encoder = tagger()
+    some = Tag.of_inputs({"words": ["kaba lode  migi", ["nufo", "New York"], ""]}, PLAIN, ["1", "2", "3"])
+    assert [e.words for e in some] == [("kaba", "lode", "migi"), ("nufo", "New York"), ()]
+    for answer in answers(some, task, encoder):
+        assert total(count([answer["tags"]], [answer["tags"]])).gold == len(answer["entities"])
+        for entity in answer["entities"]:
+            assert entity["text"] == " ".join(answer["words"][entity["start"] : entity["end"]])
+    assert answers(some, task, encoder)[2] == {
+        "words": [], "tags": [], "scores": [], "entities": [], "tokens": 0, "tokens_read": 0,
+    }  # fmt: skip
+    with pytest.raises(InputError, match="text 1: word 2 is empty"):
+        Tag.of_inputs({"words": [["kaba", ""]]}, PLAIN, ["text 1"])

@@ -1,0 +1,92 @@
+"""Windows: no token is left out, each has its place, and the release's rule says which window decides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.tasks.windows import UNCUT, deciding, windows
+
+QUESTION = "who is kaba"
+
+
+def text_of(words: int) -> str:
+    return " ".join(["kaba", "lode", "migi", "nufo"][i % 4] for i in range(words))
+
+
+@given(st.integers(0, 60), st.integers(3, 20), st.integers(1, 30) | st.none())
+def test_windows_of_a_text_hold_all_its_tokens_in_order(words: int, limit: int, stride: int | None) -> None:
+    encoding = tiny_run.tokenizer().encode(text_of(words), max_length=UNCUT)
+    cut = windows(encoding, limit, stride=stride)
+    inner = encoding.ids[1:-1]
+    held = set()
+    for window in cut:
+        ids, offsets = window.encoded.ids.tolist(), window.encoded.offsets.tolist()
+        assert len(ids) <= limit
+        assert (ids[0], ids[-1]) == (encoding.ids[0], encoding.ids[-1])
+        assert ids[window.row : window.row + window.size] == inner[window.first :][: window.size]
+        wanted = [list(pair) for pair in encoding.offsets[1:-1][window.first :][: window.size]]
+        assert offsets[window.row : window.row + window.size] == wanted
+        assert window.encoded.tokens == window.encoded.kept == window.size
+        held |= set(range(window.first, window.first + window.size))
+    assert held == set(range(len(inner)))
+    assert len(cut) == 1 or len(inner) > limit - 2
+
+
+def test_a_text_that_fits_is_one_window_and_is_what_the_tokenizer_makes() -> None:
+    encoding = tiny_run.tokenizer().encode("kaba lode", max_length=UNCUT)
+    (window,) = windows(encoding, len(encoding.ids))
+    assert window.encoded.ids.tolist() == encoding.ids
+    assert len(windows(encoding, len(encoding.ids) - 1)) == 2
+
+
+def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
+    tokenizer = tiny_run.tokenizer()
+    encoding = tokenizer.encode(QUESTION, text_of(40), max_length=UNCUT)
+    before = encoding.sources.index(1)
+    cut = windows(encoding, before + 11, source=1, stride=4)
+    assert [window.first for window in cut[:3]] == [0, 4, 8]
+    for window in cut:
+        ids, segments = window.encoded.ids.tolist(), window.encoded.segments.tolist()
+        assert ids[: window.row] == encoding.ids[:before]
+        assert ids[-1] == tokenizer.sep_id
+        assert segments == [0] * before + [1] * (window.size + 1)
+        assert window.encoded.sources.tolist()[-window.size - 1 :] == [1] * window.size + [-1]
+        for row in range(window.row, window.row + window.size):
+            start, end = window.encoded.offsets[row]
+            assert text_of(40)[start:end] == tokenizer.tokens[ids[row]]
+
+
+def test_a_long_question_is_cut_to_what_is_kept_of_it_and_the_loss_is_told() -> None:
+    encoding = tiny_run.tokenizer().encode(text_of(9), text_of(3), max_length=UNCUT)
+    asked, passage = encoding.sources.count(0), encoding.sources.count(1)
+    (window,) = windows(encoding, UNCUT, source=1, others=2)
+    assert window.encoded.ids.tolist() == encoding.ids[:3] + encoding.ids[1 + asked :]
+    assert (window.row, window.size) == (4, passage)
+    assert window.encoded.tokens - window.encoded.kept == asked - 2
+
+
+def test_no_room_beside_the_question_is_refused_with_its_place() -> None:
+    encoding = tiny_run.tokenizer().encode(text_of(9), "kaba", max_length=UNCUT)
+    around = len(encoding.ids) - encoding.sources.count(1)
+    with pytest.raises(InputError, match=f"a.json:3: what stands around the text takes {around} of {around}"):
+        windows(encoding, around, source=1, place="a.json:3")
+
+
+@given(st.integers(1, 60), st.integers(3, 20), st.integers(1, 30))
+def test_the_window_that_decides_is_the_release_s(words: int, limit: int, stride: int) -> None:
+    cut = windows(tiny_run.tokenizer().encode(text_of(words), max_length=UNCUT), limit, stride=stride)
+    found = deciding(cut)
+    for position, number in enumerate(found):
+        # run_squad.py, _check_is_max_context, in hundredths
+        scores = {
+            i: 100 * min(position - w.first, w.first + w.size - 1 - position) + w.size
+            for i, w in enumerate(cut)
+            if w.first <= position < w.first + w.size
+        }
+        assert number == max(scores, key=scores.__getitem__)
+    assert found.dtype == np.int64
