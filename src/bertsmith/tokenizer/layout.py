@@ -62,7 +62,12 @@ class Layout:
             raise InputError(f"{place}: its post-processor puts a frame around a frame", _REMEDY)
         if not frames:
             return cls()
-        layout = _READERS[frames[0]["type"]](frames[0])
+        try:
+            layout = _READERS[frames[0]["type"]](frames[0])
+        except KeyError:  # the library reads such a template, and fails where it is used
+            raise InputError(
+                f"{place}: its post-processor names a special token that it gives no ids for", _REMEDY
+            ) from None
         texts = [
             [part.text for part in parts if part.text is not None] for parts in (layout.single, layout.pair)
         ]
