@@ -11,7 +11,7 @@ import pytest
 from bertsmith.files.documentation import (
     STANDARD,
     Library,
-    count_words,
+    blank_separated_words,
     documents,
     installed,
     library_of,
@@ -26,7 +26,7 @@ def standard() -> list[Document]:
 
 
 def test_the_standard_library_alone_is_a_corpus(standard: list[Document]) -> None:
-    assert count_words(standard) > 150_000
+    assert blank_separated_words(standard) > 150_000
     assert len(standard) > 300
     assert {library_of(document) for document in standard} == {STANDARD}
     assert any(document.place == "python:pydoc_data/topics.py#assert" for document in standard)

@@ -385,9 +385,9 @@ def test_tokens_are_those_of_prepare(tmp_path: Path) -> None:
     report = check([path], tokenizer=tokenizer)["tokenizer"]
     counts = prepare([path], tokenizer, tmp_path / "shards", workers=1).counts
     assert report["tokens"] == counts["tokens"]
-    assert report["unknown"] == counts["unknown"] >= 5
-    assert report["unknown_words"][:1] == [{"word": "Kabalode", "times": 1}]
-    assert {"character": "你", "times": 1} in report["unknown_characters"]
+    assert report["unknown_tokens"] == counts["unknown"] >= 5
+    assert report["frequent_unknown_words"][:1] == [{"word": "Kabalode", "times": 1}]
+    assert {"character": "你", "code": "U+4F60", "times": 1} in report["frequent_unknown_characters"]
 
 
 def test_words_that_fall_apart_are_weighed_by_frequency(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_words_that_fall_apart_are_weighed_by_frequency(tmp_path: Path) -> None:
     ]
     assert report["words"] == 7
     assert report["pieces_a_word"] == pytest.approx((3 + 3 * 2 + 3) / 7, abs=1e-4)
-    assert report["words_by_pieces"][:4] == [3, 3, 1, 0]
+    assert report["words_by_pieces"][:5] == [0, 3, 3, 1, 0]
 
 
 def test_records_say_their_own_place(tmp_path: Path) -> None:

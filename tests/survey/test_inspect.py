@@ -17,8 +17,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.files.scripts import script_of, script_of_word, word_pattern
-from bertsmith.survey import inspect
-from bertsmith.survey.inspect import measure, shown_piece
+from bertsmith.survey import inspect, tokens
+from bertsmith.survey.inspect import measure
+from bertsmith.survey.tokens import shown_piece
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -151,15 +152,15 @@ def test_numbers_equal_plain_counting(tmp_path_factory: pytest.TempPathFactory, 
 def test_full_memory_changes_no_number_but_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n\n".join(f"the running {chr(97 + i % 26)}{i} ab ab ab" for i in range(300))
     _, whole = one(tmp_path, text)
-    monkeypatch.setattr(inspect, "_DISTINCT", 5)
+    monkeypatch.setattr(tokens, "_DISTINCT", 5)
     monkeypatch.setattr(inspect, "_SLICE", 50)
     _, small_steps = one(tmp_path, text)
     assert small_steps == whole
-    monkeypatch.setattr(inspect, "_KEPT", 3)
+    monkeypatch.setattr(tokens, "KEPT", 3)
     report = measure([tmp_path / "text.txt"], {"it": small()})
     kept = report["tokenizers"]["it"]
     assert any("leave out rare ones" in note for note in report["notes"])
-    lists = {"falling_apart", "frequent_unknown_words"}
+    lists = {"falling_apart", "frequent_unknown_words", "rare_words_forgotten"}
     assert {k: v for k, v in kept.items() if k not in lists} == {
         k: v for k, v in whole.items() if k not in lists
     }

@@ -554,6 +554,8 @@ def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:
         trained.predict(["kade lofo"])
     with pytest.raises(InputError, match="text 2: the passage is empty"):
         trained.predict(["kade", "lofo"], ["kaba", " "])
+    with pytest.raises(InputError, match=r"text 1: the question is not a string, but \['kade'\]"):
+        trained.predict([["kade"]], ["kaba"])
 
 
 def test_moved_answers_are_told_before_training(trained: bs.Model, tmp_path: Path) -> None:

@@ -188,6 +188,10 @@ def test_a_class_that_frames_in_its_program_frames(tmp_path: Path) -> None:
         (lambda post: post["pair"].append(post["pair"][1]), "does not lay out each text once"),
         (lambda post: post["pair"][1]["Sequence"].update(type_id=2), "has a segment other than 0 and 1"),
         (lambda post: post["special_tokens"]["[CLS]"].update(ids=[4_000]), "names an id that no token has"),
+        (
+            lambda post: post["single"][0]["SpecialToken"].update(id="[A]"),
+            r"does not say which id '\[A\]' has",
+        ),
     ],
 )
 def test_frames_that_no_model_takes_are_refused(

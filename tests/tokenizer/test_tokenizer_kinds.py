@@ -235,6 +235,18 @@ def test_word_starts_of_wordpiece_are_not_continuations(shared_data: Path) -> No
     assert (tokenizer.kind, tokenizer.separators, tokenizer.uses_segments) == ("wordpiece", 1, True)
 
 
+def test_sentencepiece_itself_reads_alberts_model_alike(shared_data: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    ours = Tokenizer.load(shared_data / "vocabs/albert-base")
+    theirs = sentencepiece.SentencePieceProcessor(
+        model_file=str(shared_data / "vocabs/albert-base/spiece.model")
+    )
+    normalizer = unigram.unigram_normalizer(True, False, b"")
+    whole = (shared_data / "corpora/sample/mixed.txt").read_bytes().decode("utf-8")
+    lines = [line for line in whole.split("\n") if "\x85" not in line]  # a blank to the library alone
+    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == ours.pieces(lines)
+
+
 # --- damaged files -----------------------------------------------------------------------------------------
 
 

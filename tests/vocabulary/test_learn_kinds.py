@@ -4,40 +4,30 @@ what does not fit into memory."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import os
-import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
 from bertsmith.vocabulary import training_text
 from bertsmith.vocabulary.learn import train_tokenizer
-from bertsmith.vocabulary.training_text import before_blanks, between_blanks, count_words
-from bertsmith.vocabulary.unigram_lattice import (
-    LatticeBlock,
-    Stretches,
-    best_counts,
-    best_cuts,
-    blocks_of,
-    expected_counts,
-    losses,
-)
-from bertsmith.vocabulary.unigram_training import pieces_of
+from bertsmith.vocabulary.training_text import before_blanks, between_blanks, count_training_words
+from bertsmith.vocabulary.unigram_training import _CHARACTERS, _LONGEST, _chosen, piece_model
 
 _SCRIPT = """
 import sys
@@ -57,7 +47,7 @@ def test_three_processes_train_the_same_vocabularies(shared_data: Path, tmp_path
         files = [
             tmp_path / f"{n}-{name}"
             for name in ("byte_level_bpe/vocab.json", "byte_level_bpe/merges.txt", "unigram/tokenizer.json")
-        ]
+        ] + [tmp_path / f"{n}-unigram/spiece.model"]
         found.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
     assert len(found) == 1
 
@@ -128,7 +118,7 @@ def test_byte_level_words_are_those_of_the_whole_text(shared_data: Path) -> None
     file = shared_data / "corpora/sample/mixed.txt"
     lines = file.read_bytes().decode("utf-8").split("\n")[:-1]
     expected = Counter(word for line in lines for word in words_of(line.removesuffix("\r") + "\n"))
-    found = count_words([file], cut=before_blanks, words_of=words_of, progress=lambda _: None)
+    found = count_training_words([file], cut=before_blanks, words_of=words_of, progress=lambda _: None)
     assert found.words == expected
 
 
@@ -157,6 +147,14 @@ def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: P
         ({"kind": "byte_level_bpe", "cased": False}, "byte-level BPE keeps case"),
         ({"kind": "unigram", "normalizer": "google"}, "the google reading is of BERT's normaliser"),
         ({"max_ram": 1_000_000}, "leave no room for words"),
+        (
+            {"kind": "byte-level-bpe"},
+            r"no kind of tokenizer called 'byte-level-bpe'\ndid you mean 'byte_level_bpe'",
+        ),
+        ({"kind": "gpt"}, "known are wordpiece, byte_level_bpe, unigram"),
+        ({"vocab_size": 10**18}, "setting 'vocab_size'.*less than or equal to 10000000"),
+        ({"vocab_size": 0}, "setting 'vocab_size'.*greater than or equal to 1"),
+        ({"min_frequency": 10**30}, "setting 'min_frequency'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
@@ -167,194 +165,70 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, how: dict[str, Any], 
     assert not (tmp_path / "out").exists()
 
 
-# --- sampling ----------------------------------------------------------------------------------------------
-
-
-def test_frequent_words_are_pieces(trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path) -> None:
+def test_unigram_pieces_are_long(trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path) -> None:
     tokenizer, _ = trained["unigram"]
-    assert {"▁from", "▁between", "▁during", "▁many", "▁against"} <= set(tokenizer.tokens)
     text = (shared_data / "corpora/sample/english.txt").read_text("utf-8")[:300_000]
-    # What the library's trainer reached with pieces that mix letters and signs.
-    assert sum(map(len, tokenizer.pieces(text.split("\n")))) <= 85_687
-    words = {"▁from": 1_000, "▁front": 3, "▁of": 700, "▁mind": 4, "▁rod": 5}
-    found = dict(pieces_of(words, 16))
-    assert "▁from" in found
-    assert max(found, key=found.__getitem__) == "▁from"
+    assert sum(map(len, tokenizer.pieces(text.split("\n")))) <= 87_404
+
+
+def test_sentencepiece_reads_what_was_saved_alike(
+    trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path
+) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    tokenizer, out = trained["unigram"]
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(out / "spiece.model"))
+    assert [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())] == tokenizer.tokens
+    normalizer = unigram_normalizer(True, False, b"")
+    lines = (shared_data / "corpora/sample/english.txt").read_text("utf-8").split("\n")[:400]
+    found = [theirs.encode(normalizer.normalize_str(line)) for line in lines]
+    assert found == tokenizer.pieces(lines)
+    (copy := out.with_name("copy")).mkdir()
+    for name in ("spiece.model", "tokenizer_config.json"):
+        shutil.copy(out / name, copy)
+    assert Tokenizer.load(copy).digest == tokenizer.digest
 
 
 WORDS = some.dictionaries(some.text("ab▁é中1,", min_size=1, max_size=40), some.integers(1, 50), min_size=1)
 
 
-@given(words=WORDS, size=some.integers(1, 60))
-def test_pieces_are_as_many_as_the_words_have(words: dict[str, int], size: int) -> None:
-    found = pieces_of(words, size)
-    names = [name for name, _ in found]
+@settings(max_examples=30)
+@given(words=WORDS, size=some.integers(13, 60))
+def test_pieces_are_those_of_the_words(words: dict[str, int], size: int) -> None:
+    data = piece_model(words, size)
+    assert piece_model(dict(reversed(words.items())), size) == data
+    model = parse_model(data, "model")
+    names = [name for name, _ in model.pieces]
+    assert names[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert model.unknown == 1
     assert len(set(names)) == len(names) <= size
-    seen: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            seen[character] += count
-    ordered = sorted(seen, key=lambda character: (-seen[character], character))
-    assert {name for name in names if len(name) == 1} == set(ordered[:size])
-    parts: Counter[str] = Counter()
-    for word, count in words.items():
-        for part in re.findall("▁?(?:[abé中]+|1+|,+)|▁", word):
-            for k in range(0, len(part), 32):
-                parts[part[k : k + 32]] += count
-    stretches: Counter[str] = Counter()
-    for part, count in parts.items():
-        for a, b in itertools.combinations(range(len(part) + 1), 2):
-            stretches[part[a:b]] += count
-    there = [s for s, count in stretches.items() if len(s) == 1 or (count > 1 and len(s) <= 16)]
-    assert len(names) == min(size, len(there))
-    assert found == sorted(found, key=lambda item: (-item[1], item[0]))
-    assert all(math.isfinite(score) and round(score, 6) == score for _, score in found)
-    for name in names:
+    assert {name for name in names[5:] if len(name) == 1} == set("".join(words)) | {"▁"} & set(names)
+    text = " ".join(words)
+    for name, score in model.pieces[5:]:
+        assert math.isfinite(score)
+        assert name in text
         assert "▁" not in name[1:]
-        assert len({"a" if c in "abé中" else c for c in name.removeprefix("▁")}) <= 1
-    backwards = dict(reversed(words.items()))
-    assert pieces_of(backwards, size) == found
+        scripts = {"latin" if c in "abé" else c if c == "中" else "common" for c in name.removeprefix("▁")}
+        assert len(scripts) <= 1
 
 
-@pytest.mark.parametrize("size", [40, 300, 1_500])
-def test_unigram_gives_the_size_asked(size: int) -> None:
-    words = {
-        f"▁{bits % 9_973:x}"[: 2 + bits % 5]: 2 + n
-        for n, bits in enumerate(draws.bits(1, "w", np.arange(900)).tolist())
-    }
-    letters = {word.translate(str.maketrans("0123456789", "ghijklmnop")): n for word, n in words.items()}
-    assert len(pieces_of(letters, size)) == size
+def test_the_most_frequent_words_are_chosen_and_long_ones_cut() -> None:
+    page = "中国人民" * 500_000
+    assert [(len(word), n) for word, n in _chosen({page: 3})] == [(_LONGEST, 6_000)]
+    many = {f"{n:07}" * 30: 1 + n // 20_000 for n in range(40_000)}
+    chosen = dict(_chosen(many))
+    assert sum(map(len, chosen)) <= _CHARACTERS < sum(map(len, chosen)) + 210
+    assert list(chosen.values()) == [2] * (_CHARACTERS // 210)
+    assert _chosen(dict(reversed(many.items()))) == _chosen(many)
 
 
-def test_characters_without_a_count_come_last_and_the_most_frequent_first() -> None:
-    # z, q, y and x stand only in words that are pieces: they have no count of their own.
-    found = pieces_of({"zq": 5_000, "yx": 4_000, "a": 60_000}, 7)
-    assert [name for name, _ in found] == ["a", "zq", "yx", "q", "z", "x", "y"]
-    scores = [score for _, score in found]
-    assert [scores[n] - scores[2] for n in range(3, 7)] == pytest.approx([-1e-4, -2e-4, -3e-4, -4e-4])
-    assert [name for name, _ in pieces_of({"zq": 5_000, "yx": 4_000, "a": 60_000}, 2)] == ["a", "q"]
-    assert pieces_of({}, 100) == []
+def test_a_small_vocabulary_of_many_characters_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text(" ".join(chr(0x4E00 + n) * 2 for n in range(200)) * 3)
+    tokenizer = train_tokenizer([file], tmp_path / "out", kind="unigram", vocab_size=40, chinese=True)
+    assert tokenizer.vocab_size == 40
 
 
-def test_the_rarest_cut_of_the_longest_word_is_a_number() -> None:
-    rare = "".join(chr(code) for code in range(0x3B1, 0x3B1 + 24)) + "qwertyui"
-    found = dict(pieces_of({"▁the": 10**12, rare: 1, rare[::-1]: 1}, 60))
-    assert set(rare) <= set(found)
-    assert found["▁the"] == pytest.approx(0, abs=0.02)
-    assert all(math.isfinite(score) for score in found.values())
-
-
-def in_blocks(words: list[str], pieces: list[str]) -> list[LatticeBlock]:
-    text = "".join(words)
-    ends = np.cumsum([len(word) for word in words])
-    found = []
-    for size in range(1, max(map(len, pieces)) + 1):
-        at = [n for n in range(len(text)) if text[n : n + size] in pieces]
-        numbers = [pieces.index(text[n : n + size]) for n in at]
-        found.append(Stretches(np.array(at, np.int64), np.array(numbers, np.int32)))
-    lengths = np.array([len(word) for word in words])
-    return blocks_of(ends - lengths, lengths, found, len(text))
-
-
-def ways(word: str, pieces: list[str]) -> Iterator[tuple[int, ...]]:
-    """All ways to cut a word, by asking for each character whether a piece ends behind it."""
-    for ends in itertools.product([False, True], repeat=len(word) - 1):
-        borders = [0, *(n for n, end in enumerate(ends, start=1) if end), len(word)]
-        parts = [word[a:b] for a, b in itertools.pairwise(borders)]
-        if all(part in pieces for part in parts):
-            yield tuple(pieces.index(part) for part in parts)
-
-
-CASE = some.integers(0, 10_000)
-
-
-def drawn(seed: int) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
-    """Words over three letters, pieces (the empty one, the letters and some others), weights, chances."""
-    bits = draws.bits(seed, "words", np.arange(200)).tolist()
-    words = sorted({"".join("abc"[(n >> 2 * k) % 3] for k in range(1 + (n >> 30) % 7)) for n in bits[:9]})
-    longer = {word[a:b] for word in words for a in range(8) for b in range(a + 2, 1 + len(word))}
-    chosen = sorted(piece for n, piece in zip(bits[9:], sorted(longer), strict=False) if n >> 40 & 1)
-    pieces = ["", "a", "b", "c", *chosen]
-    chances = draws.uniform(seed, "chances", np.arange(len(pieces)))
-    chances[0] = 0
-    return words, pieces, 1 + 9 * draws.uniform(seed, "weights", np.arange(len(words))), chances
-
-
-@given(seed=CASE)
-def test_expected_counts_are_those_over_all_ways(seed: int) -> None:
-    words, pieces, weights, chances = drawn(seed)
-    expected = np.zeros(len(pieces))
-    for word, weight in zip(words, weights, strict=True):
-        found = list(ways(word, pieces))
-        likely = [math.prod(chances[n] for n in way) for way in found]
-        for way, chance in zip(found, likely, strict=True):
-            for piece in way:
-                expected[piece] += weight * chance / sum(likely)
-    got = expected_counts(in_blocks(words, pieces), weights, chances)
-    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_expected_counts_by_hand() -> None:
-    # ab is cut as a|b (0.5 * 0.25) or taken whole (0.375): one in four.
-    got = expected_counts(
-        in_blocks(["ab"], ["", "a", "b", "ab"]), np.array([8.0]), np.array([0, 0.5, 0.25, 0.375])
-    )
-    np.testing.assert_allclose(got, [0, 2, 2, 6], rtol=1e-15)
-
-
-def best_way(word: str, pieces: list[str], scores: np.ndarray, without: int = 0) -> tuple[int, ...]:
-    return max(
-        (w for w in ways(word, pieces) if without not in w), key=lambda way: sum(scores[n] for n in way)
-    )
-
-
-@given(seed=CASE)
-def test_best_ways_and_losses_are_those_of_all_ways(seed: int) -> None:
-    words, pieces, weights, chances = drawn(seed)
-    scores = np.log(np.maximum(chances, 1e-300))
-    scores[0] = -np.inf
-    expected = np.zeros(len(pieces))
-    for word, weight in zip(words, weights, strict=True):
-        for piece in best_way(word, pieces, scores):
-            expected[piece] += weight
-    blocks = in_blocks(words, pieces)
-    counts = best_counts(blocks, weights, scores)
-    np.testing.assert_allclose(counts, expected, rtol=1e-12)
-    for block in blocks:
-        highest = [sum(scores[n] for n in best_way(words[row], pieces, scores)) for row in block.rows]
-        np.testing.assert_allclose(best_cuts(block, scores)[0], highest, rtol=1e-12)
-    own = in_blocks(pieces[4:], pieces) if len(pieces) > 4 else []
-    for block in own:
-        block.pieces[0, -1] = 0
-        block.rows = block.rows + 4
-    np.testing.assert_allclose(losses(own, scores, counts), lost(pieces, scores, counts), rtol=1e-9)
-
-
-def lost(pieces: list[str], scores: np.ndarray, counts: np.ndarray) -> list[float]:
-    """By its definition: the mean log probability of the piece's places, with it and without."""
-    found = [math.inf] * 4
-    total = counts.sum()
-    for n, piece in enumerate(pieces[4:], start=4):
-        way = best_way(piece, pieces, scores, without=n)
-        if counts[n] == 0 or sum(scores[k] for k in way) >= scores[n]:
-            found.append(-math.inf)
-            continue
-        after = total + counts[n] * (len(way) - 1)
-        without = sum(math.log((counts[k] + counts[n]) / after) for k in way)
-        found.append(counts[n] / total * (math.log(counts[n] / total) - without))
-    return found
-
-
-def test_what_cannot_be_cut_is_never_lost() -> None:
-    pieces = ["", "a", "ab", "aa"]
-    own = in_blocks(pieces[2:], pieces)
-    for block in own:
-        block.pieces[0, -1] = 0
-        block.rows = block.rows + 2
-    scores = np.array([-np.inf, -1.0, -1.5, -1.5])
-    got = losses(own, scores, np.array([0.0, 5.0, 2.0, 2.0]))
-    assert np.isposinf(got[:3]).all()
-    assert got[3] == pytest.approx(2 / 9 * (math.log(2 / 9) - 2 * math.log(7 / 11)))
+# --- sampling ----------------------------------------------------------------------------------------------
 
 
 def numbered(folder: Path, documents: int) -> Path:
@@ -366,7 +240,9 @@ def numbered(folder: Path, documents: int) -> Path:
 
 
 def sampled(file: Path, **how: Any) -> training_text.Counted:
-    return count_words([file], cut=between_blanks, words_of=lambda run: [run], progress=lambda _: None, **how)
+    return count_training_words(
+        [file], cut=between_blanks, words_of=lambda run: [run], progress=lambda _: None, **how
+    )
 
 
 def test_a_sample_is_of_whole_documents_spread_evenly(tmp_path: Path) -> None:
@@ -449,6 +325,18 @@ def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(printed) < limit
     assert json.loads((tmp_path / "out/training.json").read_text())["share_sampled"] < 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is asked of Linux")
+def test_a_word_of_a_whole_file_takes_no_more_memory(tmp_path: Path) -> None:
+    file = tmp_path / "word.txt"
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    file.write_text("".join(letters[draws.bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
+    command = [sys.executable, "-c", _MEMORY, str(file), str(tmp_path / "out"), "unigram", str(10**12)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(printed) < 450_000_000
+    assert Tokenizer.load(tmp_path / "out").vocab_size == 8_000
 
 
 def test_text_without_blanks_is_not_left_out(shared_data: Path, tmp_path: Path) -> None:

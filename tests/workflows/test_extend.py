@@ -24,7 +24,7 @@ from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
-from bertsmith.vocabulary.extend import WordCounts, count_words, effect, propose, with_words
+from bertsmith.vocabulary.extend import WordCounts, count_domain_words, effect, propose, with_words
 from bertsmith.workflows.extend import Choice, extend_tokenizer, grown_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -85,7 +85,9 @@ def counted(text: str) -> WordCounts:
 
 
 def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path: Path) -> None:
-    found = count_words([corpus(tmp_path, "Cardio\u00a0CARDIO, cárdio\ncardio  猫猫 " + "x" * 101)], small())
+    found = count_domain_words(
+        [corpus(tmp_path, "Cardio\u00a0CARDIO, cárdio\ncardio  猫猫 " + "x" * 101)], small()
+    )
     assert found.counts == {"cardio": 4, ",": 1, "猫": 2}
     assert (found.total, found.too_long) == (8, 1)
 
@@ -150,7 +152,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
 
 
 def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
-    words = count_words([corpus(tmp_path)], small())
+    words = count_domain_words([corpus(tmp_path)], small())
     told = effect(words, small(), with_words(small(), ["cardio"]))
     assert told["tokens_before"] - told["tokens_after"] == 4 + 1
     assert told["other_words"] == {
@@ -172,7 +174,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_said(
 ) -> None:
     file = corpus(tmp_path, "cardio cardio\n" * 30 + " ".join(a + b for a in LETTERS for b in LETTERS))
     monkeypatch.setattr(extension, "_DISTINCT", 100)
-    found = count_words([file], small())
+    found = count_domain_words([file], small())
     assert found.counts["cardio"] == 60
     assert len(found.counts) == 50
     assert found.forgotten == 676 - 49

@@ -106,6 +106,14 @@ def test_a_model_without_a_task_says_so(tmp_path: Path) -> None:
         bs.load(tmp_path / "m").predict(["kaba"])
 
 
+def test_pairs_for_a_model_of_one_segment_id_are_refused(tmp_path: Path) -> None:
+    written(tmp_path / "m", "BertForSequenceClassification", num_labels=2, type_vocab_size=1)
+    ours = bs.load(tmp_path / "m")
+    assert len(ours.predict(["kaba"])) == 1
+    with pytest.raises(InputError, match="the second text needs a segment id of its own"):
+        ours.predict(["kaba"], ["lode"])
+
+
 def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     """`text;label` in a .txt file: `predict --file` sees the texts that `evaluate` sees."""
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")

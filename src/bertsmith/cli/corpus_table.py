@@ -102,9 +102,9 @@ def _print_repetitions(report: dict[str, Any]) -> None:
 def _print_tokenizer(found: dict[str, Any]) -> None:
     rows = [
         ("tokens", f"{found['tokens']:,}"),
-        ("unknown", f"{found['unknown']:,} ({_percent(found['unknown_rate'])})"),
+        ("unknown", f"{found['unknown_tokens']:,} ({_percent(found['unknown_token_share'])})"),
         ("pieces a word", f"{found['pieces_a_word']:.3f}"),
-        ("words of one piece", _percent(found["whole_words"])),
+        ("words of one piece", _percent(found["words_kept_whole"])),
     ]
     console.result_table("with this tokenizer", ["what", "how much"], rows)
     if found["falling_apart"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,18 +38,22 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from cli
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes, written 512MB, 2GB, 1.5GiB or 800000000; an int."""
+    """A number of bytes, written 512MB, 2GB, 1.5GiB or 800000000; an int. Read by pydantic."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
-        if parts is None or not float(parts[1]):
+        from pydantic import ByteSize, TypeAdapter, ValidationError
+
+        try:
+            size = int(
+                TypeAdapter(ByteSize).validate_python(value if isinstance(value, int) else str(value).strip())
+            )
+        except ValidationError:
+            size = 0
+        if not size:
             self.fail(f"{value!r} is not a size; write 512MB or 2GB", param, ctx)
-        step = 1024 if parts[3] else 1000
-        return int(float(parts[1]) * step ** (" kmgt".index(parts[2] or " ")))
+        return size
 
 
 def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:

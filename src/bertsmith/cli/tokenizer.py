@@ -19,7 +19,9 @@ def tokenizer() -> None:
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="DIR", help="The folder to write, in the field's file layout.")
-@click.option("--vocab-size", type=click.IntRange(10), default=30_000, show_default=True, metavar="N")
+@click.option(
+    "--vocab-size", type=click.IntRange(10, 10_000_000), default=30_000, show_default=True, metavar="N"
+)
 @click.option(
     "--kind",
     type=click.Choice(["wordpiece", "byte-level-bpe", "unigram"]),

@@ -100,16 +100,15 @@ class _Chosen:
                 continue
             if not 1 <= abs(int(wanted)) <= width:
                 raise InputError(
-                    f"{place}: there is no column {wanted}, the row has {width}",
+                    f"{place}: there is no column {wanted}, the row has {_columns(width)}",
                     f"choose with {column.option}",
                 )
             places.append(int(wanted) - 1 if int(wanted) > 0 else int(wanted))
         if len({at % width for at in places}) < len(places):
             options = " and ".join(column.option for column in columns)
             raise InputError(
-                f"{place}: the row has {width} column{'s' if width > 1 else ''}, of which one would be both word "
-                "and tag",
-                f"give a word and its tag in each row; choose with {options}",
+                f"{place}: the row has {_columns(width)}, and the same one would be both word and tag",
+                f"give each word a tag behind it; choose with {options}",
             )
         return cls(places, width, tabs)
 
@@ -117,7 +116,7 @@ class _Chosen:
         """The wanted columns of a row."""
         if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
             raise InputError(
-                f"{place}: the row has {len(fields)} columns, the file's first has {self.width}",
+                f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
                 "mend the row; in rows of blanks a word cannot hold one: part them by tabs",
             )
         found = [fields[at] for at in self.places]
@@ -125,3 +124,7 @@ class _Chosen:
             at = self.places[found.index("")] % len(fields) + 1
             raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")
         return found
+
+
+def _columns(number: int) -> str:
+    return "1 column" if number == 1 else f"{number} columns"

@@ -1,7 +1,8 @@
 """The corpus that is always there: the English documentation which this Python installation carries.
 
 Docstrings are read from source files by their syntax trees; nothing is imported and no code runs. A document
-is a module; its lines are paragraphs of prose. Examples, tables, directives, headings and addresses go.
+is a module; its lines are paragraphs of prose. Examples, tables, directives, headings and addresses go. What a
+library requires is parsed by `packaging`, the standard's own reader.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from bertsmith.files.files import Document
 
@@ -44,7 +49,7 @@ def installed(root: str = "bertsmith") -> list[Library]:
     waiting = _requirements(root)
     while waiting:
         name = waiting.pop()
-        if name in found or name == _canonical(root):
+        if name in found or name == canonicalize_name(root):
             continue
         try:
             found[name] = distribution(name)
@@ -83,13 +88,15 @@ def _requirements(name: str) -> list[str]:
         lines = distribution(name).requires or []
     except PackageNotFoundError:
         return []
-    # Other conditions than extras do not matter: what they rule out is not installed.
-    needed = [line for line in lines if "extra ==" not in line]
-    return [_canonical(match[0]) for line in needed if (match := re.match(r"[\w.-]+", line))]
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    needed: list[str] = []
+    for line in lines:
+        # Other conditions than extras do not matter: what they rule out is not installed. What the installers of
+        # old took for a requirement and the standard does not, is left out.
+        with suppress(InvalidRequirement):
+            one = Requirement(line)
+            if "extra ==" not in str(one.marker):
+                needed.append(canonicalize_name(one.name))
+    return needed
 
 
 def _library(name: str, found: Distribution) -> Library:
@@ -253,6 +260,6 @@ def _is_new(paragraph: str, seen: set[str]) -> bool:
     return True
 
 
-def count_words(some: Iterable[Document]) -> int:
+def blank_separated_words(some: Iterable[Document]) -> int:
     """Words of all documents together, as blanks part them."""
     return sum(len(document.text.split()) for document in some)

@@ -32,21 +32,22 @@ UNSPACED = (  # Thai and Lao, Burmese, Khmer, kana
 """Characters of scripts without blanks between words: each counts as a word."""
 HAN_CLASS = "".join(f"{chr(part.start)}-{chr(part.stop - 1)}" for part in HAN)
 """The same for a character class of a regular expression."""
-_TWO_WORDS = {"OLD", "NEW", "TAI", "LINEAR", "NORTH", "SOUTH"}  # a script's name goes on behind these
 _CODES = 0x110000
 
 
 @lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
-    """The script of a letter by its name in Unicode: Latin, Han, Cyrillic, …; "others" where it names none."""
+    """The script of a letter in Unicode: Latin, Han, Cyrillic, …; "others" where it is several scripts' or none's.
+
+    By fontTools' table: twice as fast as reading the characters' names, and right where those name no script
+    (6,145 Tangut letters) or half of one ("Canadian" Aboriginal); 11,686 of 131,756 letters differ.
+    """
+    from fontTools import unicodedata as table
+
     # Full-width and mathematical letters are what they show.
     plain = unicodedata.normalize("NFKD", character)[0]
-    names = unicodedata.name(plain, "OTHERS").replace("-", " ").split()
-    if names[0] in ("CJK", "IDEOGRAPHIC", "KANGXI"):
-        return "Han"
-    if names[0] in ("MODIFIER", "COMBINING", "OTHERS"):
-        return "others"
-    return " ".join(names[: 2 if names[0] in _TWO_WORDS else 1]).title()
+    name = str(table.script_name(table.script(plain)))
+    return "others" if name in ("Common", "Inherited", "Unknown") else name
 
 
 def script_of_word(word: str) -> str:

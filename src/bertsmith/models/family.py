@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.names import NameTable
+from bertsmith.registry import entry
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,16 @@ class Family:
                 )
 
 
+def shape(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
+    """The sizes of a published model: heads are 64 wide where their number is not given, F is 4 H."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads or hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+
+
 FAMILIES: dict[str, str | Family] = {
     "bert": "bertsmith.models.families.bert:BERT",
     "roberta": "bertsmith.models.families.roberta:ROBERTA",
@@ -108,17 +118,7 @@ FAMILIES: dict[str, str | Family] = {
 
 def family(model_type: str) -> Family:
     """The family of this model_type; InputError if there is none."""
-    found = FAMILIES.get(model_type)
-    if found is None:
-        raise InputError(
-            f"{model_type[:60]!r} is no family of models that is known here",
-            f"known families: {', '.join(FAMILIES)}",
-        )
-    if isinstance(found, Family):
-        return found
-    module, _, name = found.partition(":")
-    loaded: Family = getattr(importlib.import_module(module), name)
-    return loaded
+    return entry(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:

@@ -6,7 +6,6 @@ generator, a teacher, a second tower), and answers sums and counts by part. Task
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.place import Place
+from bertsmith.registry import entry
 from bertsmith.settings import Settings
 
 OBJECTIVES: dict[str, str | type[Objective]] = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
@@ -137,11 +137,4 @@ def held_out_figures(
 
 def objective_type(name: str) -> type[Objective]:
     """The objective of this name; InputError if there is none."""
-    if name not in OBJECTIVES:
-        raise InputError(f"objective: there is no objective '{name}'", f"known: {', '.join(OBJECTIVES)}")
-    home = OBJECTIVES[name]
-    if not isinstance(home, str):
-        return home
-    module, _, kind = home.partition(":")
-    found: type[Objective] = getattr(importlib.import_module(module), kind)
-    return found
+    return entry(OBJECTIVES, name, f"objective: there is no objective '{name}'")

@@ -25,7 +25,7 @@ def corpus_page(report: dict[str, Any]) -> str:
         "repeated": _shares(_repeated(report), "share of the characters", keep_order=True),
     }
     if "tokenizer" in report:
-        pictures["pieces"] = _pieces(report["tokenizer"]["words_by_pieces"])
+        pictures["pieces"] = _pieces(report["tokenizer"]["words_by_pieces"][1:])
     return render("corpus.html", report=report, pictures=pictures)
 
 

@@ -112,7 +112,7 @@ def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.separators:
         raise InputError(
-            "this vocabulary has no special tokens to frame what a BERT reads",
+            "this tokenizer does not frame texts as a BERT reads them: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",
             "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
         )
     return tokenizer

@@ -42,7 +42,8 @@ _INVISIBLE = [
     *range(0x2066, 0x206A),
 ]
 
-# UTF-8 that was read as Windows-1252 or Latin-1: a lead byte's letter and the letters of its followers.
+# UTF-8 that was read as Windows-1252 or Latin-1: a lead byte's letter and the letters of its followers. Of 54 such
+# words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, which also does not say where.
 _FOLLOWERS = "".join(
     chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252")
     for byte in range(0x80, 0xC0)
@@ -161,7 +162,13 @@ class Characters:
 
 
 class Languages:
-    """Each document's language by its script and a vote of its most frequent words: a guess, and called so."""
+    """Each document's language by its script and a vote of its most frequent words: a guess, and called so.
+
+    Measured: of 53 single sentences in 20 languages it names 28 and leaves 25 open, py3langid names 53, lingua 48
+    to 52; of paragraphs (2,000 English, 2,000 Chinese) 98.9 % and 99.9 %, py3langid 99.6 % and 90.9 %. It reads
+    5.9 MB/s, they 0.19 and 0.03 to 0.07 (lingua with 1 GB of memory, 96 MB to install): a corpus of 174 MB would
+    take them 15 minutes and more, so they were not taken.
+    """
 
     def __init__(self) -> None:
         self.characters: Counter[str] = Counter()

@@ -234,7 +234,7 @@ class _Pass:
             "limits": self._limits(),
         }
         if self._tokens is not None:
-            report["tokenizer"] = self._tokens.summary(self._characters.counts())
+            report["tokenizer"] = self._tokens.summary()
         if self._leakage is not None:
             report["against"] = self._leakage.summary()
         return report

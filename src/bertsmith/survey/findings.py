@@ -198,14 +198,14 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = report.get("tokenizer")
     if found is None or not found["tokens"]:
         return
-    if found["unknown"]:
-        characters = " ".join(entry["character"] for entry in found["unknown_characters"][:5])
-        words = ", ".join(entry["word"] for entry in found["unknown_words"][:3])
+    if found["unknown_tokens"]:
+        characters = " ".join(entry["character"] for entry in found["frequent_unknown_characters"][:5])
+        words = ", ".join(entry["word"] for entry in found["frequent_unknown_words"][:3])
         worst = characters or words or "very long words"
         yield _finding(
-            "problem" if found["unknown_rate"] > _UNKNOWN_RATE else "note",
-            f"tokens unknown to this tokenizer, most often: {worst}", found["unknown"], "",
-            "train a tokenizer on this corpus", found["unknown_rate"],
+            "problem" if found["unknown_token_share"] > _UNKNOWN_RATE else "note",
+            f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
+            "train a tokenizer on this corpus", found["unknown_token_share"],
         )  # fmt: skip
     if found["pieces_a_word"] > _PIECES_A_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])

@@ -1,39 +1,20 @@
 """What tokenizers make of the same text, side by side: pieces a word, unknowns, coverage by script, pieces used.
 
-A word is a run of letters, marks and digits, the same for all tokenizers; an ideograph is a word of its own. It is
-encoded as it stands behind a blank, and a piece that is that blank alone does not count. One pass in bounded
-memory: the numbers are exact however large the text is, only the lists of words forget what is rare.
+One pass in bounded memory; what is counted, and how, is in `tokens.py`.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from tokenizers import decoders
-
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, find_files, read_documents
-from bertsmith.files.scripts import script_of, script_of_word, word_pattern
+from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.words import WordEncoder, can_encode
 
-Ints = NDArray[np.int64]
-
-_KINDS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
 _SLICE = 1 << 20  # characters encoded at a time
-_DISTINCT = 200_000  # distinct words that wait for their pieces, or
-_WAITING = 1 << 24  # characters of such words
-_KEPT = 20_000  # words a list remembers
-_MOST = 20  # pieces a word in the distribution; more count as so many
-_SHOWN = 60  # characters of a long word in a list
-_CODES = 0x110000
 
 
 def measure(
@@ -57,8 +38,8 @@ def measure(
         raise InputError("there is no tokenizer to inspect", "name a tokenizer's folder")
     if not files:
         raise InputError("there is no text to inspect the tokenizers on", "name some files with --text")
-    text = _Text()
-    tallies = {name: _Tally(tokenizer) for name, tokenizer in tokenizers.items()}
+    text = Words()
+    tallies = {name: Tally(tokenizer) for name, tokenizer in tokenizers.items()}
     found = find_files(files)
     cut: list[str] = []
     for lines in _slices(found, reading, limit, cut):
@@ -66,10 +47,10 @@ def measure(
         for tally in tallies.values():
             tally.add(lines)
         if text.is_full:
-            _settle(text, tallies.values())
+            settle(text, tallies.values())
         if progress is not None:
             progress(text.bytes)
-    _settle(text, tallies.values())
+    settle(text, tallies.values())
     characters = text.counted()
     return {
         "files": [str(file) for file in found],
@@ -77,14 +58,6 @@ def measure(
         "tokenizers": {name: tally.summary(text, characters, listed) for name, tally in tallies.items()},
         "notes": _notes(cut, text.bytes, tallies.values()),
     }
-
-
-def shown_piece(token: str, kind: str) -> str:
-    """A piece for people: a byte-level BPE's bytes as text where they are text, "▁" for a blank before it."""
-    if kind != _KINDS["BPE"]:
-        return token
-    text = str(decoders.ByteLevel().decode([token]))
-    return token if "\ufffd" in text else text.replace(" ", "▁")
 
 
 def _slices(
@@ -122,272 +95,11 @@ def _beginning(text: str, size: int) -> str:
     return data[:size].decode("utf-8")
 
 
-class _Text:
-    """What the text holds, whoever reads it: bytes, characters, and the words that wait to be encoded."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(_CODES, dtype=np.int64)
-        self.waiting: Counter[str] = Counter()
-        self.bytes = self.words = 0
-        self.by_script: Counter[str] = Counter()
-
-    def add(self, lines: Sequence[str]) -> None:
-        """Count the characters and words of some lines; line ends are none."""
-        text = "\n".join(lines)
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        counts = np.bincount(codes)
-        self._counts[: len(counts)] += counts
-        self._counts[10] = 0
-        self.bytes += len(text.encode("utf-8")) + 1
-        self.waiting.update(word_pattern().findall(text))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to have the waiting words encoded."""
-        return len(self.waiting) > _DISTINCT or sum(map(len, self.waiting)) > _WAITING
-
-    @property
-    def characters(self) -> int:
-        """Characters so far, blanks among them."""
-        return int(self._counts.sum())
-
-    def counted(self) -> dict[str, int]:
-        """How often each character stands in the text, blanks left out."""
-        codes = np.flatnonzero(self._counts).tolist()
-        return {chr(code): int(self._counts[code]) for code in codes if not chr(code).isspace()}
-
-    def letters(self) -> dict[str, int]:
-        """Letters by script, the most frequent first."""
-        found: Counter[str] = Counter()
-        for character, times in self.counted().items():
-            if character.isalpha():
-                found[script_of(character)] += times
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-    def summary(self, cut: Sequence[str]) -> dict[str, Any]:
-        """As the report holds it."""
-        letters = self.letters()
-        names = [*letters, *(["digits"] if self.by_script["digits"] else [])]
-        return {
-            "bytes": self.bytes,
-            "characters": self.characters,
-            "words": self.words,
-            "cut_short": list(cut),
-            "scripts": {
-                name: {"letters": letters.get(name, 0), "words": self.by_script[name]} for name in names
-            },
-        }
-
-
-class _Tally:
-    """What one tokenizer makes of the text."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        model = json.loads(tokenizer.definition)["model"]
-        self.kind = _KINDS.get(model["type"], model["type"])
-        self._unknown = _unknown_id(tokenizer, model)
-        self._lead = "" if self.kind == "WordPiece" else " "
-        self._blanks = [i for i, token in enumerate(tokenizer.tokens) if token in ("▁", "Ġ")]
-        self._fast = WordEncoder(tokenizer) if can_encode(tokenizer) else None
-        self._used = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        self._by_pieces = np.zeros(_MOST + 1, dtype=np.int64)
-        self._words = self._pieces = self._lost = 0
-        self._scripts: dict[str, Ints] = {}  # script → words, pieces, whole words, words without an unknown
-        self._apart: Counter[str] = Counter()  # word → its times
-        self._beyond: dict[str, int] = {}  # word → its pieces beyond the first
-        self._unknown_words: Counter[str] = Counter()
-        self.forgot = False
-
-    def add(self, lines: Sequence[str]) -> None:
-        """Count the tokens of some lines, each encoded as a whole."""
-        if self._fast is not None:
-            ids: Ints = self._fast.encode(lines)[0]
-        else:
-            ids = np.fromiter(chain.from_iterable(self._tokenizer.pieces(lines)), dtype=np.int64)
-        self._used += np.bincount(ids, minlength=len(self._used))
-
-    def add_words(self, words: Sequence[str], times: Ints, scripts: Sequence[str]) -> None:
-        """Count the pieces of some distinct words, each with how often it stands in the text and its script."""
-        counts, whole, known = self._measured(words)
-        np.add.at(self._by_pieces, np.minimum(counts, _MOST), times)
-        self._words += int(times.sum())
-        self._pieces += int((times * counts).sum())
-        self._lost += int(times[~known].sum())
-        facts = np.stack([times, times * counts, times * whole, times * known], axis=1)
-        names, owner = np.unique(np.array(scripts), return_inverse=True)
-        sums = np.zeros((len(names), 4), dtype=np.int64)
-        np.add.at(sums, owner, facts)
-        for name, row in zip(names.tolist(), sums, strict=True):
-            self._scripts[name] = self._scripts.get(name, np.zeros(4, dtype=np.int64)) + row
-        for i in np.flatnonzero(known & (counts > 1)).tolist():
-            self._apart[words[i]] += int(times[i])
-            self._beyond[words[i]] = int(counts[i]) - 1
-        for i in np.flatnonzero(~known).tolist():
-            self._unknown_words[words[i]] += int(times[i])
-        self._forget()
-
-    def _measured(self, words: Sequence[str]) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Pieces of each word, whether it is one whole known piece, and whether all its pieces are known."""
-        found = self._tokenizer.pieces([self._lead + word for word in words])
-        lengths = np.fromiter(map(len, found), dtype=np.int64, count=len(found))
-        owner = np.repeat(np.arange(len(found)), lengths)
-        ids = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(lengths.sum()))
-        blank = np.isin(ids, self._blanks)
-        counts = np.bincount(owner[~blank], minlength=len(found)).astype(np.int64)
-        unknown = np.bincount(owner[ids == self._unknown], minlength=len(found))
-        return counts, (counts == 1) & (unknown == 0), unknown == 0
-
-    def _forget(self) -> None:
-        if len(self._apart) > 5 * _KEPT:
-            self.forgot = True
-            top = sorted(self._apart, key=lambda word: (-self._weight(word), word))[:_KEPT]
-            self._apart = Counter({word: self._apart[word] for word in top})
-            self._beyond = {word: self._beyond[word] for word in top}
-        if len(self._unknown_words) > 5 * _KEPT:
-            self.forgot = True
-            self._unknown_words = Counter(dict(_frequent(self._unknown_words, _KEPT)))
-
-    def _weight(self, word: str) -> int:
-        return self._apart[word] * self._beyond[word]
-
-    def summary(self, text: _Text, characters: Mapping[str, int], listed: int) -> dict[str, Any]:
-        """As the report holds it."""
-        tokens, words = int(self._used.sum()), max(1, self._words)
-        unknown = 0 if self._unknown is None else int(self._used[self._unknown])
-        apart = sorted(self._apart, key=lambda word: (-self._weight(word), word))[:listed]
-        lost, dropped = self._characters(characters)
-        return {
-            "kind": self.kind,
-            "lowercase": self._tokenizer.lowercase,
-            "vocab_size": self._tokenizer.vocab_size,
-            "tokens": tokens,
-            "characters_a_token": _ratio(text.characters, tokens),
-            "pieces_a_word": _ratio(self._pieces, self._words),
-            "words_kept_whole": _ratio(self._words_whole(), words),
-            "words_by_pieces": self._by_pieces.tolist(),
-            "unknown_tokens": unknown,
-            "unknown_token_share": _ratio(unknown, tokens, 8),
-            "unknown_words": self._lost,
-            "unknown_word_share": _ratio(self._lost, words, 8),
-            "frequent_unknown_words": [
-                {"word": word[:_SHOWN], "times": times}
-                for word, times in _frequent(self._unknown_words, listed)
-            ],
-            "unknown_characters": sum(lost.values()),
-            "unknown_character_share": _ratio(sum(lost.values()), sum(characters.values()), 8),
-            "frequent_unknown_characters": [
-                {"character": character, "code": f"U+{ord(character):04X}", "times": times}
-                for character, times in _frequent(lost, listed)
-            ],
-            "dropped_characters": sum(dropped.values()),
-            "scripts": self._by_script(text, lost, dropped),
-            **self._vocabulary(listed),
-            "falling_apart": [
-                {"word": word[:_SHOWN], "times": self._apart[word], "pieces": pieces}
-                for word, pieces in zip(apart, self._shown(apart), strict=True)
-            ],
-        }
-
-    def _words_whole(self) -> int:
-        return int(sum(row[2] for row in self._scripts.values()))
-
-    def _characters(self, characters: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
-        """The characters that are unknown when they stand alone, and those of which nothing is left."""
-        lost: Counter[str] = Counter()
-        dropped: Counter[str] = Counter()
-        found = self._tokenizer.pieces(list(characters))
-        blanks = set(self._blanks)
-        for (character, times), ids in zip(characters.items(), found, strict=True):
-            if not blanks.issuperset(ids):
-                if self._unknown in ids:
-                    lost[character] = times
-            else:
-                dropped[character] = times
-        return lost, dropped
-
-    def _by_script(
-        self, text: _Text, lost: Mapping[str, int], dropped: Mapping[str, int]
-    ) -> dict[str, dict[str, Any]]:
-        letters = text.letters()
-        gone: Counter[str] = Counter()
-        for character, times in chain(lost.items(), dropped.items()):
-            if character.isalpha():
-                gone[script_of(character)] += times
-        none = np.zeros(4, dtype=np.int64)
-        names = [*letters, *(["digits"] if "digits" in self._scripts else [])]
-        rows = {}
-        for name in names:
-            words, pieces, whole, known = map(int, self._scripts.get(name, none))
-            of = letters.get(name, 0)
-            rows[name] = {
-                "letters_known": _ratio(of - gone[name], of, 8) if of else None,
-                "words_known": _ratio(known, words, 8) if words else None,
-                "words_kept_whole": _ratio(whole, words) if words else None,
-                "pieces_a_word": _ratio(pieces, words) if words else None,
-            }
-        return rows
-
-    def _vocabulary(self, listed: int) -> dict[str, Any]:
-        special = self._tokenizer.special_ids
-        plain = [i for i in range(self._tokenizer.vocab_size) if i not in special]
-        names = {i: shown_piece(self._tokenizer.tokens[i], self.kind) for i in plain}
-        longest = sorted(plain, key=lambda i: (-len(_bare(names[i], self.kind)), names[i]))
-        used = [i for i in longest if self._used[i]]
-        return {
-            "pieces_used": len(used),
-            "pieces_used_share": _ratio(len(used), len(plain)),
-            "longest_pieces": [names[i] for i in longest[:listed]],
-            "longest_pieces_used": [{"piece": names[i], "times": int(self._used[i])} for i in used[:listed]],
-        }
-
-    def _shown(self, words: Sequence[str]) -> list[list[str]]:
-        names, blanks = self._tokenizer.tokens, set(self._blanks)
-        found = self._tokenizer.pieces([self._lead + word for word in words])
-        return [[shown_piece(names[i], self.kind) for i in ids if i not in blanks][:_MOST] for ids in found]
-
-
-def _settle(text: _Text, tallies: Any) -> None:
-    """Have all tokenizers encode the words that wait."""
-    words = list(text.waiting)
-    times = np.fromiter(text.waiting.values(), dtype=np.int64, count=len(words))
-    scripts = [script_of_word(word) for word in words]
-    for script, number in zip(scripts, times.tolist(), strict=True):
-        text.by_script[script] += number
-    text.words += int(times.sum())
-    for begin in range(0, len(words), 10_000):
-        part = slice(begin, begin + 10_000)
-        for tally in tallies:
-            tally.add_words(words[part], times[part], scripts[part])
-    text.waiting.clear()
-
-
-def _notes(cut: Sequence[str], size: int, tallies: Any) -> list[str]:
+def _notes(cut: Sequence[str], size: int, tallies: Iterable[Tally]) -> list[str]:
     notes = []
     if cut:
         files = f"{len(cut)} files" if len(cut) > 1 else cut[0]
         notes.append(f"a sample: the first {size:,} bytes of text; {files} not read to the end")
     if any(tally.forgot for tally in tallies):
-        notes.append(f"the lists of words leave out rare ones ({_KEPT:,} are remembered); the numbers do not")
+        notes.append(f"the lists of words leave out rare ones ({KEPT:,} are remembered); the numbers do not")
     return notes
-
-
-def _unknown_id(tokenizer: Tokenizer, model: Mapping[str, Any]) -> int | None:
-    """The id of what is unknown; None where nothing can be, as in byte-level BPE."""
-    if model["type"] == "Unigram":
-        return None if model.get("byte_fallback") or model["unk_id"] is None else int(model["unk_id"])
-    token = model.get("unk_token")
-    return tokenizer.tokens.index(token) if token in tokenizer.tokens else None
-
-
-def _bare(piece: str, kind: str) -> str:
-    """A piece without the mark that says where in a word it stands."""
-    return piece.removeprefix("##") if kind == "WordPiece" else piece.removeprefix("▁").removeprefix("Ġ")
-
-
-def _frequent(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
-
-
-def _ratio(part: float, whole: float, digits: int = 6) -> float:
-    return round(part / whole, digits) if whole else 0.0

@@ -118,11 +118,10 @@ class Answer(Task):
         cls, columns: Mapping[str, Sequence[str]], settings: AnswerSettings, places: Sequence[str]
     ) -> list[PassageExample]:
         """Questions with their passages."""
-        rows = zip(columns["question"], columns["context"], places, strict=True)
-        return [
-            _example(context, Asked(question=question), place, labelled=False)
-            for question, context, place in rows
-        ]
+        rows = list(zip(columns["question"], columns["context"], places, strict=True))
+        for question, context, place in rows:
+            _check_texts(question, context, place)
+        return [PassageExample(question, context, (), place) for question, context, place in rows]
 
     @classmethod
     def as_row(cls, example: PassageExample, settings: AnswerSettings) -> dict[str, Any]:
@@ -354,9 +353,7 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
     """An example with its answers checked. InputError with its place."""
-    for name, text in (("question", asked.question), ("passage", context)):
-        if not text.strip():
-            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
+    _check_texts(asked.question, context, place)
     if not labelled:
         return PassageExample(asked.question, context, (), place, asked.id)
     if asked.is_impossible or not asked.answers:
@@ -366,6 +363,16 @@ def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> Passa
         )
     gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
     return PassageExample(asked.question, context, gold, place, asked.id)
+
+
+def _check_texts(question: Any, context: Any, place: str) -> None:
+    for name, text in (("question", question), ("passage", context)):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{place}: the {name} is not a string, but {text!r:.60}", "give each as one string"
+            )
+        if not text.strip():
+            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
 
 
 def _gold(context: str, text: str, start: int | None, place: str) -> Gold:

@@ -101,7 +101,8 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
             raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
         if len(tags) != len(words):
             raise InputError(
-                f"{place}: there are {len(words)} words and {len(tags)} tags", "give each word one"
+                f"{place}: the list of words has {len(words)}, the list of tags {len(tags)}",
+                "give each word one tag",
             )
         if "" in tags:
             raise InputError(f"{place}: tag {tags.index('') + 1} is empty", "give each word a tag")

@@ -9,7 +9,6 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
+from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -179,6 +179,20 @@ class Task(Objective):
         InputError for an answer that is none of the model's."""
         raise NotImplementedError
 
+    def items(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """`encode`, checked against what the model can take: InputError where a second text has a segment id of
+        its own and the model knows only one."""
+        found = self.encode(examples, tokenizer)
+        known = self.config.type_vocab_size
+        for item in found if known else ():
+            if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
+                raise InputError(
+                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this "
+                    "model knows only one",
+                    "give single texts, or take a model with model.type_vocab_size=2",
+                )
+        return found
+
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
         loss. Items without a target have none of the targets' tensors."""
@@ -250,14 +264,7 @@ class Task(Objective):
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    if name not in TASKS:
-        raise InputError(f"{name}: there is no such task", f"known tasks: {', '.join(TASKS)}")
-    home = TASKS[name]
-    if not isinstance(home, str):
-        return home
-    module, _, kind = home.partition(":")
-    found: type[Task] = getattr(importlib.import_module(module), kind)
-    return found
+    return entry(TASKS, name, f"{name}: there is no such task")
 
 
 def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:

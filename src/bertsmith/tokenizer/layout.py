@@ -64,9 +64,9 @@ class Layout:
             return cls()
         try:
             layout = _READERS[frames[0]["type"]](frames[0])
-        except KeyError:  # the library reads such a template, and fails where it is used
+        except KeyError as error:
             raise InputError(
-                f"{place}: its post-processor names a special token that it gives no ids for", _REMEDY
+                f"{place}: its post-processor does not say which id {error} has", _REMEDY
             ) from None
         texts = [
             [part.text for part in parts if part.text is not None] for parts in (layout.single, layout.pair)

@@ -73,7 +73,7 @@ def check_extendable(tokenizer: Tokenizer, place: str = "this tokenizer") -> Non
     )
 
 
-def count_words(
+def count_domain_words(
     files: Sequence[str | Path],
     tokenizer: Tokenizer,
     reading: Reading = Reading(),  # noqa: B008  # frozen
@@ -226,7 +226,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         word, place = line.strip(), f"{file}:{number}"
         if not word:
             continue
-        _check_word(word, library, special, place)
+        _check_word(word, library, special, tokenizer.prefix, place)
         pieces = cut(word)
         if word in words or word in known or (len(pieces) == 1 and pieces[0] != unknown):
             needless.append(word)
@@ -240,10 +240,10 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     return list(words), needless
 
 
-def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], place: str) -> None:
+def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], prefix: str, place: str) -> None:
     if word in special:
         raise InputError(f"{place}: '{word}' is a special token", "leave it out")
-    if word.startswith("##"):
+    if prefix and word.startswith(prefix):
         raise InputError(f"{place}: '{word}' is a piece that goes on a word", "name whole words")
     read = words_of(library, word)
     if not read:

@@ -5,24 +5,28 @@ Words are counted here and merged by the library, whose hash maps differ from pr
 * WordPiece: its trainer numbers the first symbols in the order of such a map, and ties between merges go by
   number; it is therefore seeded with all first symbols, sorted. Merges go by the frequency of pairs.
 * Byte-level BPE: all 256 first symbols are given, sorted; the heap of pairs orders ties by number.
-* Unigram: pruned by `unigram_training.py`, not by the library.
+* Unigram: by SentencePiece's trainer, see `unigram_training.py`.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import tokenizers
+from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
+from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
@@ -35,7 +39,7 @@ from bertsmith.vocabulary.training_text import (
     Cut,
     before_blanks,
     between_blanks,
-    count_words,
+    count_training_words,
 )
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
@@ -61,17 +65,16 @@ class TrainingRecord:
     share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Settings):
     """What vocabulary is asked for."""
 
-    kind: Kind
-    vocab_size: int
-    lowercase: bool
-    chinese: bool = False
-    min_frequency: int = 2
-    max_length: int = 512
-    normalizer: Normalizer = "hf"
+    kind: Kind = Field("wordpiece", description="The algorithm, and the family whose layout it has.")
+    vocab_size: int = Field(30_000, ge=1, le=10_000_000, description="Entries, special tokens among them.")
+    lowercase: bool = Field(True, description="Lower-case, and strip accents.")
+    chinese: bool = Field(False, description="Keep every ideograph that fits.")
+    min_frequency: int = Field(2, ge=1, le=1_000_000_000, description="Occurrences of a pair to merge.")
+    max_length: int = Field(512, ge=2, lt=1_000_000_000, description="Tokens of the longest input.")
+    normalizer: Normalizer = Field("hf", description="WordPiece's reading of BERT's rules.")
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,29 @@ def train_tokenizer(
     """
     out = Path(out)
     disk.refuse_filled(out)
+    if kind not in (kinds := get_args(Kind)):
+        near = difflib.get_close_matches(str(kind), kinds, n=1)
+        raise InputError(
+            f"there is no kind of tokenizer called {kind!r}",
+            f"did you mean {near[0]!r}?" if near else "known are " + ", ".join(kinds),
+        )
     if kind == "byte_level_bpe" and (cased is False or chinese):
         raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
     if kind != "wordpiece" and normalizer != "hf":
         raise InputError("the google reading is of BERT's normaliser", "take it with the kind wordpiece")
     lowercase = kind != "byte_level_bpe" and not cased
-    wish = Wish(kind, vocab_size, lowercase, chinese, min_frequency, max_length, normalizer)
+    wish = Wish.of(
+        {
+            "kind": kind,
+            "vocab_size": vocab_size,
+            "lowercase": lowercase,
+            "chinese": chinese,
+            "min_frequency": min_frequency,
+            "max_length": max_length,
+            "normalizer": normalizer,
+        },
+        "train_tokenizer",
+    )
     tokenizer, record = _trained(
         wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
     )
@@ -147,7 +167,13 @@ def train_wordpiece(
     Raises `InputError` for a vocabulary too small to hold an alphabet, files without words, and what
     `read_documents` raises.
     """
-    wish = Wish("wordpiece", vocab_size, lowercase, chinese, min_frequency)
+    asked = {
+        "vocab_size": vocab_size,
+        "lowercase": lowercase,
+        "chinese": chinese,
+        "min_frequency": min_frequency,
+    }
+    wish = Wish.of(asked, "train_wordpiece")
     tokenizer, record = _trained(wish, TrainingFiles(files), progress or (lambda _: None))
     if report is not None:
         report(record)
@@ -166,7 +192,7 @@ def _trained(
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )
-    counted = count_words(
+    counted = count_training_words(
         corpus.files,
         cut=before_blanks if wish.kind == "byte_level_bpe" else between_blanks,
         words_of=_words_of(wish),
@@ -248,17 +274,17 @@ def _unigram(wish: Wish, words: Counter[str]) -> Made:
             if word not in kept:
                 for part in filter(None, border.split(word)):
                     parts[part] += n
-    pieces = unigram_training.pieces_of(parts, wish.vocab_size - len(unigram.ALBERT))
-    specials = [(token, 0.0) for token in unigram.ALBERT.values()]
+    piece_model = unigram_training.piece_model(parts, wish.vocab_size)
+    model = unigram.parse_model(piece_model, "vocabulary")
     library = unigram.unigram(
-        [*specials, *pieces],
-        unknown=1,
+        model.pieces,
+        unknown=model.unknown,
         lowercase=wish.lowercase,
         keep_accents=not wish.lowercase,
         specials=unigram.ALBERT,
         place="vocabulary",
     )
-    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT))
+    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT), piece_model)
     return tokenizer, frozenset(characters), frozenset(letters), kept
 
 
@@ -294,8 +320,8 @@ def _characters(
     going_on: set[str] = set()
     for word, count in words.items():
         if longest is None or len(word) <= longest:
-            for character in word:
-                seen[character] += count
+            for character, times in Counter(word).items():
+                seen[character] += times * count
             going_on.update(word[1:])
     return seen, going_on
 

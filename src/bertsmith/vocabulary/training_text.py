@@ -28,6 +28,7 @@ _WORD_BYTES = 600  # a word here and in the library's trainer, with the pairs th
 _LETTER_BYTES = 90
 _ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _BLOCK = 4096
+_LONGEST_RUN = 10_000  # characters for a normaliser at once: it takes some 50 bytes of memory for each
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def before_blanks(line: str) -> list[str]:
 _BEFORE_BLANK = re.compile(r"(?<=\S)(?= )")
 
 
-def count_words(
+def count_training_words(
     files: Sequence[str | Path],
     *,
     cut: Cut,
@@ -110,6 +111,8 @@ def _counted(
         read += len(line.encode("utf-8")) + 1
         if number >= 0 and kept(number):
             runs, before = cut(line), len(waiting)
+            if len(line) > _LONGEST_RUN:  # a page or a book without a blank
+                runs = [part for run in runs for part in _sliced(run)]
             waiting.update(runs)
             # Where a script has no blanks a run is a line, and its letters are what takes the room.
             letters += len(line) * (len(waiting) - before) / max(1, len(runs))
@@ -124,6 +127,10 @@ def _counted(
         return None
     progress(read)
     return Counted(words, read, number + 1, taken, share)
+
+
+def _sliced(run: str) -> list[str]:
+    return [run[at : at + _LONGEST_RUN] for at in range(0, len(run), _LONGEST_RUN)]
 
 
 def _move(waiting: Counter[str], words: Counter[str], words_of: Cut) -> int:

@@ -142,12 +142,12 @@ def _words(
     if not files and word_list is None:
         raise InputError("there is no file to propose words from", "name text files, or a --word-list")
     listed, needless = extension.read_word_list(word_list, old) if word_list is not None else ([], [])
-    counts = extension.count_words(files, old, reading, progress) if files else None
+    counts = extension.count_domain_words(files, old, reading, progress) if files else None
     if word_list is not None:
         known = counts.counts if counts is not None else {}
         return _Found(extension.of_list(listed, known, old), needless, counts)
     assert counts is not None
-    against = extension.count_words(choice.against, old, reading) if choice.against else None
+    against = extension.count_domain_words(choice.against, old, reading) if choice.against else None
     words = extension.propose(
         counts,
         old,

@@ -178,8 +178,8 @@ class _Work:
         for remark in kind.remarks([*examples.train, *examples.dev]):
             tell(remark)
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
-        items = head.encode(examples.train, base.tokenizer)
-        dev_items = head.encode(examples.dev, base.tokenizer)
+        items = head.items(examples.train, base.tokenizer)
+        dev_items = head.items(examples.dev, base.tokenizer)
         _tell_of_texts(items, base.tokenizer, tell)
         return cls(base, encoder, head, examples, items, dev_items, place)
 

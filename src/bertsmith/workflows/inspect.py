@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PICTURES = (".png", ".svg")
 
@@ -98,13 +95,9 @@ def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | No
         if html is not None:
             disk.write_text(Path(html), tokenizers_page(report))
         if plot is not None:
-            _save(tokenizers_plot(report), Path(plot))
+            with disk.new_file(Path(plot)) as file:
+                tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     except OSError as error:
         raise MachineError(
             f"{error.filename or html or plot}: could not be written ({error.strerror})"
         ) from None
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with disk.new_file(path) as beside:
-        figure.savefig(beside, format=path.suffix[1:].lower(), dpi=150)

@@ -251,7 +251,7 @@ class Model:
         task = self.task.under(settings)
         for i in range(0, len(examples), _CHUNK):
             some = examples[i : i + _CHUNK]
-            items = task.encode(some, self.tokenizer)
+            items = task.items(some, self.tokenizer)
             yield some, task.answers(self.encoder, items, some, self.place)
 
     def info(self) -> dict[str, Any]:

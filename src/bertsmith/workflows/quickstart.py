@@ -118,7 +118,7 @@ def _whole_way(
     corpus = out / "corpus.txt"
     write_whole(corpus, "\n\n".join(document.text for document in task.rest) + "\n")
     files = write_task(task, out / "task")
-    words = documentation.count_words(task.rest)
+    words = documentation.blank_separated_words(task.rest)
     tell(f"1/5 {corpus}: {words:,} words of documentation in {len(task.rest):,} documents")
     clock.passed("read")
     tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCABULARY)

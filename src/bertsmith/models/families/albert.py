@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape
+from bertsmith.models.family import Family, HeadShape, shape
 from bertsmith.models.names import TASKS, NameTable, name_table
 
 _PROJECTION = {"encoder.embeddings.projection": ("{base}.encoder.embedding_hidden_mapping_in",)}
@@ -44,20 +42,11 @@ def _groups(config: ModelConfig) -> int:
     return 1 if config.share == "all" else config.num_hidden_layers
 
 
-def _sizes(layers: int, hidden: int, heads: int) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden,
-    }
-
-
 _SHAPES = {
-    "base": _sizes(12, 768, 12),
-    "large": _sizes(24, 1024, 16),
-    "xlarge": _sizes(24, 2048, 16),
-    "xxlarge": _sizes(12, 4096, 64),
+    "base": shape(12, 768, 12),
+    "large": shape(24, 1024, 16),
+    "xlarge": shape(24, 2048, 16),
+    "xxlarge": shape(12, 4096, 64),
 }
 _DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family
+from bertsmith.models.family import Family, shape
 from bertsmith.models.names import TASKS, NameTable, name_table
 
 _HEADS = {
@@ -22,23 +20,14 @@ def _names(config: ModelConfig) -> NameTable:
     return name_table(config, "bert", heads=_HEADS, decoder="cls.predictions.decoder")
 
 
-def _sizes(layers: int, hidden: int) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
-    }
-
-
 # Base and large: Devlin et al. 2019, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962).
 _SHAPES = {
-    "tiny": _sizes(2, 128),
-    "mini": _sizes(4, 256),
-    "small": _sizes(4, 512),
-    "medium": _sizes(8, 512),
-    "base": _sizes(12, 768),
-    "large": _sizes(24, 1024),
+    "tiny": shape(2, 128),
+    "mini": shape(4, 256),
+    "small": shape(4, 512),
+    "medium": shape(8, 512),
+    "base": shape(12, 768),
+    "large": shape(24, 1024),
 }
 # Sizes of the released vocabularies; a vocabulary of one's own overrides them.
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape
+from bertsmith.models.family import Family, HeadShape, shape
 from bertsmith.models.names import NameTable, name_table
 
 _HEADS = {
@@ -26,15 +26,8 @@ def _names(config: ModelConfig) -> NameTable:
 
 
 def _sizes(layers: int, hidden: int) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
-        "max_position_embeddings": 514,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-    }
+    own = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    return {**shape(layers, hidden), **own}
 
 
 ROBERTA = Family(
