@@ -497,10 +497,10 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_any_work(
 def test_torchs_own_lack_of_memory_is_one_sentence(
     call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def first_weights(*_: Any) -> None:
-        torch.empty(2**50, dtype=torch.float64, device="cpu")  # on meta, too, where sizes are counted
+    def no_memory(*_: Any) -> None:
+        torch.empty(2**50, dtype=torch.float64)
 
-    monkeypatch.setattr("bertsmith.workflows.pretrain.first_weights", first_weights)
+    monkeypatch.setattr("bertsmith.workflows.pretrain._budgeted", no_memory)
     refused(call(*pretrain(world, tmp_path / "run")), 1, "there is not enough memory")
 
 

@@ -75,8 +75,8 @@ class TextTask(Task):
 
     @classmethod
     def read(cls, file: str | Path, settings: TextSettings, *, labelled: bool = True) -> list[TextExample]:
-        """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file that is no table has
-        a text a line. InputError with file and line for what is amiss."""
+        """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file that is no table
+        has a text a line. InputError with file and line for what is amiss."""
         table = read_table(file, delimiter=settings.delimiter, header=settings.header)
         if table.plain and not labelled:
             lines = zip(table.column("1"), table, strict=True)

@@ -92,7 +92,13 @@ class Model:
         place = str(self.folder.path / "bertsmith.json")
         settings = kind.settings_type.of(self.folder.record.get("settings", {}), place)
         with torch.inference_mode(False):
-            task = kind(self.folder.config, self.place.drawing, facts, settings)
+            try:  # a task reads its facts when it is made
+                task = kind(self.folder.config, self.place.drawing, facts, settings)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise InputError(
+                    f"{place}: its facts are not those of the task '{kind.name}'",
+                    "it was damaged or changed: copy it again",
+                ) from None
             for part, head in task.parts.items():
                 self.folder.fill(part, head)
             self.place.settle(task)
