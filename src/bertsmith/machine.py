@@ -131,19 +131,22 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
 
     where = torch.device("cpu") if device is None else device
     size = _PROBE_SIZE if where.type == "cpu" else _PROBE_SIZE_ELSEWHERE
-
-    def rate(dtype: torch.dtype) -> float:
-        a = torch.ones(size, size, dtype=dtype, device=where)
-        torch.mm(a, a)[0, 0].item()
-        products, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < _PROBE_SECONDS:
-            torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
-            products += 1
-        return products * 2 * size**3 / (time.perf_counter() - begin) / 1e9
-
-    full, half = rate(torch.float32), rate(torch.bfloat16)
+    full, half = (product_rate(where, kind, size, _PROBE_SECONDS) / 1e9 for kind in ("fp32", "bf16"))
     measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here, an fp32 one at {full:,.0f}"
     return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
+
+
+def product_rate(device: torch.device, precision: Precision, size: int, seconds: float) -> float:
+    """Operations a second of a product of two square matrices of `size` rows, measured for so long."""
+    import torch
+
+    a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
+    torch.mm(a, a)[0, 0].item()
+    products, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
+        products += 1
+    return products * 2 * size**3 / (time.perf_counter() - begin)
 
 
 def name_of(device: torch.device) -> str:

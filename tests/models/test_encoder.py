@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
@@ -171,6 +172,19 @@ def test_too_long_a_sequence_names_length_and_limit() -> None:
     assert (
         encoder(torch.ones(1, 30, dtype=torch.long), F.pad(torch.ones(1, 4).long(), (0, 26))).shape[1] == 30
     )
+
+
+@pytest.mark.parametrize(
+    ("ids", "segments", "said"),
+    [
+        ([[5, 60_000]], [[0, 0]], "there is no token with id 60000"),
+        ([[5, -1]], [[0, 0]], "there is no token with id -1"),
+        ([[5, 6]], [[0, 2]], "there is no segment with id 2"),
+    ],
+)
+def test_ids_outside_the_tables_are_named(ids: list[list[int]], segments: list[list[int]], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Encoder(tiny())(torch.tensor(ids), None, torch.tensor(segments))
 
 
 def test_order_matters_only_through_positions() -> None:

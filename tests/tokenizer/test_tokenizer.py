@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -225,7 +226,7 @@ def small_reference() -> tuple[Any, Tokenizer]:
     return theirs, Tokenizer.of_vocabulary(letters, lowercase=True)
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(3, 16))
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(5, 16))
 def test_longest_first_cuts_as_the_reference(
     small_reference: tuple[Any, Tokenizer], first: int, second: int, limit: int
 ) -> None:
@@ -315,3 +316,20 @@ def test_a_normaliser_is_not_chosen_for_a_whole_tokenizer(shared_data: Path, tmp
     with pytest.raises(InputError, match=r"tokenizer\.json: the normaliser is chosen for a vocab\.txt alone"):
         Tokenizer.load(tmp_path, normalizer="hf")
     assert Tokenizer.load(tmp_path / "vocab.txt").digest == Tokenizer.load(tmp_path).digest
+
+
+@pytest.mark.parametrize(
+    ("second", "limit", "truncation", "said"),
+    [
+        (None, 2, "longest_first", "leaves nothing of the text"),
+        ("kaba lode", 4, "longest_first", "leaves nothing of the first text"),
+        ("kaba lode", 5, "only_first", "leaves nothing of the first text"),
+        ("kaba lode", 6, "only_second", "leaves nothing of the second text"),
+    ],
+)
+def test_a_text_is_never_cut_to_nothing(second: str | None, limit: int, truncation: Any, said: str) -> None:
+    tokenizer = tiny_run.tokenizer()
+    text = "kaba lode migi" if truncation == "only_second" else "kaba lode"
+    with pytest.raises(InputError, match=said):
+        tokenizer.encode(text, second, max_length=limit, truncation=truncation)
+    assert tokenizer.encode("", max_length=2).ids == [tokenizer.cls_id, tokenizer.sep_id]

@@ -227,3 +227,26 @@ def test_the_papers_recipe_is_the_papers() -> None:
     assert data.mask_share * 128 < 20
     assert data.mask_share * 512 < 77
     assert data.predictions_max is None
+
+
+def test_the_folder_says_what_was_asked_of_pairs(tmp_path: Path) -> None:
+    """Other tools have one name for the head of next sentence and of sentence order."""
+    shards = tiny_run.make_shards(tmp_path)
+    for task in ("nsp", "sop"):
+        run = tiny_run.run(shards, tmp_path / task, f"data.sentence_task={task}", "train.max_steps=1")
+        assert run.folder.record["sentence_task"] == task
+        assert run.folder.architecture == "BertForPreTraining"
+
+
+def test_the_second_phase_is_judged_at_its_own_length(tmp_path: Path) -> None:
+    run = tiny_run.run(
+        tiny_run.make_shards(tmp_path, documents=60),
+        tmp_path / "run",
+        "data.sequence_length=16",
+        "data.long_sequence_length=48",
+        "data.long_share=0.5",
+        "train.max_steps=4",
+    )
+    held = run.report["held_out"]
+    assert {"mlm_loss", "long_mlm_loss", "unigram_mlm_loss", "long_unigram_mlm_loss"} <= held.keys()
+    assert held["mlm_loss"] != held["long_mlm_loss"]

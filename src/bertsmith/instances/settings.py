@@ -71,7 +71,9 @@ class DataSettings(Settings):
     )
     duplicates: int = Field(10, ge=1, description="epochs with masks of their own, where masks are static")
     sentence_task: Literal["nsp", "sop", "none"] = Field(
-        "nsp", description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none"
+        "nsp",
+        description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none; other tools "
+        "take a BERT's sop head for nsp, bertsmith.json says which it is",
     )
     partner: Literal["matched", "random"] = Field(
         "matched",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith.errors import InputError
 from bertsmith.models.attention import Layout, attention_by_bucket
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
@@ -192,6 +193,7 @@ class Encoder(nn.Module):
         the reference; where they start after the padding id (RoBERTa) they count the tokens that are not it.
         """
         packed = Packed.of_padded(input_ids, attention_mask, token_type_ids)
+        self._check_ids(packed)
         kept = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if self.config.first_position == "after_padding":
             real = (input_ids != self.config.pad_token_id).long()
@@ -202,6 +204,23 @@ class Encoder(nn.Module):
         rows = self(packed)
         out: Tensor = rows.new_zeros(*input_ids.shape, rows.shape[1])
         return out.masked_scatter(kept.bool()[..., None], rows)
+
+    def _check_ids(self, packed: Packed) -> None:
+        """InputError where a token's or a segment's id has no row in its table."""
+        for what, ids, rows in (
+            ("token", packed.tokens, self.config.vocab_size),
+            (
+                "segment",
+                packed.segments,
+                self.config.type_vocab_size if self.config.type_vocab_size > 1 else 0,
+            ),
+        ):
+            if rows and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+                wrong = int(ids.max()) if int(ids.max()) >= rows else int(ids.min())
+                raise InputError(
+                    f"there is no {what} with id {wrong}: this model has ids 0 to {rows - 1}",
+                    "encode the text with the model's own tokenizer",
+                )
 
     def _check_length(self, length: int) -> None:
         if length > self.config.longest:

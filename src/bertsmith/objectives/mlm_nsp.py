@@ -69,6 +69,10 @@ class MlmNsp(Objective):
         labels = np.concatenate([batch.labels.numpy() for batch in batches])
         return {"unigram_mlm_loss": float(-np.log(unigram(tokens))[labels].mean())}
 
+    def record(self) -> dict[str, str]:
+        """What was asked of pairs: the field's files have one name for the head of both."""
+        return {"sentence_task": self.task}
+
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """One model: the encoder and all heads."""
         return {MODEL: Parts(self.config, {"encoder": encoder, **dict(self.named_children())})}

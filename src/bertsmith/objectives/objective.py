@@ -86,6 +86,10 @@ class Objective(nn.Module):
         """What a model that never looks at the context would score on these batches, by name of the figure."""
         return {}
 
+    def record(self) -> dict[str, Any]:
+        """What bertsmith.json says of the training that no other file of the folder does."""
+        return {}
+
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """What leaves the house, folder by folder."""
         raise NotImplementedError

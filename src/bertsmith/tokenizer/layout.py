@@ -156,6 +156,16 @@ _READERS = {"TemplateProcessing": _of_template, "RobertaProcessing": _of_roberta
 
 
 def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
+    """How many tokens of each text stay, as `_shared_out` says; InputError where nothing of a text would."""
+    kept = _shared_out(lengths, room, limit, truncation)
+    for number, (whole, left) in enumerate(zip(lengths, kept, strict=True)):
+        if whole and not left:
+            which = "the text" if len(lengths) == 1 else f"the {('first', 'second')[number]} text"
+            raise InputError(f"a limit of {limit} tokens leaves nothing of {which}", "raise the limit")
+    return kept
+
+
+def _shared_out(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
     """How many tokens of each text stay. "longest_first" leaves the shares that the reference leaves: the
     longer text gives until both are even; what both exceed is halved, the odd token going to the longer."""
     total = sum(lengths)

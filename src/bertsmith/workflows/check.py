@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
 from bertsmith.models.config import ModelConfig
@@ -37,7 +36,7 @@ _MOST_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
 _LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
 _OF_PEAK = 0.45  # what an update reaches of a large product's rate
-_PRODUCT = 1024
+_PRODUCT, _PRODUCT_SECONDS = 1024, 0.2
 
 
 def check_corpus(
@@ -145,7 +144,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     place, threads = place_of(settings, tell)
     precision = place.precision
     on = f"in {precision} on {threads} thread{'s' if threads > 1 else ''} of this machine, as busy as it was"
-    rate = _product_rate(precision)
+    rate = machine.product_rate(place.device, precision, _PRODUCT, _PRODUCT_SECONDS)
     computed = _flops(config, settings) / (rate * _OF_PEAK)
     if computed > _LONGEST_UPDATE:
         return _Timed(
@@ -195,20 +194,6 @@ def _flops(config: ModelConfig, settings: TrainSettings) -> float:
     h, f = config.hidden_size, config.intermediate_size
     layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
     return 6 * tokens * (layers + _MASKED * (config.vocab_size * h + h * h))
-
-
-def _product_rate(precision: str) -> float:
-    """Operations a second of a square matrix product."""
-    import torch
-
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    a = torch.ones(_PRODUCT, _PRODUCT, dtype=kind)
-    torch.mm(a, a)
-    products, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < 0.2:
-        torch.mm(a, a)
-        products += 1
-    return products * 2 * _PRODUCT**3 / (time.perf_counter() - begin)
 
 
 def _probe(config: ModelConfig, settings: TrainSettings, place: Place) -> float:

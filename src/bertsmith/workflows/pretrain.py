@@ -281,6 +281,7 @@ def _write(
     record = {
         "task": "pretrain",
         **{k: report[k] for k in ("objective", "steps", "tokens", "held_out")},
+        **objective.record(),
     }
     for name, parts in objective.folders(encoder).items():
         write_folder(out / name, parts.config, parts.modules, tokenizer=tokenizer, record=record)
