@@ -168,6 +168,24 @@ def test_saved_folders_load_in_the_reference(
     assert Tokenizer.load(tmp_path).encode_many(texts) == ours.encode_many(texts)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_gives_the_pairs_of_a_saved_folder_their_segments(
+    shared_data: Path, tmp_path: Path, name: str
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    ours = Tokenizer.load(shared_data / "vocabs" / name)
+    ours.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))("a film", "no plot")
+    pair = ours.encode("a film", "no plot")
+    assert theirs["input_ids"] == pair.ids
+    if name == "albert-base":  # without token_type_ids, both texts are 0 to the model
+        assert theirs["token_type_ids"] == pair.segments == sorted(pair.segments)
+        assert set(pair.segments) == {0, 1}
+    else:
+        assert "token_type_ids" not in theirs
+        assert set(pair.segments) == {0}
+
+
 def test_the_references_folder_loads_here(
     published: tuple[str, Tokenizer, Any], shared_data: Path, tmp_path: Path
 ) -> None:

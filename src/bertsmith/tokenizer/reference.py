@@ -31,11 +31,16 @@ def class_of(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Opti
         build = {"WordPiece": _bert, "BPE": _roberta_or_gpt2, "Unigram": _albert}[definition["model"]["type"]]
         candidate = build(definition, specials)
         if candidate is not None and _parts(json.loads(candidate[1].to_str())) == _parts(definition):
-            return candidate[0]
-    found: Options = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if SequenceLayout.of(definition, 1 << 32, _PLACE).uses_segments:
-        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return {**found, **_google(definition)}
+            return {**candidate[0], **_inputs(definition)}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **_inputs(definition), **_google(definition)}
+
+
+def _inputs(definition: Mapping[str, Any]) -> Options:
+    """Segments among what the class returns, where pairs have them: only BertTokenizer does so by itself, and a
+    model that is not given them takes 0 for both texts."""
+    if not SequenceLayout.of(definition, 1 << 32, _PLACE).uses_segments:
+        return {}
+    return {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
 
 Candidate = tuple[Options, tokenizers.Tokenizer] | None
