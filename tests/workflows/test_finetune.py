@@ -54,6 +54,20 @@ def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) 
     assert not {row["text"] for row in train} & {row["text"] for row in dev}
 
 
+def test_what_cannot_be_held_out_is_told_as_it_is(base: bs.Model, tmp_path: Path) -> None:
+    rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
+    file = tiny_run.table(tmp_path / "all.csv", rows)
+    told: list[str] = []
+    bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=FEW, tell=told.append)
+    assert "not among those held out, since each has one example only (equal ones count once): fear" in told
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
+    with pytest.raises(
+        InputError, match=r"^one example cannot be split at --dev-share 0.3: each side needs one"
+    ):
+        bs.finetune("tag", base, tmp_path / "b", train=one, dev_share=0.3, settings=FEW)
+
+
 def test_the_same_file_or_the_same_texts_on_both_sides_are_told(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]

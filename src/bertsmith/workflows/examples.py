@@ -88,7 +88,8 @@ def write_split(
     tell(f"{len(examples.train):,} examples to train on, {len(examples.dev):,} held out, both in {folder}")
     rare = {kind.stratum(e) for e in examples.train} - {kind.stratum(e) for e in examples.dev}
     if rare:
-        tell(f"not among those held out, since each has one example: {', '.join(sorted(map(str, rare)))}")
+        names = ", ".join(sorted(map(str, rare)))
+        tell(f"not among those held out, since each has one example only (equal ones count once): {names}")
 
 
 def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
@@ -114,8 +115,13 @@ def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -
             stratify=None if strata[0] is None else [strata[g] for g in several],
         )
     except ValueError:
+        given = (
+            "one example"
+            if len(examples) == 1
+            else f"{len(examples):,} examples ({len(members):,} different)"
+        )
         raise InputError(
-            f"{len(examples)} examples ({len(members)} different ones) cannot be split at --dev-share {share:g}: "
+            f"{given} cannot be split at --dev-share {share:g}: "
             f"each side needs {'one' if strata[0] is None else 'all labels'}",
             "take another share, or add examples",
         ) from None
