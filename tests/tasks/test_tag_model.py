@@ -157,3 +157,23 @@ def test_the_folder_without_its_record_is_a_tagger_still(names: bs.Model, tmp_pa
     (tmp_path / "bare" / "bertsmith.json").unlink()
     words = [row[0] for row in sentences(3, seed=7)]
     assert bs.load(tmp_path / "bare").predict(words) == names.predict(words)
+
+
+def test_a_tagger_of_characters_reads_running_text(tmp_path: Path) -> None:
+    """In training each character is a word; a text to predict has no blanks between them."""
+    shards = tiny_run.make_shards(tmp_path)
+    base = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=1")
+    rows = [("国正在北京", "B-PER I-PER O B-LOC I-LOC"), ("先生在北京", "O O O B-LOC I-LOC")] * 4
+    file = tmp_path / "train.txt"
+    lines = ["".join(f"{c}\t{t}\n" for c, t in zip(text, tags.split(), strict=True)) for text, tags in rows]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    run = bs.finetune(
+        "tag", base, tmp_path / "run", train=file, dev=file, settings=[*SHORT, "train.max_steps=2"]
+    )
+    assert run.folder.record["facts"]["characters"] is True
+    text = "国正先生 in 北京"
+    (answer,) = run.predict([text])
+    assert answer["words"] == ["国", "正", "先", "生", "in", "北", "京"]
+    assert len(answer["tags"]) == 7
+    spaced = run.predict([list(answer["words"])])[0]
+    assert spaced["tags"] == answer["tags"]

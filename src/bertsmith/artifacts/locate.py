@@ -48,4 +48,4 @@ def _from_hub(name: str) -> Path:
             return found
         reason = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}"
     where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the hub: {reason}"
-    raise InputError(f"{name}: is no folder here, and was not found {where}", "check the name")
+    raise InputError(f"{name}: no such folder here, and it was not found {where}", "check the name")

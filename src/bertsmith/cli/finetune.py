@@ -154,7 +154,7 @@ def _finetune(
 
 
 def _names(text: str | None) -> list[str] | None:
-    """--label-names: a file with a name a line, or names parted by commas."""
+    """--label-names: a file with a name a line, or names separated by commas."""
     import os
 
     from bertsmith.errors import InputError

@@ -90,8 +90,9 @@ def pretrain(
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
-    mask = model.tokenizer.mask_token
-    console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
+    if model.folder.has("masked"):
+        mask = model.tokenizer.mask_token
+        console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:

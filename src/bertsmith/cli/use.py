@@ -28,7 +28,7 @@ class _OfRun(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         formatter.write_text(
-            "The settings of RUN's task are options, too (--text-column and others): `--help` behind a RUN lists "
+            "The settings of RUN's task are options, too (--text-column and others): `--help` after a RUN lists "
             "them. Their defaults are those of training."
         )
 

@@ -24,7 +24,8 @@ from bertsmith.registry import entry
 from bertsmith.settings import Settings
 
 OBJECTIVES: dict[str, str | type[Objective]] = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
-"""Each objective's name with its home, imported when asked for; or with the class itself."""
+"""Each objective's name with its home, imported when asked for; or with the class itself. The first is the
+usual one."""
 
 MODEL = "model"
 """The folder that a run's model leaves in; an objective with a second encoder has others beside it."""

@@ -26,7 +26,15 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.tagged import TagExample, TagSettings, keys_of, read_sentences, words_of
+from bertsmith.tasks.tagged import (
+    TagExample,
+    TagSettings,
+    by_characters,
+    in_characters,
+    keys_of,
+    read_sentences,
+    words_of,
+)
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -48,7 +56,8 @@ class Tag(Task):
     """The family's head for tokens, and cross-entropy at the first piece of each word.
 
     Facts: `labels` by id; `numbered`: the data may give ids in place of labels; `scheme`: of entities, None for
-    other tags; `usual`: the tag of a word of which the tokenizer makes nothing.
+    other tags; `usual`: the tag of a word of which the tokenizer makes nothing; `characters`: each Chinese
+    character was a word.
     """
 
     name = "tag"
@@ -71,7 +80,7 @@ class Tag(Task):
     @classmethod
     def read(cls, file: str | Path, settings: TagSettings, *, labelled: bool = True) -> list[TagExample]:
         """The sentences of a file: .jsonl with lists of words and tags, else columns (CoNLL; tabs, or blanks),
-        a blank line behind each sentence, `-DOCSTART-` lines left out; .conllu also without its comments, ranges
+        a blank line after each sentence, `-DOCSTART-` lines left out; .conllu also without its comments, ranges
         and empty nodes. InputError with file and line for what is amiss."""
         return read_sentences(file, settings, labelled=labelled)
 
@@ -79,7 +88,7 @@ class Tag(Task):
     def of_inputs(
         cls, columns: Mapping[str, Sequence[Any]], settings: TagSettings, places: Sequence[str]
     ) -> list[TagExample]:
-        """Sentences: lists of words, or strings of words parted by blanks."""
+        """Sentences: lists of words, or strings of words separated by blanks."""
         return [
             TagExample(words_of(value, place), None, place)
             for value, place in zip(columns["words"], places, strict=True)
@@ -121,6 +130,7 @@ class Tag(Task):
             "numbered": names is not None,
             "scheme": scheme_of(rows),
             "usual": usual,
+            "characters": by_characters(examples),
         }
 
     @classmethod
@@ -142,12 +152,17 @@ class Tag(Task):
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
         """The windows of each sentence; none for one of which the tokenizer makes nothing."""
         self._refuse_strangers(examples)
+        examples = self._as_trained(examples)
         encodings = tokenizer.encode_many([" ".join(e.words) for e in examples], max_length=UNCUT)
         return [
             item
             for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
             for item in self._windows(number, example, encoding)
         ]
+
+    def _as_trained(self, examples: Sequence[TagExample]) -> Sequence[TagExample]:
+        """Where each Chinese character was a word in training, it is one in a running text, too."""
+        return [in_characters(example) for example in examples] if self.facts.get("characters") else examples
 
     def _windows(self, number: int, example: TagExample, encoding: Encoding) -> Iterator[TagItem]:
         words, tokens = first_tokens(example.words, encoding)
@@ -223,9 +238,11 @@ class Tag(Task):
     ) -> list[Prediction]:
         """Words, tags, each tag's probability (0 for a word of which the tokenizer makes nothing), entities where
         the tags have a scheme, tokens of the sentence and tokens read: all of them."""
+        examples = self._as_trained(examples)
         tags = [[str(self.facts["usual"])] * len(example.words) for example in examples]
         scores = [[0.0] * len(example.words) for example in examples]
         tokens = [0] * len(examples)
+        blank = "" if self.facts.get("characters") else " "
         for logits, item in zip(outputs, items, strict=True):
             assert isinstance(item, TagItem)
             shares, best = logits[list(item.rows)].softmax(-1).max(-1)
@@ -237,7 +254,7 @@ class Tag(Task):
                 "words": list(example.words),
                 "tags": tags[i],
                 "scores": scores[i],
-                **({"entities": _spans(example.words, tags[i])} if self.facts["scheme"] else {}),
+                **({"entities": _spans(example.words, tags[i], blank)} if self.facts["scheme"] else {}),
                 "tokens": tokens[i],
                 "tokens_read": tokens[i],
             }
@@ -325,8 +342,8 @@ def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.i
     return found[inside].astype(np.int64), first[inside].astype(np.int64)
 
 
-def _spans(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
-    return [{**e._asdict(), "text": " ".join(words[e.start : e.end])} for e in entities(tags)]
+def _spans(words: Sequence[str], tags: Sequence[str], blank: str) -> list[dict[str, Any]]:
+    return [{**e._asdict(), "text": blank.join(words[e.start : e.end])} for e in entities(tags)]
 
 
 def _named(tag: str, names: Sequence[str]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,11 @@ from pydantic import Field
 from bertsmith.errors import InputError
 from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.settings import Settings
 
 _NUMBER = re.compile(r"-?\d+")
+_CHINESE = re.compile(f"([{HAN_CLASS}])")
 
 
 class TagSettings(Settings):
@@ -60,6 +62,20 @@ def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -
     if not found:
         raise InputError(f"{file}:1: there is no sentence in it", "check how it was made")
     return found
+
+
+def by_characters(examples: Sequence[TagExample]) -> bool:
+    """Whether each Chinese word of these sentences is a single character, as in files of `char<TAB>tag`."""
+    chinese = [word for example in examples for word in example.words if _CHINESE.search(word)]
+    return bool(chinese) and all(len(word) == 1 for word in chinese)
+
+
+def in_characters(example: TagExample) -> TagExample:
+    """A sentence without tags whose Chinese characters are words of their own."""
+    if example.tags is not None:
+        return example
+    words = tuple(part for word in example.words for part in _CHINESE.split(word) if part)
+    return replace(example, words=words)
 
 
 def words_of(value: Any, place: str) -> tuple[str, ...]:

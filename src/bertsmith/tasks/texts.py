@@ -31,7 +31,7 @@ class TextSettings(Settings):
     second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
     label_column: str = Field("label", description="the column of the label")
     delimiter: str | None = Field(
-        None, description="what parts columns; none: comma in .csv, tab in .tsv and .txt"
+        None, description="what separates columns; none: comma in .csv, tab in .tsv and .txt"
     )
     header: bool = Field(
         True, description="whether the first line names the columns; if not they are 1, 2, …"

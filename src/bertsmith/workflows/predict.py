@@ -192,7 +192,7 @@ class Model:
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
             raise InputError(
                 f"the task '{task.name}' also takes {' and '.join(missing)}",
-                "give a list of each, or a file with --file",
+                "give a file of examples with --file, or from Python a list of each",
             )
         number = len(next(iter(columns.values())))
         if wrong := [name for name, values in columns.items() if len(values) != number]:

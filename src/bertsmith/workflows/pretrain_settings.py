@@ -13,13 +13,14 @@ from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
-from bertsmith.objectives.objective import objective_type
+from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.run import BUDGETS
 
 _PRESET = "bert-mini-uncased"
+_USUAL = next(iter(OBJECTIVES))
 
 
 class StartSettings(Settings):
@@ -46,7 +47,7 @@ class PretrainTrainSettings(TrainSettings):
 class ObjectiveSettings(Settings):
     """What the text is asked; the objective's own settings are added to this group."""
 
-    name: str = Field("mlm_nsp", description="the objective: mlm_nsp (masked LM and a task on pairs)")
+    name: str = Field(_USUAL, description=f"the objective: {', '.join(OBJECTIVES)}")
 
 
 class PretrainSettings(Settings):
@@ -81,7 +82,7 @@ def settings_of(file: Path) -> type[PretrainSettings]:
 
 def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> str:
     group = values.get("objective")
-    name = group.get("name", "mlm_nsp") if isinstance(group, dict) else "mlm_nsp"
+    name = group.get("name", _USUAL) if isinstance(group, dict) else _USUAL
     for assignment in assignments:
         key, _, text = assignment.partition("=")
         if key.strip() == "objective.name":

@@ -265,10 +265,8 @@ def show(report: dict[str, Any]) -> None:
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
     gain = 100 * (scores[-1]["accuracy"] - scores[-2]["accuracy"])
-    console.result(
-        f"Pre-training: {gain:+.1f} points. Held-out masked LM loss {held['mlm_loss']:.2f} "
-        f"(a unigram model: {held['unigram_mlm_loss']:.2f}), next sentence {held['nsp_accuracy']:.0%} right."
-    )
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
+    console.result(f"Pre-training: {gain:+.1f} points. On held-out documents: {figures}.")
     console.result(
         f"{trained['tokens']:,} tokens in {console.duration(trained['seconds'])}; "
         f"all together {console.duration(report['seconds'])} on {report['machine']['threads']} threads."
