@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -51,6 +51,12 @@ class TextExample:
     place: str
 
 
+class TextFacts(BaseModel):
+    """Whether the examples were pairs; None: not known."""
+
+    pairs: bool | None = None
+
+
 class TextTask(Task):
     """A task with one answer a text, or a pair of texts, given by a head on the whole sequence.
 
@@ -60,6 +66,7 @@ class TextTask(Task):
     inputs = ("text", "second")
     optional = ("second",)
     settings_type = TextSettings
+    facts_type = TextFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int
