@@ -117,7 +117,8 @@ class Model:
             typed(kind.facts_type, facts, f"{path / 'bertsmith.json'}: facts")
             if facts.get("labels", self.folder.labels) != self.folder.labels:
                 raise InputError(
-                    f"{path}: bertsmith.json and config.json name other labels", "one was changed: copy both again"
+                    f"{path}: bertsmith.json and config.json name other labels",
+                    "one was changed: copy both again",
                 )
             return kind, facts
         if record or _HEADLESS.search(self.folder.architecture):
