@@ -366,7 +366,7 @@ def test_nothing_left_to_read_is_told_by_its_reason(tmp_path: Path, tokenizer: T
 
 
 def test_a_vocabulary_without_a_frame_is_refused_before_the_work(shared_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this vocabulary has no"):
+    with pytest.raises(InputError, match="does not frame texts as a BERT reads them"):
         prepare([corpus(tmp_path, "a b.")], shared_data / "vocabs/gpt2", tmp_path / "out")
 
 
