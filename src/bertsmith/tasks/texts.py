@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, Field
@@ -66,7 +66,7 @@ class TextTask(Task):
     inputs = ("text", "second")
     optional = ("second",)
     settings_type = TextSettings
-    facts_type = TextFacts
+    facts_type: ClassVar[type[BaseModel]] = TextFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int
