@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,44 @@ def test_what_is_no_number_is_named(tmp_path: Path, label: str) -> None:
     file.write_text(f"text\tlabel\nkaba\t1.5\nlode\t{label}\n")
     with pytest.raises(InputError, match=rf"train\.tsv:3: '{label}' is not a number"):
         bs.finetune("regress", base, tmp_path / "run", train=file, dev=file)
+
+
+@pytest.mark.parametrize(
+    ("task", "change"),
+    [
+        ("classify", {"labels": [1, None]}),
+        ("classify", {"labels": ["y", "x"]}),
+        ("classify", {"pairs": "no"}),
+        ("classify", {"numbered": 3}),
+        ("tag", {"labels": ["B-a", None]}),
+        ("tag", {"scheme": "bio"}),
+        ("tag", {"usual": None}),
+        ("tag", {"usual": ...}),
+        ("tag", {"scheme": ...}),
+    ],
+    ids=str,
+)
+def test_facts_of_the_wrong_kind_are_refused_by_name(
+    tmp_path: Path, task: str, change: dict[str, Any]
+) -> None:
+    """`...`: the fact is missing. Labels that are not config.json's would be answers under wrong names."""
+    kind = {"classify": "BertForSequenceClassification", "tag": "BertForTokenClassification"}[task]
+    names = {"classify": ["x", "y"], "tag": ["B-a", "O"]}[task]
+    written(tmp_path / "model", kind, id2label=dict(enumerate(names)))
+    facts = {"labels": names, "numbered": False}
+    facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "usual": "O"}
+    record = tmp_path / "model" / "bertsmith.json"
+    record.write_text(json.dumps({"task": task, "settings": {}, "facts": facts}))
+    assert len(bs.load(tmp_path / "model").predict(["kaba lode"])) == 1
+    facts = {name: value for name, value in (facts | change).items() if value is not ...}
+    record.write_text(json.dumps({"task": task, "settings": {}, "facts": facts}))
+    with pytest.raises(InputError, match=r"bertsmith\.json") as caught:
+        bs.load(tmp_path / "model").predict(["kaba lode"])
+    assert next(iter(change)) in str(caught.value)
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Answers are by name: the probability of one of them would vanish."""
+    written(tmp_path / "model", "BertForSequenceClassification", id2label={0: "x", 1: "x", 2: "y"})
+    with pytest.raises(InputError, match="gives the name 'x' to 2 ids"):
+        bs.load(tmp_path / "model")

@@ -7,6 +7,7 @@ bertsmith.json beside them holds the training record and the weights' hash.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -267,7 +268,13 @@ def _labels(names: Mapping[str, Any] | None, classes: int | None, place: str) ->
         return [f"LABEL_{i}" for i in range(classes)]
     if set(names) != {str(i) for i in range(classes)}:
         raise InputError(f"{place}: id2label does not name the ids 0 to {classes - 1} of the classifier")
-    return [str(names[str(i)]) for i in range(classes)]
+    found = [str(names[str(i)]) for i in range(classes)]
+    label, times = Counter(found).most_common(1)[0]
+    if times > 1:  # answers are by name: one of the two would vanish
+        raise InputError(
+            f"{place}: id2label gives the name {label!r} to {times} ids", "give each class a name of its own"
+        )
+    return found
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from bertsmith.errors import InputError
@@ -17,10 +18,17 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+from bertsmith.tasks.texts import TextExample, TextFacts, TextSettings, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _SHOWN = 8  # labels of which a confusion matrix fits a terminal
+
+
+class LabelFacts(TextFacts):
+    """The labels by id; whether the data may give ids in their place."""
+
+    labels: list[str] = Field(min_length=2)
+    numbered: bool = False
 
 
 class Classify(TextTask):
@@ -28,6 +36,7 @@ class Classify(TextTask):
 
     name = "classify"
     summary = "one label for a text, or for a pair of texts"
+    facts_type = LabelFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -52,6 +53,15 @@ class TagItem(Item):
     tokens: int = 0
 
 
+class TagFacts(BaseModel):
+    """What `Tag` says of its facts, by kind."""
+
+    labels: list[str] = Field(min_length=2)
+    numbered: bool = False
+    scheme: Literal["iob1", "iob2", "iobes"] | None
+    usual: str
+
+
 class Tag(Task):
     """The family's head for tokens, and cross-entropy at the first piece of each word.
 
@@ -66,6 +76,7 @@ class Tag(Task):
     inputs = ("words",)
     inherits = ()
     settings_type = TagSettings
+    facts_type = TagFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TagSettings

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -103,7 +104,8 @@ class Task(Objective):
     name: as `finetune` takes it. summary: what it does, in a line; example_file: a
     name that its files usually have. inputs: what an example is made of, by the
     names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
-    base model where it has them; all others start anew.
+    base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts
+    hold, checked before they are used.
     """
 
     name: ClassVar[str]
@@ -112,6 +114,7 @@ class Task(Objective):
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     optional: ClassVar[tuple[str, ...]] = ()
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
+    facts_type: ClassVar[type[BaseModel]] = BaseModel
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""

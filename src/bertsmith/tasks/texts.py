@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -51,6 +51,12 @@ class TextExample:
     place: str
 
 
+class TextFacts(BaseModel):
+    """Whether the examples were pairs; None: not known."""
+
+    pairs: bool | None = None
+
+
 class TextTask(Task):
     """A task with one answer a text, or a pair of texts, given by a head on the whole sequence.
 
@@ -60,6 +66,7 @@ class TextTask(Task):
     inputs = ("text", "second")
     optional = ("second",)
     settings_type = TextSettings
+    facts_type: ClassVar[type[BaseModel]] = TextFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int

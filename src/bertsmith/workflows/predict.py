@@ -15,6 +15,7 @@ import torch
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
+from bertsmith.artifacts.schema import typed
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.models.encoder import Encoder
@@ -113,6 +114,12 @@ class Model:
             facts = record["facts"] if "facts" in record else kind.facts_before(record, self.folder)
             if facts is None:
                 raise InputError(f"{path}: bertsmith.json and config.json do not belong together")
+            typed(kind.facts_type, facts, f"{path / 'bertsmith.json'}: facts")
+            if facts.get("labels", self.folder.labels) != self.folder.labels:
+                raise InputError(
+                    f"{path}: bertsmith.json and config.json name other labels",
+                    "one was changed: copy both again",
+                )
             return kind, facts
         if record or _HEADLESS.search(self.folder.architecture):
             raise InputError(
