@@ -165,6 +165,7 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "numbered": False,
         "scheme": "iob1",
         "usual": "O",
+        "characters": False,
     }
     assert Tag.learnt(some[::-1], PLAIN, None) == facts
     parts = Tag.learnt([example("a b c", "NOUN VERB NOUN")], PLAIN, None)

@@ -1,9 +1,9 @@
 """CoNLL files: a word a line, what is said of it in columns, a blank line after each sentence.
 
 Columns are separated by tabs where the first row has one, else by blanks (a word may hold other white space).
-Lines that begin with -DOCSTART- part sentences and hold no word. In .conllu, comments, the ranges of words written as
-one (3-4) and words that are not written (8.1) are left out, and columns have names: those of the format, or those
-that a first line `# global.columns = …` gives.
+Lines that begin with -DOCSTART- part sentences and hold no word. In .conllu, comments, the ranges of words written
+as one (3-4) and words that are not written (8.1) are left out, and columns have names: those of the format, or
+those that a first line `# global.columns = …` gives.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ class TagFacts(BaseModel):
     numbered: bool = False
     scheme: Literal["iob1", "iob2", "iobes"] | None
     usual: str
+    characters: bool = False
 
 
 class Tag(Task):

@@ -98,6 +98,10 @@ class Foreign(Protocol):
         ...
 
 
+class NoFacts(BaseModel):
+    """Of a task that learns nothing besides weights."""
+
+
 class Task(Objective):
     """Heads on the encoder, their loss, and what their outputs mean.
 
@@ -114,7 +118,7 @@ class Task(Objective):
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     optional: ClassVar[tuple[str, ...]] = ()
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
-    facts_type: ClassVar[type[BaseModel]] = BaseModel
+    facts_type: ClassVar[type[BaseModel]] = NoFacts
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""

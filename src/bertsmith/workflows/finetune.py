@@ -27,6 +27,7 @@ from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    check_accumulation,
     check_folders,
     goes_on,
     numbers,
@@ -303,6 +304,8 @@ def _budgeted(
         raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
     an_epoch = math.ceil(len(items) / settings.batch_size) / settings.accumulate
     updates = settings.max_steps or math.ceil(settings.epochs * an_epoch)
+    if not settings.max_steps and not settings.max_tokens:
+        check_accumulation(settings, an_epoch)
     if settings.max_tokens and not settings.max_steps:
         mean = sum(item.size for item in items) / len(items)
         updates = math.ceil(settings.max_tokens / (mean * settings.batch_size * settings.accumulate))

@@ -35,6 +35,7 @@ from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
+    check_accumulation,
     check_folders,
     goes_on,
     numbers,
@@ -192,6 +193,7 @@ def _budgeted(
             f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
         )
     else:
+        check_accumulation(settings, _updates_per_epoch(source))
         updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
     fixed = {
         "max_steps": updates,

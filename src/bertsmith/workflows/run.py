@@ -123,6 +123,16 @@ def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:
         family(parts.config.model_type).architecture(parts.modules)
 
 
+def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
+    """InputError where one update takes more passes over the data than the whole run was to have."""
+    if train.accumulate > 1 and train.epochs * updates_per_epoch < 0.5:
+        raise InputError(
+            f"train.accumulate={train.accumulate}: one update would take {1 / updates_per_epoch:,.0f} passes over "
+            f"the data, and train.epochs is {train.epochs:g}",
+            "lower train.accumulate, or say how many updates to make with train.max_steps",
+        )
+
+
 def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:
     """Set the process up; returns where to compute, and the threads."""
     threads = machine.prepare_process(train.threads)
