@@ -161,3 +161,12 @@ def test_mutated_files_are_refused_or_read(folders: dict[str, Path], tmp_path: P
 def test_many_mutated_files_are_refused_or_read(folders: dict[str, Path], tmp_path: Path) -> None:
     read, refused = run(folders, tmp_path, range(200, 6_000))
     assert read + refused == 5_800
+
+
+def test_an_unknown_token_that_no_vocabulary_has_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["wordpiece"], tmp_path / "bent")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["model"]["unk_token"] = "[NONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(InputError, match=r"its unknown token '\[NONE\]' is not in its vocabulary"):
+        Tokenizer.load(folder)

@@ -176,6 +176,10 @@ def _parsed(file: Path, whole: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 def _try(file: Path, library: tokenizers.Tokenizer) -> None:
     """Have the library read a character that no vocabulary has: not every model that it loads has an unknown."""
+    model = json.loads(library.to_str())["model"]
+    unknown = model.get("unk_token")
+    if unknown is not None and unknown not in model["vocab"]:  # where no normaliser drops what is unknown
+        raise InputError(f"{file}: its unknown token {unknown!r} is not in its vocabulary", AGAIN)
     try:
         library.encode("a \U0010fffd")
     except Exception as error:
