@@ -42,8 +42,9 @@ def where(threads: int) -> str:
     packages = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy")
     )
+    used = f"{threads} thread{'s' if threads != 1 else ''} of {found.cores} cores"
     return (
-        f"{found.processor}, {threads} threads of {found.cores} cores, {', '.join(found.instruction_sets)}, "
+        f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
         f"{machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
     )
 

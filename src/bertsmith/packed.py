@@ -71,11 +71,6 @@ class Packed:
         )
 
     @classmethod
-    def of_flat(cls, tokens: Tensor, segments: Tensor, lengths: Tensor) -> Packed:
-        """`of_arrays` of tensors on the host."""
-        return cls.of_arrays(tokens.numpy(), segments.numpy(), lengths.long().numpy())
-
-    @classmethod
     def of_padded(
         cls, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Packed:

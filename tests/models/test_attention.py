@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from bertsmith.packed import Packed
 
 def packed_of(lengths: list[int]) -> Packed:
     ids = torch.zeros(sum(lengths), dtype=torch.long)
-    return Packed.of_flat(ids, ids, torch.tensor(lengths, dtype=torch.int32))
+    return Packed.of_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
 
 
 def both(lengths: list[int], heads: int, size: int, drop: bool = False, seed: int = 0):

@@ -106,6 +106,13 @@ def test_heads_of_no_known_task_are_refused_by_name(
         bs.load(tmp_path / "m").predict(["kaba"])
 
 
+def test_a_task_of_another_version_is_named(tmp_path: Path) -> None:
+    written(tmp_path / "m", "BertForSequenceClassification", num_labels=2)
+    (tmp_path / "m" / "bertsmith.json").write_text('{"task": "summarise"}')
+    with pytest.raises(InputError, match="the task 'summarise', which this version does not know"):
+        bs.load(tmp_path / "m").predict(["kaba"])
+
+
 def test_a_model_without_a_task_says_so(tmp_path: Path) -> None:
     written(tmp_path / "m", "BertForMaskedLM")
     with pytest.raises(InputError, match="was not fine-tuned for a task"):

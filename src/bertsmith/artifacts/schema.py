@@ -91,7 +91,7 @@ def typed(kind: type[Kind], values: Mapping[str, Any], place: str) -> Kind:
         got = "" if isinstance(first["input"], dict) else f" (got {_short(first['input'])})"
         raise InputError(
             f"{place}: {repr(key) + ' ' if key else ''}{said}{got}",
-            "mend the file, or take it again from where it came",
+            "correct the file, or copy it again from its source",
         ) from None
 
 
@@ -111,7 +111,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path}: holds no JSON object")
     if infinite is not None:
-        raise InputError(f"{path}: '{infinite}' is not a finite number", "mend the file, or make it again")
+        raise InputError(f"{path}: '{infinite}' is not a finite number", "correct the file, or make it again")
     return values
 
 
@@ -157,7 +157,7 @@ def family_of(said: FieldConfig, names: list[str], place: str) -> Family:
         if said.architecture is not None and _class_prefix(said.architecture) in others:
             raise InputError(
                 f"{place}: 'model_type' is {said.model_type!r}, and 'architectures' names {said.architecture}",
-                "they do not belong together: mend the one that is wrong",
+                "they do not belong together: correct the one that is wrong",
             )
         return named
     found = [kind for kind in map(family, FAMILIES) if _is_of(kind, said.architecture, names)]

@@ -117,7 +117,7 @@ class _Chosen:
         if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
             raise InputError(
                 f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
-                "mend the row; in rows of blanks a word cannot hold one: part them by tabs",
+                "correct the row; where blanks separate columns no word can hold one: use tabs",
             )
         found = [fields[at] for at in self.places]
         if "" in found:

@@ -194,11 +194,6 @@ class PairStream:
             return min(start + size, len(known.plan))
         return int(known.bounds[np.searchsorted(known.bounds, start, side="right")])
 
-    def mean_tokens(self) -> float:
-        """Tokens an instance has on average, special ones included."""
-        plan = self.plan(0)
-        return plan.tokens / max(1, len(plan))
-
     def filling(self, epoch: int, size: int) -> Filling:
         """How full the epoch's batches are, of `size` instances or as the budget of tokens has them."""
         known = self._epoch(epoch)

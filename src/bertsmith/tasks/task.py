@@ -70,15 +70,6 @@ class Scores:
         return {**self.numbers, **self.details, **notes}
 
 
-class Example(Protocol):
-    """What the examples of all tasks have."""
-
-    @property
-    def place(self) -> str:
-        """file:line."""
-        ...
-
-
 class Foreign(Protocol):
     """What a model folder of another tool says of its heads."""
 

@@ -121,6 +121,11 @@ class Model:
                     "one was changed: copy both again",
                 )
             return kind, facts
+        if name not in (None, "pretrain"):
+            raise InputError(
+                f"{path}: this model is for the task '{name}', which this version does not know",
+                f"known tasks: {', '.join(TASKS)}",
+            )
         if record or _HEADLESS.search(self.folder.architecture):
             raise InputError(
                 f"{self.path}: this model was not fine-tuned for a task, it has nothing to predict",
@@ -208,7 +213,7 @@ class Model:
 
     def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
         """`predict` for each example of a file, which is read as `evaluate` reads it, but for the answers; of a
-        .txt file whose delimiter nobody named, for each line.
+        .txt file that is no table, for each line.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """

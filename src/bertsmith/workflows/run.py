@@ -19,7 +19,7 @@ from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 
-SETTINGS, CHECKPOINTS, REPORT, MODEL = "settings.yaml", "checkpoints", "report.json", "model"
+SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 # Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
 BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
 _LEFT_OPEN = {
