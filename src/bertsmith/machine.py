@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 from bertsmith.errors import InputError
+from bertsmith.wording import counted
 
 Precision = Literal["fp32", "bf16"]
 
@@ -157,8 +158,7 @@ def name_of(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return str(device)
-    threads = torch.get_num_threads()
-    return f"{threads} thread{'s' if threads > 1 else ''}"
+    return counted(torch.get_num_threads(), "thread")
 
 
 def prepare_process(threads: int | None = None) -> int:

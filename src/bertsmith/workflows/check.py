@@ -17,6 +17,7 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
+from bertsmith.wording import counted
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
@@ -143,7 +144,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
 
     place, threads = place_of(settings, tell)
     precision = place.precision
-    on = f"in {precision} on {threads} thread{'s' if threads > 1 else ''} of this machine, as busy as it was"
+    on = f"in {precision} on {counted(threads, 'thread')} of this machine, as busy as it was"
     rate = machine.product_rate(place.device, precision, _PRODUCT, _PRODUCT_SECONDS)
     computed = _flops(config, settings) / (rate * _OF_PEAK)
     if computed > _LONGEST_UPDATE:
