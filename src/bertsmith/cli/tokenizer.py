@@ -9,18 +9,30 @@ from typing import Any
 import click
 
 from bertsmith.cli.options import Size, as_json, reading_of, reading_options
+from bertsmith.cli.verbs import Verbs
 
 
-@click.group()
+@click.group(cls=Verbs)
 def tokenizer() -> None:
-    """Train a vocabulary, compare vocabularies, add words to one."""
+    """Train a vocabulary, compare vocabularies, add words to one.
+
+    \b
+    Example:
+      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith tokenizer inspect tokenizer --text corpus.txt
+    """
 
 
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="DIR", help="The folder to write, in the field's file layout.")
 @click.option(
-    "--vocab-size", type=click.IntRange(10, 10_000_000), default=30_000, show_default=True, metavar="N"
+    "--vocab-size",
+    type=click.IntRange(10, 10_000_000),
+    default=30_000,
+    show_default=True,
+    metavar="N",
+    help="Entries of the vocabulary, special ones included.",
 )
 @click.option(
     "--kind",
@@ -41,7 +53,14 @@ def tokenizer() -> None:
 @click.option(
     "--max-ram", type=Size(), metavar="SIZE", help="Stay below so much memory (512MB, 2GB): sample documents."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which documents.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="With --max-ram: which documents are drawn.",
+)
 @reading_options
 @as_json
 def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.verbs import Verb
 
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
 
-class _OfRun(click.Command):
+class _OfRun(Verb):
     """A command on a finished RUN, which also takes the settings of the run's task as options."""
 
     def make_context(
@@ -117,7 +118,7 @@ def predict(
     assignments: tuple[str, ...],
     **own: Any,
 ) -> None:
-    """Answer for TEXTS, for a file, or for the lines of standard input.
+    """Answer for TEXTS, a file or the lines of standard input, with the fine-tuned model of RUN.
 
     \b
     Example:
@@ -155,11 +156,18 @@ def predict(
         console.result_json(answer)
 
 
-@click.command("fill-mask")
+@click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
 @_DEVICE
-@click.option("--top-k", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="K")
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    metavar="K",
+    help="How many guesses to print for each mask.",
+)
 @options.as_json
 def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
@@ -183,7 +191,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
         )
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("folder", required=False)
 @options.as_json
 def info(folder: str | None, as_json: bool) -> None:
