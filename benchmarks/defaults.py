@@ -2,9 +2,9 @@
 
     python benchmarks/defaults.py [--sizes tiny mini small] [--threads 1]
 
-Each size is pre-trained with the settings of the paper and with those that a small run learns with, at several rates: the same shards
-(encyclopedia and books, vocabulary 8,000), the same updates of 32 pairs of 128 tokens, one seed. Each run is kept when
-done; the script may be stopped and called again.
+Each size is pre-trained with the settings of the paper and with those that a small run learns with, at several
+rates: the same shards (encyclopedia and books, vocabulary 8,000), the same updates of 32 pairs of 128 tokens, one
+seed. Each run is kept when done; the script may be stopped and called again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def main() -> None:
     rows = [row for size in options.sizes for row in rows_of(size, shards, options.threads)]
     text = (
         f"`python benchmarks/defaults.py`, {record.where(options.threads)}. Encyclopedia and books (68 MB), "
-        "vocabulary 8,000, updates of 32 pairs of 128 tokens, 15 % masked, one seed; loss on 1 % of the documents, "
-        f"held out, beside that of word frequencies.\n\n{record.table(COLUMNS, rows)}"
+        "vocabulary 8,000, updates of 32 pairs of 128 tokens, 15 % masked, one seed; loss on 1 % of the "
+        f"documents, held out, beside that of word frequencies.\n\n{record.table(COLUMNS, rows)}"
     )
     print(text)
     record.section("Defaults that learn", text)
