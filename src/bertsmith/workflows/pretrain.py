@@ -34,6 +34,7 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
+    OnTheWay,
     as_assignments,
     check_accumulation,
     check_folders,
@@ -95,6 +96,12 @@ def pretrain(
     place.settle(encoder, objective)
     batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
+
+    def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+        _write(
+            out, encoder, objective, shards.tokenizer, _record(chosen, progress, progress.evaluation) | mark
+        )
+
     course = Course(
         source.phases(chosen.train.max_steps or 1),
         chosen.train,
@@ -102,13 +109,15 @@ def pretrain(
         title="pretrain",
         fingerprint=fingerprint(numbers(chosen), disk.digest(shards.folder / "manifest.json")),
         evaluation=_evaluation(held_out, encoder, objective, place),
+        unfinished=OnTheWay(chosen.train.max_steps or 1, write_so_far),
     )
     progress = train(encoder, objective, course, place, resume=resume, tell=tell)
     figures = dict(progress.evaluation)
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
-    _write(out, encoder, objective, shards.tokenizer, report)
+    _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
+    write_report(out, report)
     return load(out)
 
 
@@ -276,15 +285,26 @@ def _report(
     }
 
 
-def _write(
-    out: Path, encoder: Encoder, objective: Objective, tokenizer: Tokenizer, report: dict[str, Any]
-) -> None:
-    """The model folders, and the report."""
-    record = {
+def _record(chosen: PretrainSettings, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+    """What bertsmith.json says of the training."""
+    return {
         "task": "pretrain",
-        **{k: report[k] for k in ("objective", "steps", "tokens", "held_out")},
-        **objective.record(),
+        "objective": chosen.objective.name,
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "held_out": held_out,
     }
+
+
+def _write(
+    out: Path, encoder: Encoder, objective: Objective, tokenizer: Tokenizer, record: dict[str, Any]
+) -> None:
+    """The model folders."""
     for name, parts in objective.folders(encoder).items():
-        write_folder(out / name, parts.config, parts.modules, tokenizer=tokenizer, record=record)
-    write_report(out, report)
+        write_folder(
+            out / name,
+            parts.config,
+            parts.modules,
+            tokenizer=tokenizer,
+            record=record | objective.record(),
+        )
