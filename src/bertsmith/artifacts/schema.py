@@ -77,6 +77,7 @@ class Record(_Typed):
     dev: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
+    sentence_task: str | None = None
     unfinished: Unfinished | None = None
 
 
