@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,16 @@ from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Facts, Scores, Task, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loop import Course, Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained
 from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
+    CHECKPOINTS,
     SETTINGS,
+    OnTheWay,
     as_assignments,
     check_accumulation,
     check_folders,
@@ -92,7 +97,7 @@ def finetune(
     Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
     """
     out, kind = Path(out), task_type(task)
-    base = model if isinstance(model, Model) else load(model)
+    base = model if isinstance(model, Model) else load(model, tell=tell)
     resuming = goes_on(out, resume=resume, tell=tell)
     given = {
         "train": str(train),
@@ -112,10 +117,17 @@ def finetune(
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         chosen = _budgeted(chosen, work.items, place, threads)
         write_whole(out / SETTINGS, chosen.to_yaml())
-    course = work.course(chosen, out)
+
+    def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+        with _best_so_far(work, out, progress):
+            dev = {} if progress.best is None else {"dev": {work.head.decides: progress.best}}
+            _write(out, work, _record(work, chosen, progress) | dev | mark)
+
+    course = work.course(chosen, out, OnTheWay(chosen.train.max_steps or 1, write_so_far))
     progress = _train(work.encoder, work.head, course, place, resume=resume, tell=tell)
     dev_scores = work.scores()
-    _write(out, work, progress, dev_scores, chosen)
+    of_dev = {name: dev_scores.numbers[name] for name in (*work.head.logged, "examples")}
+    _write(out, work, _record(work, chosen, progress) | {"dev": of_dev})
     write_report(out, _report(chosen, work, progress, dev_scores))
     return load(out)
 
@@ -194,7 +206,7 @@ class _Work:
         found = self.scores().numbers
         return {name: found[name] for name in self.head.logged}
 
-    def course(self, chosen: FinetuneSettings, out: Path) -> Course:
+    def course(self, chosen: FinetuneSettings, out: Path, unfinished: OnTheWay) -> Course:
         """All epochs as one phase."""
         train = chosen.train
         stream = ItemStream(self.head, self.items, train.seed)
@@ -206,6 +218,7 @@ class _Work:
             title=f"finetune {self.head.name}",
             fingerprint=fingerprint(numbers(chosen), _content(self.items), _content(self.dev_items), weights),
             evaluation=Evaluation(self.logged, best_by=self.head.decides),
+            unfinished=unfinished,
         )
 
 
@@ -230,18 +243,37 @@ def _report(chosen: FinetuneSettings, work: _Work, progress: Progress, dev: Scor
     }
 
 
-def _write(out: Path, work: _Work, progress: Progress, dev: Scores, chosen: FinetuneSettings) -> None:
-    """The model folder, with all that is needed to answer as it was trained to."""
-    head, base = work.head, work.base
-    record = {
-        "task": head.name,
+def _record(work: _Work, chosen: FinetuneSettings, progress: Progress) -> dict[str, Any]:
+    """What bertsmith.json says of the training, with all that is needed to answer as it was trained to."""
+    return {
+        "task": work.head.name,
         "settings": chosen.task.model_dump(mode="json"),
-        "facts": head.facts,
+        "facts": work.head.facts,
         "steps": progress.step,
         "tokens": progress.tokens,
-        "pretraining_tokens": base.folder.record.get("tokens"),
-        "dev": {name: dev.numbers[name] for name in (*head.logged, "examples")},
+        "base": chosen.base,
+        "pretraining_tokens": work.base.folder.record.get("tokens"),
     }
+
+
+@contextmanager
+def _best_so_far(work: _Work, out: Path, progress: Progress) -> Iterator[None]:
+    """The weights of the best evaluation in place of the latest, if there was one, as long as this lasts."""
+    if progress.best_step is None:
+        yield
+        return
+    trained = Trained(work.encoder, work.head)
+    latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
+    trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
+    try:
+        yield
+    finally:
+        trained.restore(latest)
+
+
+def _write(out: Path, work: _Work, record: dict[str, Any]) -> None:
+    """The model folder."""
+    head, base = work.head, work.base
     for name, parts in head.folders(work.encoder).items():
         write_folder(
             out / name,
