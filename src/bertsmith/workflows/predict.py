@@ -25,7 +25,8 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import TASKS, Facts, Scores, Task, task_of, task_type
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
