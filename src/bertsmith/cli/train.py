@@ -47,6 +47,11 @@ def _one_of(words: Sequence[str]) -> str:
 @click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
 @click.argument("recipe", required=False)
 @click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
+@click.option(
+    "--model",
+    metavar="DIR|NAME",
+    help="Start from this model in place of new weights: a run, a model folder or a published name.",
+)
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
@@ -66,6 +71,7 @@ def _one_of(words: Sequence[str]) -> str:
 def pretrain(
     recipe: str | None,
     preset: str | None,
+    model: str | None,
     tokenizer: str | None,
     data: str,
     out: str,
@@ -83,27 +89,29 @@ def pretrain(
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
       bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
       bertsmith pretrain --data shards --out bert --resume
+      bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
 
-    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops; --resume
-    continues as if nothing had happened.
+    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
+    model marked as unfinished; --resume continues as if nothing had happened.
     """
     from bertsmith import console
     from bertsmith.workflows.pretrain import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
     options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
-    model = run(
+    trained = run(
         data,
         out,
         preset=preset,
         recipe=recipe,
+        model=model,
         tokenizer=tokenizer,
         minutes=minutes,
         settings=options.as_assignments(given, assignments),
         resume=resume,
         tell=console.note,
     )
-    report = model.report
+    report = trained.report
     if as_json:
         console.result_json({"run": out, **report})
         return
@@ -119,8 +127,8 @@ def pretrain(
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
-    if model.folder.has("masked"):
-        mask = model.tokenizer.mask_token
+    if trained.folder.has("masked"):
+        mask = trained.tokenizer.mask_token
         console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
 
 
