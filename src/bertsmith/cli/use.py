@@ -12,6 +12,7 @@ import click
 
 from bertsmith.cli import options, task_options
 from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
 
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
@@ -92,7 +93,7 @@ def evaluate(
         console.result_json(scores.document())
         return
     console.result_table(
-        f"{run} on {data} ({scores.numbers['examples']:,} examples)",
+        f"{run} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
         ["score", "value"],
         [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
@@ -219,7 +220,7 @@ def info(folder: str | None, as_json: bool) -> None:
         return
     config = document["config"]
     console.result_table(
-        f"{document['path']}: {document['architecture']}, {document['parameters']:,} parameters",
+        f"{document['path']}: {document['architecture']}, {counted(document['parameters'], 'parameter')}",
         ["setting", "value"],
         list(config.items()),
     )

@@ -17,6 +17,7 @@ from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
+from bertsmith.wording import counted
 from bertsmith.workflows.run import budgets_aside
 
 _PRESET = "bert-mini-uncased"
@@ -136,7 +137,8 @@ def resolved(
     chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
     if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
         raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
+            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has "
+            f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
     check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
