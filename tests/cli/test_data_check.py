@@ -59,7 +59,7 @@ def test_the_tables_fit_80_columns_and_begin_with_the_findings(
         "NUL characters",
         "word for word",
         "nsp".upper(),
-        "pieces a word",
+        "pieces per word",
         "task rows",
         "forecast",
     ):

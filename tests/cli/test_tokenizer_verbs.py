@@ -44,7 +44,7 @@ def test_inspect_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -
     out, told = run(
         capsys, "inspect", "one", "<b>two<b>", "--text", "text.txt", "--html", "r.html", "--plot", "p.png"
     )
-    assert "pieces a word" in out
+    assert "pieces per word" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "written: r.html" in told
     assert (place / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -164,7 +164,7 @@ def test_prose_is_a_text_a_line(tmp_path: Path, text: str) -> None:
         found = read_table(file, header=header)
         assert found.plain
         assert found.column("1") == text.splitlines()
-    with pytest.raises(InputError, match="column 'label' is missing: this file has a text a line"):
+    with pytest.raises(InputError, match="column 'label' is missing: this file has one text per line"):
         found.column("label", "--label-column")
 
 

@@ -56,7 +56,7 @@ def _print_places(report: dict[str, Any]) -> None:
     for name, found in report["characters"]["kinds"].items():
         rows += [(place, name) for place in found["places"][: _ROWS // 2]]
     if rows:
-        console.result_table("first places", ["place", "what stands there"], rows)
+        console.result_table("first places", ["place", "what is there"], rows)
 
 
 def _print_corpus(report: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def _print_corpus(report: dict[str, Any]) -> None:
             "of one line, without a word",
             f"{documents['one_line']['number']:,}, {documents['empty']['number']:,}",
         ),
-        ("sentences", f"{documents['sentences']:,}, {_spread(sentences)} a document"),
+        ("sentences", f"{documents['sentences']:,}, {_spread(sentences)} per document"),
         ("lines", f"{lines['number']:,}, of {_spread(lines)} characters"),
         ("words", f"{report['words']:,}"),
         ("lines not like prose", f"{_percent(boilerplate['share_of_characters'])} of the characters"),
@@ -103,7 +103,7 @@ def _print_tokenizer(found: dict[str, Any]) -> None:
     rows = [
         ("tokens", f"{found['tokens']:,}"),
         ("unknown", f"{found['unknown_tokens']:,} ({_percent(found['unknown_token_share'])})"),
-        ("pieces a word", f"{found['pieces_a_word']:.3f}"),
+        ("pieces per word", f"{found['pieces_a_word']:.3f}"),
         ("words of one piece", _percent(found["words_kept_whole"])),
     ]
     console.result_table("with this tokenizer", ["what", "how much"], rows)
@@ -142,7 +142,7 @@ def _print_forecast(found: dict[str, Any]) -> None:
         ("parameters", f"{found['parameters']:,}"),
     ]
     if found["seconds"] is not None:
-        each = f"{found['seconds_per_update']:.3g} s an update"
+        each = f"{found['seconds_per_update']:.3g} s per update"
         rows.append(("time on this machine", f"{console.duration(found['seconds'])}, {each}"))
     epochs = f"{found['epochs']:g} epoch{'' if found['epochs'] == 1 else 's'}"
     console.result_table(f"forecast: {found['preset']}, {epochs}", ["what", "estimate"], rows)

@@ -57,8 +57,8 @@ _MEASURES: list[tuple[str, Any]] = [
     ("lower-cased", lambda row: "yes" if row["lowercase"] else "no"),
     ("vocabulary", lambda row: f"{row['vocab_size']:,}"),
     ("tokens", lambda row: f"{row['tokens']:,}"),
-    ("characters a token", lambda row: f"{row['characters_a_token']:.2f}"),
-    ("pieces a word", lambda row: f"{row['pieces_a_word']:.3f}"),
+    ("characters per token", lambda row: f"{row['characters_a_token']:.2f}"),
+    ("pieces per word", lambda row: f"{row['pieces_a_word']:.3f}"),
     ("words kept whole", lambda row: _percent(row["words_kept_whole"])),
     ("unknown tokens", lambda row: _percent(row["unknown_token_share"])),
     ("unknown words", lambda row: _percent(row["unknown_word_share"])),
@@ -145,7 +145,7 @@ def print_extension(report: dict[str, Any]) -> None:
             ],
         )
     else:
-        console.result("no other word of the files is cut in another way")
+        console.result("no other word of the files is split differently")
     if effect["words_forgotten"]:
         console.note(
             f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "

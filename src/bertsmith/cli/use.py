@@ -106,7 +106,7 @@ def evaluate(
 @click.command(cls=_OfRun)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, a text a line.")
+@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
 @options.assignments
 @_DEVICE
 @options.as_json
@@ -127,7 +127,7 @@ def predict(
       bertsmith predict moods --file texts.csv > predictions.jsonl
       cat texts.txt | bertsmith predict moods
 
-    Prints one JSON object an example, in order: the answer, its score, and how many of the text's tokens were
+    Prints one JSON object per example, in order: the answer, its score, and how many of the text's tokens were
     read. With --json, all of them as one list. A task on several texts (pairs; a question and its passage)
     takes a file.
     """

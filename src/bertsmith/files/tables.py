@@ -63,7 +63,8 @@ class TabularFile:
         `option` is the command line's name for the choice (`--label-column`)."""
         if name not in self.columns and self.plain:
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing: this file has a text a line and nothing that parts "
+                f"{self.path}:1: column '{name}' is missing: this file has one text per line and nothing "
+                f"that separates "
                 "columns",
                 "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
             )
@@ -169,7 +170,7 @@ def _like_labels(values: Sequence[str]) -> bool:
 def _plain(path: str | Path) -> TabularFile:
     rows = [Row(number, {"1": line}) for number, line in read_lines(path)]  # blank ones too: an answer a line
     if not rows:
-        raise InputError(f"{path}:1: this file is empty", "give a text a line")
+        raise InputError(f"{path}:1: this file is empty", "give one text per line")
     return TabularFile(str(path), ["1"], rows, plain=True)
 
 

@@ -128,7 +128,7 @@ def check_documents(kin: NDArray[Any]) -> None:
     if len(kin) < 2:
         raise InputError(
             "next-sentence pairs need at least two documents: a NotNext sentence comes from another one",
-            "put a blank line between the documents, or give one file a document",
+            "put a blank line between the documents, or give one file per document",
         )
     raise InputError(
         "next-sentence pairs need at least two documents that are no twins, and all "

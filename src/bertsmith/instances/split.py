@@ -81,7 +81,7 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
         raise InputError(
             f"different documents: {len(different)} (twins count as one, as do the parts of an over-long one); "
             f"{needed} to hold out are needed",
-            "give more documents (a blank line stands between two), or set data.held_out=0",
+            "give more documents (a blank line separates two), or set data.held_out=0",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
     out |= hashes <= different[least - 1]

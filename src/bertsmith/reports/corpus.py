@@ -16,10 +16,10 @@ def corpus_page(report: dict[str, Any]) -> str:
     """The HTML page of a report of `workflows.check.check_corpus`."""
     documents = report["documents"]
     pictures = {
-        "documents": _lengths(documents["characters"], "characters a document", "documents"),
+        "documents": _lengths(documents["characters"], "characters per document", "documents"),
         "sentences": _lengths(documents["sentence_characters"], "characters a sentence", "sentences"),
-        "lines": _lengths(report["lines"]["lengths"], "characters a line", "lines"),
-        "a_document": _lengths(documents["sentences_a_document"], "sentences a document", "documents"),
+        "lines": _lengths(report["lines"]["lengths"], "characters per line", "lines"),
+        "a_document": _lengths(documents["sentences_a_document"], "sentences per document", "documents"),
         "scripts": _shares({n: v["share"] for n, v in report["scripts"].items()}, "share of the letters"),
         "languages": _shares({n: v["share"] for n, v in report["languages"].items()}, "share of the text"),
         "repeated": _shares(_repeated(report), "share of the characters", keep_order=True),
@@ -77,4 +77,4 @@ def _pieces(counts: list[int]) -> Markup | None:
         names = [*names[: _MOST_BARS - 1], f"{_MOST_BARS} or more"]
         shown = [*shown[: _MOST_BARS - 1], sum(shown[_MOST_BARS - 1 :])]
     figure = plots.bars(names, shown, "share of the words, by pieces", shares=True)
-    return plots.picture(figure, f"pieces a word: {shown[0]:.0%} of the words are one piece")
+    return plots.picture(figure, f"pieces per word: {shown[0]:.0%} of the words are one piece")

@@ -19,7 +19,7 @@ _HATCHES = ("", "//", "..", "xx", "\\\\", "++")  # told apart without colours, t
 def tokenizers_page(report: dict[str, Any]) -> str:
     """The HTML page of a report of `survey.inspect.measure`; all that came from files is escaped."""
     told = "; ".join(
-        f"{name}: {row['pieces_a_word']:.2f} pieces a word, {row['unknown_token_share']:.2%} unknown"
+        f"{name}: {row['pieces_a_word']:.2f} pieces per word, {row['unknown_token_share']:.2%} unknown"
         for name, row in report["tokenizers"].items()
     )
     figure = tokenizers_plot(report, ink=plots._INK)
@@ -49,7 +49,7 @@ def tokenizers_plot(report: Mapping[str, Any], *, ink: str = "black") -> Figure:
         below.bar_label(drawn, [f"{100 * value:.2g} %" for value in values], padding=3, color=ink)
     names = [str(n) for n in range(1, _MOST_PIECES)] + [f"{_MOST_PIECES} or more"]
     above.set_xticks([place + 0.4 for place in range(_MOST_PIECES)], names)
-    above.set_xlabel("pieces a word")
+    above.set_xlabel("pieces per word")
     above.set_ylabel("share of the words")
     above.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.3g} %")
     above.legend(frameon=False, labelcolor=ink)

@@ -36,6 +36,7 @@ from bertsmith.shards.shards import Rows, Shards, write_shard
 from bertsmith.shards.unfinished import Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
 _SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
@@ -136,7 +137,10 @@ class _Preparation:
         """Read, encode and write what is not done yet, then finish the folder."""
         done, folder = self.unfinished.progress, self.unfinished.folder  # as they were at the start
         if done.portions:
-            tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
+            tell(
+                f"continuing after {counted(len(done.shards), 'finished shard')} "
+                f"({done.counts['bytes'] / 1e6:,.0f} MB)"
+            )
         with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
             reject = rejects if self._choices.on_error == "skip" else None
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
@@ -197,10 +201,10 @@ class _Preparation:
                 )
             waiting.clear()
 
-        for rows, counted in encoded:
+        for rows, found in encoded:
             joined, last = _joined(rows, last)
             waiting.append(joined)
-            counts.update(counted)
+            counts.update(found)
             portions += 1
             if sum(len(rows.ids) for rows in waiting) >= _SHARD:
                 close_shard()

@@ -59,7 +59,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = unreadable["places"][0]["reason"]
         yield _finding(
             "problem", f"files that cannot be read to their end: {reason}", unreadable["number"],
-            _first(unreadable), "mend them or leave them out",
+            _first(unreadable), "fix them or leave them out",
         )  # fmt: skip
     if encoding["bytes"]:
         lines = counted(encoding["lines"], "line")
@@ -71,7 +71,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = records["places"][0]["reason"]
         yield _finding(
             "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            "mend them, or data prepare --on-error skip",
+            "fix them, or data prepare --on-error skip",
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
@@ -83,14 +83,14 @@ def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         example = mojibake["places"][0]
         yield _finding(
             "problem", f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"], _first(mojibake), "decode the source anew as UTF-8, or mend it with ftfy",
+            mojibake["number"], _first(mojibake), "decode the source again as UTF-8, or fix it with ftfy",
         )  # fmt: skip
     for name, found in characters["kinds"].items():
         if not found["number"]:
             continue
         severity = "problem" if name in _SERIOUS else "note" if name == _INVISIBLE else "warning"
         remedy = {
-            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source anew",
+            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source again",
             "lone carriage returns": "turn line ends into \\n: tr '\\r' '\\n', or dos2unix -c mac",
             _INVISIBLE: "BERT's cleaning drops them; others may not",
         }.get(name, "remove them; BERT's cleaning drops or blanks them, others may not")
@@ -134,7 +134,7 @@ def _of_lines(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if repeated["repeated"]:
         many = repeated["share_of_characters"] >= _SHARE_OF_REPEATED_LINES
         yield _finding(
-            "warning" if many else "note", "lines that stand there already", repeated["occurrences_too_many"],
+            "warning" if many else "note", "repeated lines", repeated["occurrences_too_many"],
             repeated["examples"][0]["first"] if repeated["examples"] else "",
             "look at the list: navigation and footers are best removed", repeated["share_of_characters"],
         )  # fmt: skip
@@ -192,7 +192,7 @@ def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if others:
         yield _finding(
             "note", f"several languages (a guess by stop words): {known[0][0]} {known[0][1]:.0%}, "
-            + ", ".join(others), len(others) + 1, "", "one vocabulary must hold them all; or part them",
+            + ", ".join(others), len(others) + 1, "", "one vocabulary has to hold them all; or separate them",
         )  # fmt: skip
 
 
@@ -226,6 +226,6 @@ def _of_tasks(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             rows = [row for row in found["rows"] if row["row"].startswith(file["file"])]
             first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
             yield _finding(
-                "problem", f"rows of {file['file']} that stand in the corpus (runs of {found['ngram']} words)",
+                "problem", f"rows of {file['file']} that are in the corpus (runs of {found['ngram']} words)",
                 file["hit"], first, "remove those documents, or do not score on those rows", file["share"],
             )  # fmt: skip

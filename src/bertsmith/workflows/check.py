@@ -150,12 +150,12 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
-            f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
+            f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
             f"reaches some {_OF_PEAK:.0%}, {on}",
         )
     measured = _probe(config, settings, place)
     return _Timed(
-        measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
+        measured, f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
     )
 
 
@@ -184,7 +184,8 @@ def _ground(counted: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
         if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces a word, one a sign (--tokenizer counts them)"
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per punctuation mark "
+        f"(--tokenizer counts them)"
     )
     return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
 

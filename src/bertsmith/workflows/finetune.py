@@ -102,7 +102,7 @@ def finetune(
     settings: assignments such as
     "train.learning_rate=1e-4" or "task.text_column=review". Returns the finished model, with its report.
 
-    Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
+    Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
     out, kind = Path(out), task_type(task)
     base = model if isinstance(model, Model) else load(model, tell=tell)

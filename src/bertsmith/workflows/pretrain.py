@@ -69,7 +69,7 @@ def pretrain(
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
-    model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
+    model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's, or
     bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
     YAML of settings; `settings`: assignments like "train.max_steps=500", which win. minutes: a budget, turned
@@ -77,7 +77,7 @@ def pretrain(
     resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
     otherwise are refused.
 
-    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
+    Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
     out = Path(out)
