@@ -88,9 +88,11 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     _console(stderr=False).print(_table(title, columns, rows), markup=False)
 
 
-def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The same table as plain lines, for a note: no wider than the terminal, or than 100 columns without one."""
-    width = shutil.get_terminal_size((100, 24)).columns
+def table_text(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> str:
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    width = width or shutil.get_terminal_size((100, 24)).columns
     console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
     with console.capture() as captured:
         console.print(_table(title, columns, rows), markup=False)
