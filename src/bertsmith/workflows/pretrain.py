@@ -29,6 +29,7 @@ from bertsmith.training.loop import (
     seconds_per_update,
     train,
 )
+from bertsmith.wording import counted
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_settings import (
@@ -239,7 +240,8 @@ def _budgeted(
         seconds = _seconds_per_update(source, place)
         updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
         tell(
-            f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
+            f"{settings.max_minutes:g} min are {counted(updates, 'update')} at {seconds:.3f} s per "
+            f"update, as measured here"
         )
     else:
         check_accumulation(settings, _updates_per_epoch(source))

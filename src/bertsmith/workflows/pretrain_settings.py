@@ -17,7 +17,8 @@ from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.run import BUDGETS
+from bertsmith.wording import counted
+from bertsmith.workflows.run import budgets_aside
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
@@ -155,13 +156,13 @@ def resolved(
     values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
-    if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
-        assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
+    assignments = budgets_aside(assignments)
     kind = settings_type(_objective_name(values, assignments))
     chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
     if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
         raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
+            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has "
+            f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
     check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
