@@ -17,15 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import tokenizers
 from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith import disk
+from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind
@@ -87,8 +89,9 @@ class TrainingFiles:
     seed: int = 0
 
 
+@console.with_bar("reading")
 def train_tokenizer(
-    files: Sequence[str | Path],
+    files: Sources,
     out: str | Path,
     *,
     kind: Kind = "wordpiece",
@@ -101,17 +104,22 @@ def train_tokenizer(
     max_ram: int | None = None,
     seed: int = 0,
     reading: Reading = AS_TEXT,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
     them (a `TrainingRecord`).
+
+    files: one path or several, or data in memory, as in `prepare`. how: fields of `reading` by name, such as
+    text_column="title". overwrite: replace a tokenizer that was trained before; any other folder is refused.
 
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
-    out = Path(out)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
     disk.refuse_filled(out)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from bertsmith import draws
 from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, as_file, is_path, name_of
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.workflows.run import write_whole
@@ -44,9 +45,14 @@ class Examples:
     facts: Facts
 
 
-def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
-    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone."""
-    training = kind.read(files.train, settings)
+def gather(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> Examples:
+    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone.
+
+    given: what `files` names where it is in memory, by train and dev.
+    """
+    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
     facts = kind.learnt(
         training, settings, files.label_names
     )  # of the whole file: a sample may miss a rare label
@@ -56,13 +62,24 @@ def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        return Examples(training, kind.read(files.dev, settings), facts)
+        deciding = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
+        return Examples(training, deciding, facts)
     if files.dev_share is None:
         raise InputError(
             f"{files.train}: there is no dev file",
             "give one with --dev, or hold a part out with --dev-share 0.2",
         )
     return Examples(*_split(kind, training, files.dev_share, files.seed), facts)
+
+
+def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
+    """A file by its name, or the data in memory that has it."""
+    data = given.get(name)
+    if data is None and file == name_of(None, name):
+        raise InputError(f"the {name} examples of this run were in memory", f"give them again: {name}=…")
+    if data is None or is_path(data):
+        return file
+    return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
 
 
 def tell_of_sides(

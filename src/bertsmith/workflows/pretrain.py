@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk, machine
+from bertsmith import console, disk, machine
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids
@@ -30,7 +31,13 @@ from bertsmith.training.loop import (
     train,
 )
 from bertsmith.workflows.predict import Model, load
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
+from bertsmith.workflows.pretrain_settings import (
+    PretrainSettings,
+    asked_for,
+    asked_kind,
+    resolved,
+    settings_of,
+)
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
@@ -58,19 +65,24 @@ def pretrain(
     recipe: str | Path | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> Model:
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
     model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
-    bert-mini-uncased); the vocabulary's size comes from the data. recipe: YAML of settings; `settings`:
-    assignments like "train.max_steps=500", which win. minutes: a budget, turned into a number of updates by
-    measuring a few. tokenizer: only checked against the data's.
+    bert-mini-uncased); the vocabulary's size comes from the data. recipe: YAML of settings. settings and keywords,
+    which win: values by dotted or nested names ({"train.max_steps": 500}) or assignments ("train.max_steps=500"),
+    and settings by their last names (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them.
+    minutes: a budget, turned into a number of updates by measuring a few. tokenizer: only checked against the
+    data's.
     resume: go on from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
-    otherwise are refused.
+    otherwise are refused. overwrite: start over where `out` holds a run, which is removed first; a folder with
+    anything else in it is refused.
 
     Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
     after a signal.
@@ -80,7 +92,8 @@ def pretrain(
     shards.verify()
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, "pretrain")
+    assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
