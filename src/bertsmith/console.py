@@ -13,10 +13,12 @@ import functools
 import html
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from io import StringIO
 from typing import Any, ParamSpec, TypeVar
 
 from rich.console import Console
@@ -122,6 +124,19 @@ def result_json(document: Any) -> None:
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; numbers are set right. A tuple is a cell of several lines."""
+    _console(stderr=False).print(_table(title, columns, rows), markup=False)
+
+
+def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The same table as plain lines, for a note: no wider than the terminal, or than 100 columns without one."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(_table(title, columns, rows), markup=False)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     kept = [[_cell(cell) for cell in row] for row in rows]
     table = Table(
         title=visible(title, one_line=True) or None,
@@ -136,7 +151,7 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
         )
     for row in kept:
         table.add_row(*row)
-    _console(stderr=False).print(table, markup=False)
+    return table
 
 
 def _cell(cell: object) -> str:

@@ -66,12 +66,6 @@ def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> 
         bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
 
 
-def test_a_resume_of_nothing_says_so(shards: Shards, tmp_path: Path) -> None:
-    told: list[str] = []
-    tiny_run.run(shards, tmp_path / "typo", "train.max_steps=1", resume=True, tell=told.append)
-    assert any("no run in" in line for line in told)
-
-
 def test_the_encoder_is_an_ordinary_module_whoever_asked_first(shards: Shards, tmp_path: Path) -> None:
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
     model = bs.load(tmp_path / "run")

@@ -22,6 +22,11 @@ def _pretrain_settings() -> type[Settings]:
 @click.command(cls=options.command_with_settings(_pretrain_settings))
 @click.argument("recipe", required=False)
 @click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
+@click.option(
+    "--model",
+    metavar="DIR|NAME",
+    help="Start from this model in place of new weights: a run, a model folder or a published name.",
+)
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
@@ -40,6 +45,7 @@ def _pretrain_settings() -> type[Settings]:
 def pretrain(
     recipe: str | None,
     preset: str | None,
+    model: str | None,
     tokenizer: str | None,
     data: str,
     out: str,
@@ -56,25 +62,27 @@ def pretrain(
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
       bertsmith pretrain recipe.yaml --data shards --out bert --set train.max_steps=10000
       bertsmith pretrain --data shards --out bert --resume
+      bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
 
-    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops; --resume goes
-    on as if nothing had happened.
+    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
+    model marked as unfinished; --resume continues as if nothing had happened.
     """
     from bertsmith import console
     from bertsmith.workflows.pretrain import pretrain as run
 
-    model = run(
+    trained = run(
         data,
         out,
         preset=preset,
         recipe=recipe,
+        model=model,
         tokenizer=tokenizer,
         minutes=minutes,
         settings=[*assignments, *([f"data.held_out={held_out}"] if held_out is not None else [])],
         resume=resume,
         tell=console.note,
     )
-    report = model.report
+    report = trained.report
     if as_json:
         console.result_json({"run": out, **report})
         return
@@ -90,8 +98,8 @@ def pretrain(
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
-    if model.folder.has("masked"):
-        mask = model.tokenizer.mask_token
+    if trained.folder.has("masked"):
+        mask = trained.tokenizer.mask_token
         console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
 
 

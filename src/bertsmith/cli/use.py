@@ -86,7 +86,7 @@ def evaluate(
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    scores = load(run, device).scores(data, **task_options.as_settings(own, assignments))
+    scores = load(run, device, console.note).scores(data, **task_options.as_settings(own, assignments))
     if as_json:
         console.result_json(scores.document())
         return
@@ -140,7 +140,7 @@ def predict(
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
     _quiet_machine()
-    model = load(run, device)
+    model = load(run, device, console.note)
     changes = task_options.as_settings(own, assignments)
     if file:
         answers = model.predict_file(file, **changes)
@@ -172,7 +172,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    answers = load(run, device).fill_mask(text, top_k)
+    answers = load(run, device, console.note).fill_mask(text, top_k)
     if as_json:
         console.result_json(answers)
         return
@@ -205,7 +205,7 @@ def info(folder: str | None, as_json: bool) -> None:
         return
     from bertsmith.workflows.predict import load
 
-    document = load(folder).info()
+    document = load(folder, tell=console.note).info()
     if as_json:
         console.result_json(document)
         return

@@ -18,6 +18,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -129,9 +130,18 @@ class TextTask(Task):
         return example.text, example.second
 
     @classmethod
-    def learnt(
-        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
-    ) -> Facts:
+    def asked(cls, example: TextExample) -> dict[str, str]:
+        """The text, or both."""
+        second = {} if example.second is None else {"second": example.second}
+        return {"text": example.text, **second}
+
+    @classmethod
+    def is_empty(cls, example: TextExample) -> bool:
+        """No text; of a pair, neither."""
+        return not example.text.strip() and not (example.second or "").strip()
+
+    @classmethod
+    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
         """Whether the examples are pairs."""
         return {**super().learnt(examples, settings, names), "pairs": settings.second_column is not None}
 

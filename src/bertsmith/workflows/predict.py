@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,7 +26,8 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import TASKS, Facts, Scores, Task, task_of, task_type
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
@@ -59,6 +61,13 @@ class Model:
     def labels(self) -> list[str] | None:
         """A classifier's labels, by id."""
         return self.folder.labels
+
+    @property
+    def unfinished(self) -> str | None:
+        """That the model's run has not finished, in a sentence; None where it has."""
+        if (mark := self.folder.record.get("unfinished")) is None:
+            return None
+        return f"{self.path}: a model of an unfinished run, of step {mark['step']:,} of {mark['of']:,}"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -287,27 +296,35 @@ class Model:
         }
 
 
-def load(name: str | Path, device: str = "auto") -> Model:
+def load(
+    name: str | Path,
+    device: str = "auto",
+    tell: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
+) -> Model:
     """A run, a model folder, or a published name → a model ready for use.
 
-    device: where it computes: cpu, cuda, cuda:1, auto. InputError where there is none, or where the run has not
-    finished.
+    device: where it computes: cpu, cuda, cuda:1, auto. tell: is told that the model's run has not finished; by
+    default that is a warning. InputError where there is no such model, or none yet.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         raise InputError(
-            f"{path}: this run has not finished, there is no model in it yet",
-            "let it finish: the command it was started with, and --resume",
+            f"{path}: this run has not finished, and has no model yet",
+            "continue it: the command it was started with, and --resume (Ctrl-C then leaves a model)",
         )
     folder = read_folder(locate(name))
+    model = Model(path, folder, {}, device)
+    if model.unfinished is not None:
+        tell(model.unfinished)
+        return model
     report_file = path / "report.json"
     try:
-        report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+        model.report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
     except ValueError:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
-    return Model(path, folder, report, device)
+    return model
 
 
 def _filled(text: str, start: int, end: int, token: str) -> str:

@@ -15,7 +15,7 @@ from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
-from bertsmith.settings import Settings, read_yaml
+from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.run import BUDGETS
@@ -54,6 +54,11 @@ class ObjectiveSettings(Settings):
 class PretrainSettings(Settings):
     """Everything a pre-training run depends on, besides its data."""
 
+    base: str = Field(
+        "",
+        description="the model to start from (--model): a run, a model folder or a published name; empty: none",
+        json_schema_extra=MAY_CHANGE,
+    )
     objective: ObjectiveSettings = Field(
         default_factory=ObjectiveSettings, description="what the text is asked"
     )
@@ -131,19 +136,22 @@ def resolved(
     recipe: str | Path | None,
     assignments: Sequence[str],
     tokenizer: Tokenizer,
+    *,
+    of_model: bool = False,
 ) -> PretrainSettings:
     """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
 
-    The vocabulary is the tokenizer's. A budget among the assignments stands in place of the recipe's.
+    The vocabulary is the tokenizer's. A budget among the assignments stands in place of the recipe's. of_model:
+    the sizes are those of a model, whose table may have more rows than the tokenizer has entries.
     """
     sizes = sizes or preset(_PRESET).model_dump()
-    own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
     if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
         assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
     kind = settings_type(_objective_name(values, assignments))
     chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
-    if chosen.model.vocab_size != tokenizer.vocab_size:
+    if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
         raise InputError(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
             "leave model.vocab_size out: it is taken from the tokenizer",
