@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import html
+import importlib
 import json
 import re
 import shutil
@@ -251,7 +252,7 @@ class _PageBar:
         self._draw(ended=True)
 
     def _draw(self, *, ended: bool) -> None:
-        from IPython.display import HTML, display
+        pages: Any = importlib.import_module("IPython.display")
 
         self._drawn = now = time.monotonic()
         size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
@@ -267,8 +268,10 @@ class _PageBar:
             "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
         )
         parts = [html.escape(self._title), bar, share, html.escape(self._text), clock]
-        page = HTML(f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>")
+        page = pages.HTML(
+            f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
+        )
         if self._shown is None:
-            self._shown = display(page, display_id=True)
+            self._shown = pages.display(page, display_id=True)
         else:
             self._shown.update(page)

@@ -7,13 +7,13 @@ own last name. Where several groups have a setting of that name, the training's 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bertsmith.errors import InputError
+from bertsmith.nearest import did_you_mean, nearest
 from bertsmith.settings import Settings
 
 Chosen = Sequence[str] | Mapping[str, Any]
@@ -85,12 +85,10 @@ def _full_name(kind: type[Settings], name: str, verb: str, own: Sequence[str]) -
 
 
 def _unknown(name: str, verb: str, known: Sequence[str]) -> InputError:
-    near = (
-        difflib.get_close_matches(name, known, n=1, cutoff=0.5) or [one for one in known if name in one][:1]
-    )
+    near = nearest(name, dict.fromkeys(known))
     return InputError(
         f"{verb}: there is no argument or setting '{name}'",
-        f"did you mean '{near[0]}'?" if near else f"known: {', '.join(dict.fromkeys(known))}",
+        did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
     )
 
 
