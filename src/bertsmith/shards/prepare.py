@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from bertsmith import console, disk, machine
+from bertsmith import console, machine
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Reading, find_files, read_documents
@@ -35,7 +35,7 @@ from bertsmith.shards.manifest import (
 )
 from bertsmith.shards.rejects import RejectFile
 from bertsmith.shards.shards import Rows, Shards, write_shard
-from bertsmith.shards.unfinished import Unfinished
+from bertsmith.shards.unfinished import LAYOUT, Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -101,7 +101,7 @@ def prepare(
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "prepare")
     check_name(out)
-    disk.refuse_filled(out)
+    replace = LAYOUT.is_replaced(out, overwrite=overwrite)
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
     tokenizer = _framing(tokenizer)
@@ -109,7 +109,7 @@ def prepare(
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
     found = find_files(files)
-    with Unfinished.of(out, _request(found, tokenizer, choices), tell) as unfinished:
+    with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
         work = _Preparation(unfinished, tokenizer, choices)
         work.run(found, encoded, progress or (lambda _: None), tell)
     return Shards.open(out)

@@ -30,7 +30,7 @@ from bertsmith.files.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import Kind
+from bertsmith.tokenizer.folder import FILES, Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
@@ -89,6 +89,9 @@ class TrainingFiles:
     seed: int = 0
 
 
+_LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
+
+
 @console.with_bar("reading")
 def train_tokenizer(
     files: Sources,
@@ -120,7 +123,7 @@ def train_tokenizer(
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
-    disk.refuse_filled(out)
+    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
         raise InputError(
@@ -147,7 +150,7 @@ def train_tokenizer(
     tokenizer, record = _trained(
         wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
     )
-    with disk.new_folder(out) as folder:
+    with disk.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import console, disk
-from bertsmith.artifacts.folder import ModelFolder, read_folder, write_folder
+from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.files.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
+from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
@@ -31,6 +32,8 @@ from bertsmith.workflows.inspect import tokenizer_place
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
+_LAYOUT = disk.Layout("an extended tokenizer", RECORD, (RECORD, *FILES))
+_MODEL = disk.Layout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
 _TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
 
 
@@ -78,12 +81,13 @@ def extend_tokenizer(
     Raises `InputError` for a vocabulary of another kind, a tokenizer and weights that do not belong together,
     files without a word to add, a bad word list (with its line), and what `read_documents` raises.
     """
-    files, place = as_files(files), Path(out) if out is not None else None
+    files, place, replace = as_files(files), Path(out) if out is not None else None, False
     of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
     reading = with_keywords(reading, of_reading, "extend_tokenizer")
     choice = with_keywords(choice, how, "extend_tokenizer")
     if place is not None:
-        disk.refuse_filled(place)
+        replace = (_LAYOUT if model is None else _MODEL).is_replaced(place, overwrite=overwrite)
+        _refuse_itself(place, tokenizer, model)
     old, folder = _opened(tokenizer, model)
     found = _words(files, old, choice, word_list, reading, progress)
     grown = _grown(old, found.words)
@@ -93,7 +97,7 @@ def extend_tokenizer(
     report["out"] = str(place)
     if folder is None:
         try:
-            with disk.new_folder(place) as part:
+            with disk.new_folder(place, replace=replace) as part:
                 _Recorded(grown, report).save(part)
         except OSError as error:
             raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
@@ -102,6 +106,13 @@ def extend_tokenizer(
         pieces = [[ids[piece] for piece in new.pieces] for new in found.words]
         _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), init)
     return report
+
+
+def _refuse_itself(out: Path, *names: str | Path | None) -> None:
+    """InputError where what is extended is in the folder that would be replaced."""
+    for name in names:
+        if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(out.resolve()):
+            raise InputError(f"{name}: is extended into its own place {out}", "name another --out")
 
 
 def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:

@@ -14,7 +14,7 @@ from pydantic import Field, create_model
 from bertsmith import console, machine
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, name_of
+from bertsmith.files.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
@@ -49,6 +49,7 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
@@ -114,7 +115,7 @@ def finetune(
     base = model if isinstance(model, Model) else load(model, tell=tell)
     own = ("files", "base")
     settings = assignments_of(settings_type(kind), settings, keywords, "finetune", own=own)
-    resuming = goes_on(out, resume=resume, tell=tell)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {
         "train": name_of(train, "train"),
         "dev": None if dev is None else name_of(dev, "dev"),
@@ -129,6 +130,7 @@ def finetune(
     work = _Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
+        start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         chosen = _budgeted(chosen, work.items, place, threads)

@@ -51,6 +51,7 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
@@ -98,7 +99,7 @@ def pretrain(
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
     said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, "pretrain")
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    resuming = goes_on(out, resume=resume, tell=tell)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
     _check_length(chosen)
@@ -107,6 +108,7 @@ def pretrain(
     source = Source.of(shards, chosen, tell)
     if not resuming:
         chosen = _budgeted(chosen, source, place, threads, tell)
+        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts, base.folder if base else None)
     if base is not None:
