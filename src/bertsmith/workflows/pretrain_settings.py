@@ -11,6 +11,7 @@ from pydantic import Field, create_model
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
+from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
@@ -95,6 +96,21 @@ def settings_type(objective: str) -> type[PretrainSettings]:
 def settings_of(file: Path) -> type[PretrainSettings]:
     """The type of the settings that a run's file holds."""
     return settings_type(_objective_name(read_yaml(file), ()))
+
+
+def asked_kind(
+    recipe: str | Path | None, settings: Chosen, keywords: Mapping[str, Any]
+) -> type[PretrainSettings]:
+    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    if isinstance(settings, Mapping):
+        asked = dict(settings)
+        if "objective.name" in asked:
+            asked["objective"] = {"name": asked["objective.name"]}
+        values, settings = {**values, **asked}, ()
+    if "name" in keywords:
+        values["objective"] = {"name": keywords["name"]}
+    return settings_type(_objective_name(values, [settings] if isinstance(settings, str) else settings))
 
 
 def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> str:

@@ -139,7 +139,7 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
     )
     tell(
         f"{counted(counts['instances'], 'instance')} per epoch in "
-        f"{counted(found['number'], 'batch', 'batches')}, filled to "
+        f"{counted(int(found['number']), 'batch', 'batches')}, filled to "
         f"{found['fill_mean']:.1%} of {limit} (the emptiest to {found['fill_min']:.1%}); no padding "
         f"(padded batches would be {found['padding_if_padded']:.1%} padding)"
     )
