@@ -2,19 +2,25 @@
 
 Labels, file names and texts are other people's: what would act on a terminal is shown as the escape that a
 programmer would write (`visible`), in all that goes out here.
+
+In a notebook, verbs called from Python show a bar and their notes (`tell`, `with_bar`); in a script they are
+silent.
 """
 
 from __future__ import annotations
 
+import functools
+import html
+import importlib
 import json
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -28,6 +34,10 @@ _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
 _LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
+_FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 
 def _console(stderr: bool) -> Console:
@@ -57,6 +67,36 @@ def note(text: str) -> None:
     """A line about the work, for people: to stderr. Where nobody can hear it any more, the work goes on."""
     with suppress(OSError):
         _console(stderr=True).print(visible(text), markup=False)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this, whose pages show HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def tell(text: str) -> None:
+    """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
+    if in_notebook():
+        print(visible(text))
+
+
+def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """A verb whose argument `progress` hears the bytes done so far: in a notebook a bar, where nobody else
+    listens."""
+
+    def shown(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        @functools.wraps(verb)
+        def with_it(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+            if named.get("progress") is not None or not in_notebook():
+                return verb(*given, **named)
+            with Bar(title, None) as bar:
+                named["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
+                return verb(*given, **named)
+
+        return with_it
+
+    return shown
 
 
 def result(text: str) -> None:
@@ -96,9 +136,11 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     _print_table(_console(stderr=False), title, columns, rows)
 
 
-def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The same table as plain lines, for a note: no wider than the terminal, or than 100 columns without one."""
-    width = shutil.get_terminal_size((100, 24)).columns
+def table_text(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> str:
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    width = width or shutil.get_terminal_size((100, 24)).columns
     console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
     with console.capture() as captured:
         _print_table(console, title, columns, rows)
@@ -209,7 +251,8 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere.
+    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere; in a notebook a
+    bar.
 
     total: units of work, None if unknown. `advance_to(done, text)` may be called as often as one likes.
     """
@@ -218,8 +261,9 @@ class Bar:
         self._title, self._total = visible(title, one_line=True), total
         self._begin = self._told = time.monotonic()
         self._progress: Progress | None = None
+        self._page = _PageBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
-        if console.is_terminal:
+        if console.is_terminal and self._page is None:
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20),
@@ -240,12 +284,17 @@ class Bar:
         if self._progress:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
+        if self._page:
+            self._page.end()
 
     def advance_to(self, done: float, text: str = "") -> None:
         """`done` of the total units are done; `text` says something about them."""
         text = visible(text, one_line=True)
         if self._progress:
             self._progress.update(self._task, completed=done, text=text)
+            return
+        if self._page:
+            self._page.advance_to(done, text)
             return
         now = time.monotonic()
         if now - self._told >= _NOTE_SECONDS:
@@ -255,3 +304,46 @@ class Bar:
                 share = f" {100 * done / self._total:.0f} %"
                 left = f", {duration((now - self._begin) * (self._total - done) / done)} left"
             note(f"{self._title}{share} {text}{left}")
+
+
+class _PageBar:
+    """The bar of a notebook: HTML that replaces itself. It needs no widgets, and stays as its last picture."""
+
+    def __init__(self, title: str, total: float | None) -> None:
+        self._title, self._total = title, total
+        self._begin = time.monotonic()
+        self._done, self._text, self._drawn = 0.0, "", -_FRAME_SECONDS
+        self._shown: Any = None
+
+    def advance_to(self, done: float, text: str) -> None:
+        self._done, self._text = done, text
+        if time.monotonic() - self._drawn >= _FRAME_SECONDS:
+            self._draw(ended=False)
+
+    def end(self) -> None:
+        self._draw(ended=True)
+
+    def _draw(self, *, ended: bool) -> None:
+        pages: Any = importlib.import_module("IPython.display")
+
+        self._drawn = now = time.monotonic()
+        size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
+        took = now - self._begin
+        if ended:
+            clock = f"in {duration(took)}"
+        elif self._total and self._done:
+            clock = f"time left {duration(took * (self._total - self._done) / self._done)}"
+        else:
+            clock = duration(took)
+        share = f"{100 * self._done / self._total:.0f} %" if self._total else ""
+        bar = (
+            "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
+        )
+        parts = [html.escape(self._title), bar, share, html.escape(self._text), clock]
+        page = pages.HTML(
+            f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
+        )
+        if self._shown is None:
+            self._shown = pages.display(page, display_id=True)
+        else:
+            self._shown.update(page)

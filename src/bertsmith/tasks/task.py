@@ -119,6 +119,14 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
+    def columns_of_tuples(cls, settings: Any, width: int) -> list[str]:
+        """What the values are where an example is a tuple: the columns that the settings name, in their order."""
+        names = (
+            getattr(settings, field) for field in type(settings).model_fields if field.endswith("_column")
+        )
+        return [name for name in names if name is not None]
+
+    @classmethod
     def as_row(cls, example: Any, settings: Any) -> dict[str, Any]:
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError
@@ -156,6 +164,22 @@ class Task(Objective):
     def asked(cls, example: Any) -> dict[str, str]:
         """What tells people which example this is: its inputs as texts, by name. An answer is shown beside it."""
         return {}
+
+    @classmethod
+    def columns(cls, example: Any) -> Mapping[str, str] | None:
+        """The row of the table that an example is, by its columns; None for one of no table."""
+        return None
+
+    @classmethod
+    def rows(cls, example: Any, prediction: Prediction) -> list[dict[str, Any]]:
+        """An answer as rows of a table, for spreadsheets and terminals: what was asked, and what of the answer
+        fits into cells (a list with blanks between)."""
+        cells = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in prediction.items()
+            if not isinstance(value, dict)
+        }
+        return [{**cls.asked(example), **cells}]
 
     @classmethod
     def is_empty(cls, example: Any) -> bool:
