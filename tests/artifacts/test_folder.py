@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_we_did_not_write_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="is no model folder of bertsmith"):
+    with pytest.raises(InputError, match="is not a model folder of bertsmith"):
         written(tmp_path)
     with pytest.raises(InputError, match="thesis"):
         refuse_foreign(tmp_path / "thesis.tex")

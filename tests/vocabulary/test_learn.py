@@ -145,7 +145,7 @@ def test_a_tokenizer_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     [
         ("some text here some text here\n", 6, "a vocabulary of 6 tokens has no room for letters"),
         ("\n\n", 1_000, "there is no word in the files"),
-        ("ab", 1_000, "no character stands 2 times"),
+        ("ab", 1_000, "no character occurs at least 2 times"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, text: str, size: int, told: str) -> None:
