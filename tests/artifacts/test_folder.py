@@ -242,12 +242,12 @@ def test_published_names_come_from_the_hubs_cache(tmp_path: Path, monkeypatch: p
     assert locate("owner/known") == model
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
-        locate("unknown")
-    assert asked == [("owner/known", True), ("unknown", True)]
+        locate("owner/unknown")
+    assert asked == [("owner/known", True), ("owner/unknown", True)]
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with pytest.raises(InputError, match="not cached"):
-        locate("unknown")
-    assert asked[2:] == [("unknown", True), ("unknown", False)]
+        locate("owner/unknown")
+    assert asked[2:] == [("owner/unknown", True), ("owner/unknown", False)]
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(InputError, match="pip install 'bertsmith"):
         locate("owner/known")

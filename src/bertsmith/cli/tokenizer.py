@@ -268,6 +268,6 @@ def tokenizer_extend(
         console.note(f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for")
     if out is not None:
         console.note(
-            f"{out}: vocabulary {report['vocab_size_before']:,} → "
+            f"{out}: {report['vocab_size_before']:,} → "
             f"{counted(report['vocab_size'], 'entry', 'entries')}"
         )
