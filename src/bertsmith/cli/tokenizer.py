@@ -268,6 +268,5 @@ def tokenizer_extend(
         console.note(f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for")
     if out is not None:
         console.note(
-            f"{out}: {report['vocab_size_before']:,} → "
-            f"{counted(report['vocab_size'], 'entry', 'entries')}"
+            f"{out}: {report['vocab_size_before']:,} → {counted(report['vocab_size'], 'entry', 'entries')}"
         )

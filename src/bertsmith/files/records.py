@@ -1,4 +1,4 @@
-"""The rows of every table of text, whoever reads it: what parts columns, quotes, the header, words for a bad row.
+"""The rows of every table of text, whoever reads it: what separates columns, quotes, the header, words for a bad row.
 
 Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
 delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. A quote that never
@@ -31,7 +31,7 @@ def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
     delimiter = delimiter or _DELIMITERS.get(suffix)
     if delimiter is None:
         raise InputError(
-            f"{path}: the suffix '{suffix}' does not tell how columns are parted",
+            f"{path}: the suffix '{suffix}' does not say what separates columns",
             "say it with --delimiter ','",
         )
     if len(delimiter) != 1 or delimiter in '"\n\r':

@@ -178,7 +178,7 @@ def _of_documents(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if one_line and documents["number"] > 1 and report["documents_are"] != "line":
         yield _finding(
             "note", "documents of one line", one_line, _first(documents["one_line"]),
-            "fine for web pages; else see that blank lines part documents, not paragraphs", one_line / number,
+            "fine for web pages; else let blank lines separate documents, not paragraphs", one_line / number,
         )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def _faults(
                 "first": documents.one_line.places[0],
                 "remedy": "put blank lines between documents only, not between their lines"
                 if documents_are == "blank_line"
-                else "--documents blank-line, if blank lines part the documents",
+                else "--documents blank-line, if blank lines separate the documents",
             }
         )
     return found
