@@ -1,4 +1,4 @@
-"""The rows of every table of text, whoever reads it: what separates columns, quotes, the header, words for a bad row.
+"""The rows of every table of text, whoever reads it: what separates columns, quotes, header, words for a bad row.
 
 Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
 delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. A quote that never
