@@ -76,7 +76,16 @@ def test_many_tokenizers_fit_the_screen_and_unknown_words_are_told(
         out, _ = run(capsys, "inspect", *names, "--text", "plain.txt")
         tables = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
         assert max(map(len, tables)) <= columns
-        for word in ("tokenizer", "unknown", "words", "whole", "script", "letters", "times"):
+        for word in (
+            "characters",
+            "unknown",
+            "words",
+            "whole",
+            "letters",
+            "times",
+            "vocabulary",
+            "lower-cased",
+        ):
             assert any(word in re.sub("[┃│]", " ", line).split() for line in tables), (columns, word)
     rows = [line.split("│")[1:-1] for line in out.splitlines() if "tokenizer-" in line and "%" in line][:8]
     assert [row[0].strip() for row in rows] == [*names[1:], f"{names[0]} *"]  # the worst last, and marked

@@ -135,6 +135,15 @@ def test_log_ticks_are_few_rising_and_within(low: int, wide: int, most: int) -> 
     assert all(before < after for before, after in pairwise(ticks))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(2, 231, [3, 10, 30, 100]), (1, 60, [1, 2, 5, 10, 20, 50]), (37, 60, [40, 50, 60]),
+     (1, 10**6, [1, 100, 10**4, 10**6])],
+)  # fmt: skip
+def test_log_ticks_reach_over_the_whole_scale(low: int, high: int, ticks: list[int]) -> None:
+    assert plots.log_ticks(low, high) == ticks
+
+
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_labels_are_exact(one: int, other: int) -> None:
     assert (plots.tick_label(one) == plots.tick_label(other)) == (one == other)

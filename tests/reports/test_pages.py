@@ -166,6 +166,17 @@ def test_the_faults_of_every_file_are_listed(tmp_path: Path) -> None:
     assert "107 more files have faults" in words
 
 
+def test_few_scripts_are_all_shown_and_many_are_summed_up(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(tiny_run.corpus(5), encoding="utf-8")
+    _, report = page_of([tmp_path / "a.txt"])
+    for number, last in ((10, "script 9"), (13, "4 others")):
+        report["scripts"] = {f"script {i}": {"number": 1, "share": 1 / number} for i in range(number)}
+        text = corpus_page(report)
+        names = re.findall(r'row">((?:script )?\d+(?: others)?)</th>', text)
+        assert len(names) == 10
+        assert names[-1] == last
+
+
 def test_seconds_have_two_digits(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(tiny_run.corpus(20), encoding="utf-8")
     _, report = page_of([tmp_path / "a.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 from typing import Any
 
@@ -12,6 +13,7 @@ _ROWS = 10  # of a list
 _LINE = 60  # characters of joined words in a cell
 _FEW = 3  # tokenizers whose lists are shown at length
 _SCRIPT_ROWS = 20
+_NARROW = 60  # columns: a terminal with fewer shows a table for each tokenizer
 
 
 def print_inspection(report: dict[str, Any]) -> None:
@@ -21,13 +23,22 @@ def print_inspection(report: dict[str, Any]) -> None:
     title = (
         f"{size(text['bytes'])}, {counted(text['characters'], 'character')}, {counted(text['words'], 'word')}"
     )
-    for measures in _MEASURES:
-        console.result_table(
-            title,
-            ["tokenizer", *measures],
-            [[name + _mark(row), *(show(row) for show in measures.values())] for name, row in rows.items()],
-        )
-        title = ""
+    if len(rows) == 1 or shutil.get_terminal_size().columns < _NARROW:
+        console.result(title)
+        for name, row in rows.items():
+            told = [(what, show(row)) for measures in _MEASURES for what, show in measures.items()]
+            console.result_table(name + _mark(row), ["what", "figure"], told)
+    else:
+        for measures in _MEASURES:
+            console.result_table(
+                title,
+                ["tokenizer", *measures],
+                [
+                    [name + _mark(row), *(show(row) for show in measures.values())]
+                    for name, row in rows.items()
+                ],
+            )
+            title = ""
     if any(row["many_unknown"] for row in rows.values()):
         console.result("* knows less than 99.5 % of the words: few tokens are no merit here")
     _print_scripts(text["scripts"], rows)
@@ -82,20 +93,16 @@ def _two_digits(number: float | None) -> str:
 
 def _print_scripts(scripts: dict[str, Any], rows: dict[str, Any]) -> None:
     shown = list(scripts.items())[: max(_FEW, _SCRIPT_ROWS // len(rows))]
-    console.result_table(
-        "by script",
-        ["script", "tokenizer", "letters known", "words kept whole"],
-        [
-            (
-                (script, counted(counts["letters"], "letter")) if i == 0 else "",
-                name,
-                percent(row["scripts"][script]["letters_known"]),
-                percent(row["scripts"][script]["words_kept_whole"]),
-            )
-            for script, counts in shown
-            for i, (name, row) in enumerate(rows.items())
-        ],
-    )
+    one = len(rows) == 1
+    told: list[tuple[str, str, str]] = []
+    for script, counts in shown:
+        if not one:
+            told.append((f"{script}, {counted(counts['letters'], 'letter')}:", "", ""))
+        for name, row in rows.items():
+            found = row["scripts"][script]
+            figures = (percent(found["letters_known"]), percent(found["words_kept_whole"]))
+            told.append((script if one else f"- {name}", *figures))
+    console.result_table("by script", ["script", "letters known", "words kept whole"], told)
     if more := len(scripts) - len(shown):
         console.note(f"{counted(more, 'more script')}: --html and --json list them")
 

@@ -10,7 +10,10 @@ from bertsmith.reports.page import render
 from bertsmith.wording import counted
 
 _MOST_BARS = 10
+_MOST_PIECES = 6  # that have a bar of their own
+_UNKNOWN = "with an unknown piece"
 _MOST_FILES = 200  # whose faults are listed
+_MOST_ROWS = 50  # of tasks, found in the corpus
 
 
 def corpus_page(report: Mapping[str, Any]) -> str:
@@ -29,7 +32,8 @@ def corpus_page(report: Mapping[str, Any]) -> str:
         "pieces": _pieces(report["tokenizer"]) if "tokenizer" in report else [],
     }
     shown = list(filter(None, lengths))
-    return render("corpus.html", report=report, lengths=shown, bars=bars, most_files=_MOST_FILES)
+    most = {"most_files": _MOST_FILES, "most_rows": _MOST_ROWS}
+    return render("corpus.html", report=report, lengths=shown, bars=bars, unknown=_UNKNOWN, **most)
 
 
 def _repeated(report: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -67,8 +71,10 @@ def _lengths(summary: Mapping[str, Any], noun: str, measure: str) -> dict[str, A
 
 def _shares(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
     shown = [(name, entry["share"]) for name, entry in found.items()]
-    rest = shown[_MOST_BARS:]
-    return [*shown[:_MOST_BARS], *([(f"{len(rest)} others", sum(s for _, s in rest))] if rest else [])]
+    if len(shown) <= _MOST_BARS:
+        return shown
+    rest = shown[_MOST_BARS - 1 :]
+    return [*shown[: _MOST_BARS - 1], (f"{len(rest)} others", sum(share for _, share in rest))]
 
 
 def _pieces(found: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -76,9 +82,9 @@ def _pieces(found: Mapping[str, Any]) -> list[tuple[str, float]]:
     counts, total = found["words_by_pieces"][1:], found["words"]
     if not total:
         return []
-    shown = [(counted(n, "piece"), count) for n, count in enumerate(counts[: _MOST_BARS - 1], start=1)]
-    shown.append((f"{_MOST_BARS} or more", sum(counts[_MOST_BARS - 1 :])))
+    shown = [(counted(n, "piece"), count) for n, count in enumerate(counts[: _MOST_PIECES - 1], start=1)]
+    shown.append((f"{_MOST_PIECES} or more", sum(counts[_MOST_PIECES - 1 :])))
     while not shown[-1][1] and len(shown) > 1:
         shown.pop()
-    shown.append(("with an unknown piece", found["unknown_words"]))
+    shown.append((_UNKNOWN, found["unknown_words"]))
     return [(name, count / total) for name, count in shown]

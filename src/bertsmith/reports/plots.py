@@ -64,9 +64,10 @@ def whole_ticks(low: float, high: float, most: int = 6) -> list[int]:
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[int]:
-    """Ticks for a scale of logarithms: 1, 2, 5, 10, 20 …; or powers of ten, or some of them. low: at least 1."""
+    """At most `most` (4 or more) ticks for a scale of logarithms: 1, 2, 5, 10 …; or 1, 3, 10 …; or powers of ten,
+    or some of them; even steps where these are fewer than three. low: at least 1."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = [[first * 10**power for power in powers for first in (1, 2, 5)]]
+    choices = [[first * 10**power for power in powers for first in firsts] for firsts in ((1, 2, 5), (1, 3))]
     choices += [[10**power for power in powers[::apart]] for apart in range(1, len(powers) + 1)]
     fitting = ([tick for tick in ticks if low <= tick <= high] for ticks in choices)
     ticks = next((ticks for ticks in fitting if len(ticks) <= most), [])
