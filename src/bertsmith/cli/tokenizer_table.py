@@ -101,7 +101,7 @@ def _print_scripts(scripts: dict[str, Any], rows: dict[str, Any]) -> None:
         for name, row in rows.items():
             found = row["scripts"][script]
             figures = (percent(found["letters_known"]), percent(found["words_kept_whole"]))
-            told.append((script if one else f"- {name}", *figures))
+            told.append((script if one else name, *figures))
     console.result_table("by script", ["script", "letters known", "words kept whole"], told)
     if more := len(scripts) - len(shown):
         console.note(f"{counted(more, 'more script')}: --html and --json list them")

@@ -106,8 +106,7 @@ def _figure(draw: Callable[[Axes], None]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    sizes = dict.fromkeys(("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), _TYPE)
-    with matplotlib.rc_context(sizes):
+    with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
         figure = Figure(figsize=_SIZE, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
