@@ -53,6 +53,13 @@ class FieldConfig(_Typed):
         return self.architectures[0] if self.architectures else None
 
 
+class Unfinished(_Typed):
+    """Of a model whose run has not finished: the update that its weights are of, and how many there are to be."""
+
+    step: int
+    of: int
+
+
 class Record(_Typed):
     """What bertsmith.json keeps of a model's making; other keys are a task's own."""
 
@@ -69,6 +76,9 @@ class Record(_Typed):
     held_out: dict[str, Any] | None = None
     dev: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
+    base: str | None = None
+    sentence_task: str | None = None
+    unfinished: Unfinished | None = None
 
 
 class Index(_Typed):

@@ -158,8 +158,8 @@ def print_extension(report: dict[str, Any]) -> None:
     )
     if report["already_whole"]:
         console.note(
-            f"{counted(len(report['already_whole']), 'word')} of the list already one token, or named before: "
-            f"{_joined(report['already_whole'])}"
+            f"no entry needed (one token already, or named before) for "
+            f"{counted(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
         )
     if effect is None:
         return
@@ -170,8 +170,9 @@ def print_extension(report: dict[str, Any]) -> None:
     others = effect["other_words"]
     if others["distinct"]:
         console.result_table(
-            f"{others['distinct']:,} other words ({others['times']:,} occurrences) are cut in another way; "
-            f"{others['longer']:,} take more tokens, {others['become_unknown']:,} become unknown",
+            f"{counted(others['distinct'], 'other word')} ({counted(others['times'], 'occurrence')}) cut "
+            f"in another "
+            f"way: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown",
             ["word", "times", "before", "after"],
             [
                 (e["word"], f"{e['times']:,}", " ".join(e["before"]), " ".join(e["after"]))
@@ -182,6 +183,6 @@ def print_extension(report: dict[str, Any]) -> None:
         console.result("no other word of the files is cut in another way")
     if effect["words_forgotten"]:
         console.note(
-            f"{effect['words_forgotten']:,} occurrences of rare words were not remembered; "
+            f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "
             "each counts as one token before and after"
         )

@@ -15,6 +15,8 @@ from bertsmith.settings import Settings
 
 # More than four times the largest published encoder: what lies above is a mistake or an attack.
 _MOST_PARAMETERS = 4_000_000_000
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+"""The settings of a model that no weight depends on."""
 
 
 class ModelConfig(Settings):

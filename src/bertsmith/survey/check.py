@@ -263,7 +263,7 @@ class _Pass:
             )
         if self._in_parts:
             told.append(
-                f"{counted(self._in_parts, 'document')} too long to be held whole: compared by the first part"
+                f"{counted(self._in_parts, 'document')} too long to be held whole: only the first part is compared"
             )
         if self._near.number:
             told.append(

@@ -80,7 +80,7 @@ def ranked(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _slices(
-    files: Sequence[Path], reading: Reading, limit: int | None, cut: list[str]
+    files: Sequence[str | Path], reading: Reading, limit: int | None, cut: list[str]
 ) -> Iterator[list[str]]:
     """The lines of all documents, a slice at a time; adds to `cut` the files that `limit` cut short. What a file
     leaves of its share goes to those behind it."""
