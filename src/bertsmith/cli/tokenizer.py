@@ -144,7 +144,9 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
 @click.option("--cased", multiple=True, metavar="TOKENIZER", help="This bare vocab.txt keeps case.")
 @click.option("--limit", type=Size(), metavar="SIZE", help="Read only this much text: 10MB, 1GB, …")
 @click.option("--html", metavar="FILE", help="Write the report as one page with its plot, too.")
-@click.option("--plot", metavar="FILE", help="Draw pieces per word and unknowns into a .png or .svg.")
+@click.option(
+    "--plot", metavar="FILE", help="Draw what becomes of the words, and unknown ones: a .png or .svg."
+)
 @as_json
 def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **how: Any) -> None:
     """Compare tokenizers on the same text: pieces per word, unknowns, longest pieces, coverage by script.

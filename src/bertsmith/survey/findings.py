@@ -16,7 +16,7 @@ _SHARE_OF_URLS = 0.02
 _SHARE_ONE_LINE = 0.5
 _SHARE_OF_SECOND_LANGUAGE = 0.05
 _UNKNOWN_RATE = 0.005
-_PIECES_A_WORD = 1.6
+_PIECES_PER_WORD = 1.6
 _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
 _SERIOUS = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
 
@@ -209,11 +209,11 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
             "train a tokenizer on this corpus", found["unknown_token_share"],
         )  # fmt: skip
-    if found["pieces_a_word"] > _PIECES_A_WORD:
+    if (found["pieces_per_word"] or 0) > _PIECES_PER_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
         yield _finding(
-            "warning", f"words fall into {found['pieces_a_word']:.2f} pieces on average: {worst}",
-            found["words"], "", "train or extend a tokenizer on this corpus",
+            "warning", f"words fall into {found['pieces_per_word']:.2f} pieces on average: {worst}",
+            found["words"] - found["unknown_words"], "", "train or extend a tokenizer on this corpus",
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertsmith.files.files import Document
 from bertsmith.survey.distribution import Distribution, Found
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 
 _TOGETHER = 4096
 HUGE = 1_000_000  # characters of a document
@@ -104,7 +104,7 @@ class DocumentFacts:
             "lines": self.lines,
             "sentences": self.sentences.total,
             "characters": self.characters.summary(),
-            "sentences_a_document": self.sentences.summary(),
+            "sentences_per_document": self.sentences.summary(),
             "sentence_characters": self.sentence_lengths.summary(),
             "one_sentence": self.one_sentence,
             "empty": self.empty.summary(),
@@ -126,7 +126,9 @@ def judge(
     names = {fault["fault"] for fault in faults}
     one = documents.one_sentence / max(1, number)
     many = documents.sentences.total / max(1, number)
-    shape = f"{number:,} documents of {many:,.1f} sentences on average, {one:.0%} of them of one sentence"
+    shape = (
+        f"{counted(number, 'document')} of {many:,.1f} sentences on average, {percent(one)} of one sentence"
+    )
     if number == 1:
         shape = f"one document of {counted(documents.sentences.total, 'sentence')}"
     return {
@@ -198,7 +200,7 @@ def _nsp(number: int, one: float, faults: set[str], shape: str) -> dict[str, str
     if number < 2:
         return _verdict(
             "unfit", f"{shape}; a wrong next sentence comes from another document",
-            "part the documents by blank lines, or --documents line / file; or train without NSP",
+            "separate the documents by blank lines, or use --documents line or file; or train without NSP",
         )  # fmt: skip
     if one > 0.5:
         return _verdict(
@@ -209,7 +211,7 @@ def _nsp(number: int, one: float, faults: set[str], shape: str) -> dict[str, str
         return _verdict("limited", "lines are cut inside sentences", "join the lines of each paragraph first")
     if "one_document" in faults:
         return _verdict(
-            "limited", f"{shape}; whole files count as documents", "part the documents by blank lines"
+            "limited", f"{shape}; whole files count as documents", "separate the documents by blank lines"
         )
     if number < _FEW_DOCUMENTS or one > 0.2:
         return _verdict("limited", shape, "more documents of several sentences make better pairs")

@@ -18,7 +18,7 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
@@ -158,7 +158,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
         return _Timed(
             computed,
             f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {_OF_PEAK:.0%}, {on}",
+            f"reaches some {percent(_OF_PEAK)}, {on}",
         )
     measured = _probe(config, settings, place)
     return _Timed(
@@ -191,10 +191,9 @@ def _ground(counted: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
         if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per punctuation mark "
-        f"(--tokenizer counts them)"
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(_FILL)}"
 
 
 def _flops(config: ModelConfig, settings: TrainSettings) -> float:
