@@ -75,7 +75,9 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     .zst, .bz2 or .xz. Stopped and started again with the same arguments it goes on.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import pretrain_hint
     from bertsmith.shards.prepare import prepare
+    from bertsmith.shards.remarks import needed_settings
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
@@ -98,7 +100,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     )
     if shards.counts.get("rejected"):
         console.note(f"what could not be read stands in {out}/rejects.jsonl")
-    console.note(f"next: bertsmith pretrain --preset bert-mini-uncased --data {out} --out RUN --minutes 30")
+    console.note(pretrain_hint(out, shards.tokenizer, needed_settings(shards)))
 
 
 class _ManyAgainst(click.Command):

@@ -61,6 +61,7 @@ def pretrain(
     on as if nothing had happened.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import fill_mask_hint
     from bertsmith.workflows.pretrain import pretrain as run
 
     model = run(
@@ -91,8 +92,7 @@ def pretrain(
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if model.folder.has("masked"):
-        mask = model.tokenizer.mask_token
-        console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
+        console.note(fill_mask_hint(out, model.tokenizer))
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
