@@ -15,6 +15,12 @@ UNKNOWN_SHARE = 0.02
 """Of the tokens: where more are unknown, the tokenizer does not fit the text."""
 FEW_DOCUMENTS = 4
 """Different documents that next-sentence pairs of both sides are made of; with fewer none can be held out."""
+NO_PAIRS = {"data.sentence_task": "none", "data.held_out": "0"}
+"""What a single document is trained with."""
+NOT_HELD_OUT = {"data.held_out": "0"}
+"""What two or three documents are trained with."""
+FULL_SENTENCES = {"data.sentence_task": "none", "data.instances": "full_sentences"}
+"""What documents of one sentence are trained with."""
 _ONE_SENTENCE = 0.5  # of the documents: with more, next sentences are too few to learn from
 _LONG_DOCUMENT = 50  # sentences, from which on a single document is a book and not a note
 
@@ -32,10 +38,15 @@ def needed_settings(shards: Prepared) -> dict[str, str]:
     {} where the usual ones do."""
     different = len(np.unique(shards.hashes))
     if different < 2:
-        return {"data.sentence_task": "none", "data.held_out": "0"}
+        return NO_PAIRS
     if _of_one_sentence(shards) > _ONE_SENTENCE:
-        return {"data.sentence_task": "none", "data.instances": "full_sentences"}
-    return {"data.held_out": "0"} if different < FEW_DOCUMENTS else {}
+        return FULL_SENTENCES
+    return NOT_HELD_OUT if different < FEW_DOCUMENTS else {}
+
+
+def as_options(settings: Mapping[str, str]) -> str:
+    """Settings as the command line takes them."""
+    return " ".join(f"--set {name}={value}" for name, value in settings.items())
 
 
 def remarks(shards: Prepared, characters: Mapping[str, int]) -> Iterator[str]:
@@ -45,12 +56,15 @@ def remarks(shards: Prepared, characters: Mapping[str, int]) -> Iterator[str]:
     """
     yield from unknown_tokens(shards.counts, characters)
     different, sentences = len(np.unique(shards.hashes)), int(shards.counts.get("sentences", 0))
-    settings = " ".join(f"--set {name}={value}" for name, value in needed_settings(shards).items())
+    settings = as_options(needed_settings(shards))
     if different < 2:
         book = sentences >= _LONG_DOCUMENT
         parted = "put blank lines between its chapters" if book else "put blank lines between the documents"
+        whole = f"all the text is one document of {counted(sentences, 'sentence')}"
+        if len(shards.hashes) > 1:
+            whole = f"all {len(shards.hashes):,} documents are equal, or parts of one"
         yield (
-            f"all the text is one document of {counted(sentences, 'sentence')}: no other one for next-sentence "
+            f"{whole}: no other one for next-sentence "
             f"pairs, none to hold out. {parted.capitalize()} and prepare again (--documents line: each line is a "
             f"document), or train with {settings}"
         )

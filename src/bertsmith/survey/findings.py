@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
+from bertsmith.tokenizer.fitting import fitting_options
+
 SEVERITIES = ("problem", "warning", "note")
 _SHARE_OF_REPEATED_LINES = 0.01
 _SHARE_OF_BOILERPLATE = 0.05
@@ -57,7 +60,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = unreadable["places"][0]["reason"]
         yield _finding(
             "problem", f"files that cannot be read to their end: {reason}", unreadable["number"],
-            _first(unreadable), "mend them or leave them out",
+            _first(unreadable), "fix them or leave them out",
         )  # fmt: skip
     if encoding["bytes"]:
         lines = "1 line" if encoding["lines"] == 1 else f"{encoding['lines']:,} lines"
@@ -69,7 +72,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = records["places"][0]["reason"]
         yield _finding(
             "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            "mend them, or data prepare --on-error skip",
+            "fix them, or data prepare --on-error skip",
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
@@ -81,7 +84,7 @@ def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         example = mojibake["places"][0]
         yield _finding(
             "problem", f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"], _first(mojibake), "decode the source anew as UTF-8, or mend it with ftfy",
+            mojibake["number"], _first(mojibake), "decode the source anew as UTF-8, or fix it with ftfy",
         )  # fmt: skip
     for name, found in characters["kinds"].items():
         if not found["number"]:
@@ -108,6 +111,12 @@ def _of_structure(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "warning", f"{name.upper()} cannot be trained: {verdict['why']}", report["documents"]["number"],
                 "", verdict["remedy"],
             )  # fmt: skip
+    if 1 < report["documents"]["number"] < FEW_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
+        yield _finding(
+            "warning", f"too few documents to hold some out: {report['documents']['number']}",
+            report["documents"]["number"], "",
+            f"give more, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
+        )  # fmt: skip
 
 
 def _of_duplicates(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -132,7 +141,7 @@ def _of_lines(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if repeated["repeated"]:
         many = repeated["share_of_characters"] >= _SHARE_OF_REPEATED_LINES
         yield _finding(
-            "warning" if many else "note", "lines that stand there already", repeated["occurrences_too_many"],
+            "warning" if many else "note", "repeated lines", repeated["occurrences_too_many"],
             repeated["examples"][0]["first"] if repeated["examples"] else "",
             "look at the list: navigation and footers are best removed", repeated["share_of_characters"],
         )  # fmt: skip
@@ -176,7 +185,7 @@ def _of_documents(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if one_line and documents["number"] > 1 and report["documents_are"] != "line":
         yield _finding(
             "note", "documents of one line", one_line, _first(documents["one_line"]),
-            "fine for web pages; else see that blank lines part documents, not paragraphs", one_line / number,
+            "fine for web pages; else see that blank lines separate documents, not paragraphs", one_line / number,
         )  # fmt: skip
 
 
@@ -190,12 +199,18 @@ def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if others:
         yield _finding(
             "note", f"several languages (a guess by stop words): {known[0][0]} {known[0][1]:.0%}, "
-            + ", ".join(others), len(others) + 1, "", "one vocabulary must hold them all; or part them",
+            + ", ".join(others), len(others) + 1, "", "one vocabulary must hold them all; or separate them",
         )  # fmt: skip
 
 
 def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = report.get("tokenizer")
+    needed = fitting_options({name: script["share"] for name, script in report["scripts"].items()})
+    options = f" with {needed[0]}" if needed else ""
+    if needed and found is None:
+        yield _finding(
+            "note", needed[1], report["words"], "", f"train its tokenizer so: bertsmith tokenizer train{options}"
+        )  # fmt: skip
     if found is None or not found["tokens"]:
         return
     if found["unknown_tokens"]:
@@ -205,12 +220,13 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield _finding(
             "problem" if found["unknown_token_share"] > _UNKNOWN_RATE else "note",
             f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
-            "train a tokenizer on this corpus", found["unknown_token_share"],
+            f"train a tokenizer on this corpus: bertsmith tokenizer train{options}",
+            found["unknown_token_share"],
         )  # fmt: skip
     if found["pieces_a_word"] > _PIECES_A_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
         yield _finding(
-            "warning", f"words fall into {found['pieces_a_word']:.2f} pieces on average: {worst}",
+            "warning", f"{found['pieces_a_word']:.2f} pieces per word on average; most for: {worst}",
             found["words"], "", "train or extend a tokenizer on this corpus",
         )  # fmt: skip
 

@@ -84,18 +84,16 @@ def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese:
 def script_of_tokenizer(tokenizer: Tokenizer) -> str:
     """The script that a tokenizer was made for: "Han" where ideographs begin a good part of its entries, else what
     most of them begin with; "" where none has a letter."""
-    texts = tokenizer.tokens
-    if tokenizer.kind == "byte_level_bpe":
-        texts = [tokenizer.decode([i]) for i in range(len(texts))]
-    special = tokenizer.special_ids
+    texts = {i: token for i, token in enumerate(tokenizer.tokens) if i not in tokenizer.special_ids}
+    if tokenizer.kind == "byte_level_bpe":  # whose first entries are all bytes, whatever the text
+        texts = {i: tokenizer.decode([i]) for i, token in texts.items() if len(token) > 1}
     scripts: Counter[str] = Counter()
-    for i, text in enumerate(texts):
-        letters = [character for character in text if character.isalpha()]
-        if i not in special and letters:
+    for text in texts.values():
+        if letters := [character for character in text if character.isalpha()]:
             scripts[script_of(letters[0])] += 1
     if not scripts:
         return ""
     kana = sum(scripts[name] for name in _KANA)
-    if scripts["Han"] >= _OF_ENTRIES * len(texts) and kana < _SOME_KANA * scripts["Han"]:
+    if scripts["Han"] >= _OF_ENTRIES * scripts.total() and kana < _SOME_KANA * scripts["Han"]:
         return "Han"
     return min(scripts, key=lambda name: (-scripts[name], name))

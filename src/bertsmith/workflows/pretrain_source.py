@@ -12,7 +12,7 @@ from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
-from bertsmith.shards.remarks import unknown_tokens
+from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.shards.shards import Shards
 from bertsmith.training.loop import Phase
 from bertsmith.workflows.pretrain_settings import PretrainSettings
@@ -161,5 +161,5 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
         tell(
             f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
             f"{counts['documents']:,} documents have one sentence, which has no next one; train without pairs: "
-            "--set data.sentence_task=none --set data.instances=full_sentences"
+            + as_options(FULL_SENTENCES)
         )
