@@ -85,20 +85,26 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import pretrain_hint
     from bertsmith.shards.prepare import prepare
+    from bertsmith.shards.remarks import needed_settings
+    from bertsmith.workflows.check import wrapped_lines
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
+    reading = reading_of(how)
     with console.Bar("encoding", None) as bar:
         shards = prepare(
             files,
             tokenizer,
             out,
-            reading=reading_of(how),
+            reading=reading,
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
             tell=console.note,
             **how,
         )
+    if (wrapped := wrapped_lines(files, reading, how["language"])) is not None:
+        console.note(wrapped)
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:
         console.result_json(counts)
@@ -107,8 +113,8 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
         f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]
     )
     if shards.counts.get("rejected"):
-        console.note(f"what could not be read is in {out}/rejects.jsonl")
-    console.note(f"next: bertsmith pretrain --preset bert-mini-uncased --data {out} --out RUN --minutes 30")
+        console.note(f"what could not be read stands in {out}/rejects.jsonl")
+    console.note(pretrain_hint(out, shards.tokenizer, needed_settings(shards)))
 
 
 class _ManyAgainst(Verb):
@@ -151,10 +157,8 @@ class _ManyAgainst(Verb):
 )
 @click.option(
     "--preset",
-    default="bert-mini-uncased",
-    show_default=True,
     metavar="NAME",
-    help="The model whose training is forecast.",
+    help="The model whose training is forecast.  [default: bert-mini-uncased, of Chinese text bert-mini-chinese]",
 )
 @click.option(
     "--epochs",

@@ -44,7 +44,15 @@ def tokenizer() -> None:
 )
 @click.option("--cased", is_flag=True, help="Keep case and accents.")
 @click.option(
-    "--chinese", is_flag=True, help="For Chinese: keep every ideograph that fits; each is a word of its own."
+    "--chinese", is_flag=True, help="For Chinese text: every character that fits is kept; each is a word."
+)
+@click.option(
+    "--min-frequency",
+    type=click.IntRange(1, 1_000_000_000),
+    default=2,
+    show_default=True,
+    metavar="K",
+    help="Merge what occurs at least K times (not for unigram); rarer characters are kept while there is room.",
 )
 @click.option(
     "--normalizer",
@@ -80,7 +88,9 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     and globs of them; each also compressed. The same files give the same vocabulary, always.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import prepare_hint
     from bertsmith.errors import InputError
+    from bertsmith.tokenizer.fitting import misfit
     from bertsmith.vocabulary.learn import train_tokenizer
 
     how["reading"] = reading_of(how)
@@ -102,8 +112,11 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         )
     for note in _left_out(record, how["max_ram"], how["kind"]):
         console.note(note)
+    fits_not = misfit(record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"])
+    if fits_not is not None:
+        console.note(fits_not)
     if not as_json:
-        console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR")
+        console.note(prepare_hint(files, how["reading"], out))
 
 
 def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
@@ -117,21 +130,23 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
             "asked for and drawn evenly over the corpus"
         )
     if record["size"] < record["asked"]:
-        notes.append(f"the text has no more pieces: {record['size']:,} of the {record['asked']:,} asked for")
+        notes.append(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
+    if record["characters_cut"]:
+        first = " ".join(record["characters_cut_first"])
+        notes.append(
+            f"the vocabulary is full without the {counted(record['characters_cut'], 'rarest character')} "
+            f"({record['characters_cut_share']:.3%} of the text; most often {first}): what holds one will be "
+            "unknown; ask for a larger --vocab-size"
+        )
     if record["words_cut"]:
         share = f"{counted(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
-        if kind == "byte_level_bpe":
-            notes.append(f"{share} too long to be counted as words: left out of the training")
-        elif kind == "unigram":
-            notes.append(
-                f"no room for {counted(record['characters_cut'], 'rare character')}; {share} with one of "
-                f"them, or too "
-                "long, left out of the training"
-            )
-        else:
-            notes.append(
-                f"no room for {counted(record['characters_cut'], 'rare character')}: {share} will be unknown"
-            )
+        too_long = {
+            "wordpiece": "too long and will be unknown",
+            "byte_level_bpe": "too long to be learnt from",
+        }
+        causes = ["hold such a character"] * bool(record["characters_cut"])
+        causes += [f"are {too_long[kind]}"] * (kind in too_long)
+        notes.append(f"{share} {' or '.join(causes)}")
     return notes
 
 

@@ -95,6 +95,7 @@ def pretrain(
     model marked as unfinished; --resume continues as if nothing had happened.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import fill_mask_hint
     from bertsmith.workflows.pretrain import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
@@ -128,8 +129,7 @@ def pretrain(
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if trained.folder.has("masked"):
-        mask = trained.tokenizer.mask_token
-        console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
+        console.note(fill_mask_hint(out, trained.tokenizer))
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:

@@ -256,6 +256,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     \b
     Example:
       bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
+      bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
     from bertsmith.workflows.predict import load

@@ -34,6 +34,7 @@ from bertsmith.shards.manifest import (
     write_manifest,
 )
 from bertsmith.shards.rejects import RejectFile
+from bertsmith.shards.remarks import remarks
 from bertsmith.shards.shards import Rows, Shards, write_shard
 from bertsmith.shards.unfinished import LAYOUT, Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
@@ -113,7 +114,10 @@ def prepare(
     with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
         work = _Preparation(unfinished, tokenizer, choices)
         work.run(found, encoded, progress or (lambda _: None), tell)
-    return Shards.open(out)
+    shards = Shards.open(out)
+    for sentence in remarks(shards, work.first_characters):
+        tell(sentence)
+    return shards
 
 
 def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
@@ -135,6 +139,8 @@ class _Preparation:
         self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
         self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
+        self.first_characters: Counter[str] = Counter()
+        """How often each character occurs in the first portion."""
 
     def run(
         self,
@@ -155,7 +161,9 @@ class _Preparation:
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
-            language = self._choices.language or guessed_language([document.text for document in first])
+            texts = [document.text for document in first]
+            language = self._choices.language or guessed_language(texts)
+            self.first_characters.update("".join(texts))
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], portions), done.portions, None)
             self._write(encoded(left, language), progress)

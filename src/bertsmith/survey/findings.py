@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
+from bertsmith.tokenizer.fitting import fitting_options
 from bertsmith.wording import counted
 
 SEVERITIES = ("problem", "warning", "note")
@@ -110,6 +112,12 @@ def _of_structure(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "warning", f"{name.upper()} cannot be trained: {verdict['why']}", report["documents"]["number"],
                 "", verdict["remedy"],
             )  # fmt: skip
+    if 1 < report["documents"]["number"] < FEW_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
+        yield _finding(
+            "warning", f"too few documents to hold some out: {report['documents']['number']}",
+            report["documents"]["number"], "",
+            f"give more, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
+        )  # fmt: skip
 
 
 def _of_duplicates(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -198,6 +206,12 @@ def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = report.get("tokenizer")
+    needed = fitting_options({name: script["share"] for name, script in report["scripts"].items()})
+    options = f" with {needed[0]}" if needed else ""
+    if needed and found is None:
+        yield _finding(
+            "note", needed[1], report["words"], "", f"train its tokenizer so: bertsmith tokenizer train{options}"
+        )  # fmt: skip
     if found is None or not found["tokens"]:
         return
     if found["unknown_tokens"]:
@@ -207,7 +221,8 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield _finding(
             "problem" if found["unknown_token_share"] > _UNKNOWN_RATE else "note",
             f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
-            "train a tokenizer on this corpus", found["unknown_token_share"],
+            f"train a tokenizer on this corpus: bertsmith tokenizer train{options}",
+            found["unknown_token_share"],
         )  # fmt: skip
     if (found["pieces_per_word"] or 0) > _PIECES_PER_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
