@@ -180,7 +180,7 @@ def print_extension(report: dict[str, Any]) -> None:
             ],
         )
     else:
-        console.result("no other word of the files is cut in another way")
+        console.result("no other word of the files is split differently")
     if effect["words_forgotten"]:
         console.note(
             f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "

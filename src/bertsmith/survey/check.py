@@ -241,6 +241,7 @@ class _Pass:
                 self._lines.wrapped,
                 self._lines.breaks,
                 self._options.reading.documents,
+                self._language or "en",
             ),
             "limits": self._limits(),
         }
