@@ -12,11 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
+from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
@@ -29,6 +33,7 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.workflows.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -61,6 +66,38 @@ class Model:
     def labels(self) -> list[str] | None:
         """A classifier's labels, by id."""
         return self.folder.labels
+
+    def _repr_html_(self) -> str:
+        from bertsmith.workflows.model_page import model_page
+
+        return model_page(self.path, self.folder)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Copy the model in the field's layout (config.json, safetensors, the tokenizer's files) to a new folder,
+        whole or not there, and return it. overwrite: replace a model folder; any other is refused."""
+        return copy_model(self.folder.path, Path(folder), overwrite=overwrite)
+
+    def embed(
+        self,
+        texts: Any,
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+    ) -> NDArray[np.float32]:
+        """A vector a text, float32 [n, H]: see `workflows.vectors.embedded`. texts: a list, or a column of pandas,
+        polars, pyarrow or numpy."""
+        if isinstance(texts, str):
+            raise InputError(f"embed takes a list of texts, not {texts!r:.60} alone", "put it in brackets")
+        return embedded(
+            column_of(texts, "texts"),
+            self.encoder,
+            self.tokenizer,
+            self.place,
+            pooling=pooling,
+            normalize=normalize,
+            max_length=max_length,
+        )
 
     @property
     def unfinished(self) -> str | None:
@@ -250,7 +287,7 @@ class Model:
 
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return self.scores(file, **columns).document()
+        return Report(self.scores(file, **columns).document())
 
     def scores(self, file: Source, **columns: Any) -> Scores:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
@@ -319,7 +356,8 @@ def load(
         return model
     report_file = path / "report.json"
     try:
-        model.report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+        if report_file.is_file():
+            model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
