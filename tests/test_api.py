@@ -23,6 +23,7 @@ from bertsmith import console
 from bertsmith.files.files import read_documents
 from bertsmith.files.memory import InMemory, as_file, as_files
 from bertsmith.keywords import assignments_of
+from bertsmith.reports.curve import loss_curve
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.workflows.finetune import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
@@ -400,6 +401,24 @@ def test_a_notebook_sees_a_bar_and_notes_and_a_script_neither(
     assert " in 0 s" in shown.pages[-1] or " in 1 s" in shown.pages[-1]
     console.tell("a note")
     assert capsys.readouterr() == ("a note\n", "")
+
+
+def test_a_notebook_shows_an_error_s_sentence_and_no_traceback() -> None:
+    error = bs.InputError("a.csv: is empty", "name another --out")
+    assert error._render_traceback_() == ["InputError: a.csv: is empty\nname another out=…"]
+
+
+def test_the_curve_compares_the_same_part_of_the_loss(bert: bs.Model, tmp_path: Path) -> None:
+    lines = [json.dumps({"step": i, "kind": "train", "loss": 9.0 - i, "mlm": 5.0 - i}) for i in range(3)]
+    lines.append(json.dumps({"step": 2, "kind": "evaluation", "mlm_loss": 3.5}))
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(lines))
+    assert "loss from 5.000 at update 0 to 3.000 at update 2" in str(loss_curve(log))
+    log.write_text(lines[0])
+    assert loss_curve(log) is None
+    assert loss_curve(tmp_path / "none") is None
+    log.write_text("no json")
+    assert loss_curve(log) is None
 
 
 # The module

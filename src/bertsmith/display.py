@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bertsmith.errors import in_python
+
 _MOST_ROWS = 30
 _LONGEST = 200  # characters of a value
 _RIGHT = " style='text-align: right; font-variant-numeric: tabular-nums'"
@@ -13,10 +15,15 @@ _LEFT = " style='text-align: left'"
 
 
 class Report(dict[str, Any]):
-    """A report as a dict of plain values, which a notebook shows as tables."""
+    """A report as a dict of plain values, which a notebook shows as tables. shown: the entries that it shows;
+    none: all."""
+
+    def __init__(self, values: Mapping[str, Any], shown: Sequence[str] = ()) -> None:
+        super().__init__(values)
+        self._shown = tuple(shown)
 
     def _repr_html_(self) -> str:
-        return page("", self)
+        return page("", {name: self[name] for name in self._shown or self if name in self})
 
 
 def page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
@@ -35,10 +42,10 @@ def page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table with a title; numbers are set right, and of many rows the first are shown."""
     kept = list(rows)
-    head = "".join(f"<th{_LEFT}>{_said(column)}</th>" for column in columns)
+    head = "".join(f"<th{_LEFT}>{_named(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in kept[:_MOST_ROWS])
     more = f"<div>… {len(kept) - _MOST_ROWS:,} more</div>" if len(kept) > _MOST_ROWS else ""
-    above = f"<div><b>{_said(title)}</b></div>" if title else ""
+    above = f"<div><b>{_named(title)}</b></div>" if title else ""
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"{above}<table>{head}<tbody>{body}</tbody></table>{more}"
 
@@ -56,6 +63,8 @@ def _of_mapping(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _of_list(name: str, values: Sequence[Any]) -> str:
+    if all(isinstance(value, list | tuple) for value in values):
+        return table(name, (), values)
     if not all(isinstance(value, Mapping) for value in values):
         return table(name, (), ([value] for value in values))
     columns = [
@@ -64,6 +73,11 @@ def _of_list(name: str, values: Sequence[Any]) -> str:
         if not any(isinstance(value.get(key), Mapping | list) for value in values)
     ]
     return table(name, columns, ([row.get(column, "") for column in columns] for row in values))
+
+
+def _named(name: Any) -> str:
+    """A key of a report as words."""
+    return _said(str(name).replace("_", " "))
 
 
 def _cell(value: Any) -> str:
@@ -79,5 +93,5 @@ def _said(value: Any) -> str:
     elif isinstance(value, Sequence | Mapping) and not isinstance(value, str):
         text = f"{len(value):,} entries"
     else:
-        text = "" if value is None else str(value)
+        text = "" if value is None else in_python(str(value))
     return html.escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

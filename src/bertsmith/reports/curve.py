@@ -24,13 +24,12 @@ def loss_curve(log: Path) -> Markup | None:
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     except (OSError, ValueError):
         return None
-    trained = [(row["step"], row["loss"]) for row in rows if isinstance(row.get("loss"), float)]
-    judged = [
-        (row["step"], value)
-        for row in rows
-        for name, value in row.items()
-        if row.get("kind") != "train" and name in ("mlm_loss", "dev_loss")
-    ]
+    held = next((name for row in rows for name in row if name in ("mlm_loss", "dev_loss")), "")
+    part = held.removesuffix("_loss")
+    of_part = any(part in row for row in rows if row.get("kind") == "train")
+    name = part if of_part else "loss"  # the part of the loss that is also judged, or all of it
+    trained = [(row["step"], row[name]) for row in rows if row.get("kind") == "train" and name in row]
+    judged = [(row["step"], row[held]) for row in rows if held in row] if of_part else []
     if len(trained) < 2:
         return None
 
@@ -40,7 +39,7 @@ def loss_curve(log: Path) -> Markup | None:
             axes.plot(*zip(*judged, strict=True), "o-", color=_DECIDES, label="held out")
             axes.legend(frameon=False, labelcolor=plots._INK)
         axes.set_xlabel("update")
-        axes.set_ylabel("loss")
+        axes.set_ylabel(f"{part.upper()} loss" if of_part else "loss")
 
     (first, begin), (last, end) = trained[0], trained[-1]
     said = f"loss from {begin:.3f} at update {first:,} to {end:.3f} at update {last:,}"
