@@ -22,6 +22,7 @@ from contextlib import suppress
 from io import StringIO
 from typing import Any, ParamSpec, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -32,6 +33,8 @@ from bertsmith.errors import in_python
 # Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
 # Python reads bytes of a file name that are not UTF-8.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
+_LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
 _FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
 
@@ -129,35 +132,104 @@ def result_json(document: Any) -> None:
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers are set right. A tuple is a cell of several lines."""
-    _console(stderr=False).print(_table(title, columns, rows), markup=False)
+    """A table on stdout; numbers are set right. A tuple is a cell of several lines.
+
+    Where the terminal is too narrow for its columns, each row becomes a paragraph. A square table, whose columns
+    have the names of its rows, has numbered columns instead, or is a list of its largest cells off the diagonal;
+    its first heading says what the two sides are: "truth, down; prediction, across".
+    """
+    _print_table(_console(stderr=False), title, columns, rows)
 
 
-def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The same table as plain lines, for a note: no wider than the terminal, or than 100 columns without one."""
-    width = shutil.get_terminal_size((100, 24)).columns
+def table_text(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> str:
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    width = width or shutil.get_terminal_size((100, 24)).columns
     console = Console(file=StringIO(), width=width, color_system=None, highlight=False, force_jupyter=False)
     with console.capture() as captured:
-        console.print(_table(title, columns, rows), markup=False)
+        _print_table(console, title, columns, rows)
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
     kept = [[_cell(cell) for cell in row] for row in rows]
+    names = [visible(column, one_line=True) for column in columns]
+    if not _fits(names, kept, console.width) and len(names) > 2:
+        if names[1:] != [row[0] for row in kept]:
+            _print_paragraphs(console, title, names, kept)
+            return
+        numbered = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(kept, 1)]
+        numbers = [names[0], *(str(i) for i in range(1, len(names)))]
+        if not _fits(numbers, numbered, console.width):
+            _print_largest(console, title, names, kept)
+            return
+        names, kept = numbers, numbered
     table = Table(
         title=visible(title, one_line=True) or None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
     )
-    for i, column in enumerate(columns):
-        numeric = bool(kept) and all(_is_number(row[i]) for row in kept)
-        table.add_column(
-            visible(column, one_line=True), justify="right" if numeric else "left", overflow="fold"
-        )
+    for i, name in enumerate(names):
+        table.add_column(name, justify="right" if _is_numeric(kept, i) else "left", overflow="fold")
     for row in kept:
         table.add_row(*row)
-    return table
+    console.print(table, markup=False)
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    return bool(rows) and all(_is_number(row[column]) for row in rows)
+
+
+def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a table has room for the words of its headings, for its numbers, and for some words of its texts."""
+    needed = 1
+    for i, name in enumerate(names):
+        lines = [line for row in rows for line in row[i].splitlines()]
+        longest = max(map(cell_len, lines), default=0)
+        cell = longest if _is_numeric(rows, i) else min(longest, _LEAST_TEXT)
+        needed += 3 + max(cell, *(cell_len(word) for word in (*name.split(), "")))
+    return needed <= width
+
+
+def _print_paragraphs(
+    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """A table as a paragraph a row: what its first column says, then each other column's name and what it says."""
+    if title:
+        console.print(Text(visible(title, one_line=True), style="bold"))
+    for row in rows:
+        console.print(Text(row[0] if row[0] else "–", style="bold"))
+        for name, cell in zip(names[1:], row[1:], strict=True):
+            said = f"{name}: {cell}" if name else cell
+            if not cell:
+                continue
+            text = Text(said.replace("\n", " "))
+            for line in [text] if console.soft_wrap else text.wrap(console, console.width - 2):
+                console.print(Text("  ") + line)
+
+
+def _print_largest(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The largest cells of a square table that lie off its diagonal."""
+    cells = [
+        (int(cell.replace(",", "")), row[0], name)
+        for i, row in enumerate(rows)
+        for j, (name, cell) in enumerate(zip(names[1:], row[1:], strict=True))
+        if i != j and int(cell.replace(",", ""))
+    ]
+    largest = sorted(cells, key=lambda cell: -cell[0])[:_LARGEST]
+    down, _, across = names[0].partition("; ")
+    heads = [down.removesuffix(", down") or "row", across.removesuffix(", across") or "column", "times"]
+    left = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
+    _print_table(
+        console,
+        title or f"the largest off the diagonal{left}",
+        heads,
+        [(row, column, f"{number:,}") for number, row, column in largest],
+    )
 
 
 def _cell(cell: object) -> str:

@@ -131,6 +131,13 @@ class Answer(Task):
         return {"question": example.question}
 
     @classmethod
+    def rows(cls, example: PassageExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The question, its answer, where that is in the passage, and its probability."""
+        number = {} if example.number is None else {"id": example.number}
+        found = {"prediction": prediction["answer"], **{k: prediction[k] for k in ("start", "end", "score")}}
+        return [{**number, **cls.asked(example), **found}]
+
+    @classmethod
     def overview_of_answers(
         cls, train: Sequence[PassageExample], dev: Sequence[PassageExample], facts: Facts
     ) -> Overview:

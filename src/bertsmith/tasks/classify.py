@@ -25,6 +25,7 @@ from bertsmith.tasks.texts import TextExample, TextFacts, TextSettings, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes
+_FEW = 10  # examples of which nobody can say what their numbers are
 _SHOWN = 8  # labels of which a confusion matrix fits a terminal
 
 
@@ -120,6 +121,12 @@ class Classify(TextTask):
             )
         return predictions
 
+    @classmethod
+    def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The text, its label, and the label's probability."""
+        label, score = prediction["label"], prediction["score"]
+        return [{**cls.asked(example), "prediction": label, "score": score}]
+
     @property
     def decides(self) -> str:
         """Accuracy."""
@@ -203,6 +210,13 @@ def label_names(examples: Sequence[TextExample]) -> list[str]:
         raise InputError(
             f"{examples[0].place}: all examples have the label {next(iter(found), None)!r}",
             "a classifier needs at least two; is this the label column? (--label-column)",
+        )
+    numbers = all(map(_is_number, found))
+    if numbers and not all(map(whole_number, found)) and 2 * len(found) > len(examples) >= _FEW:
+        raise InputError(
+            f"{examples[0].place}: the labels are {len(found):,} different numbers in {len(examples):,} examples "
+            f"({listed(in_order(found), 3)})",
+            "to predict a number, use bertsmith finetune regress; or name another column with --label-column",
         )
     return in_order(found)
 

@@ -237,6 +237,8 @@ def _one_letter_apart(a: str, b: str) -> bool:
     a, b = _of_tag(a)[1], _of_tag(b)[1]
     if min(len(a), len(b)) < _LETTERS or max(len(a), len(b)) <= _LETTERS or _plain(a) == _plain(b):
         return False
+    if a[0] != b[0]:  # csubj and nsubj; people hardly ever mistype a first letter
+        return False
     while a and b and a[0] == b[0]:
         a, b = a[1:], b[1:]
     while a and b and a[-1] == b[-1]:

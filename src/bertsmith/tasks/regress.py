@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,6 +103,11 @@ class Regress(TextTask):
             {"number": float(value[0, 0]), **self.read_of(item)}
             for value, item in zip(outputs, items, strict=True)
         ]
+
+    @classmethod
+    def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The text and its number."""
+        return [{**cls.asked(example), "prediction": prediction["number"]}]
 
     @property
     def decides(self) -> str:

@@ -162,7 +162,17 @@ class Tag(Task):
     @classmethod
     def asked(cls, example: TagExample) -> dict[str, str]:
         """The sentence."""
-        return {"text": " ".join(example.words)}
+        return {"words": " ".join(example.words)}
+
+    @classmethod
+    def rows(cls, example: TagExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """A row a word, with its tag and the tag's probability."""
+        return [
+            {"word": word, "prediction": tag, "score": score}
+            for word, tag, score in zip(
+                prediction["words"], prediction["tags"], prediction["scores"], strict=True
+            )
+        ]
 
     @classmethod
     def is_empty(cls, example: TagExample) -> bool:

@@ -166,6 +166,22 @@ class Task(Objective):
         return {}
 
     @classmethod
+    def columns(cls, example: Any) -> Mapping[str, str] | None:
+        """The row of the table that an example is, by its columns; None for one of no table."""
+        return None
+
+    @classmethod
+    def rows(cls, example: Any, prediction: Prediction) -> list[dict[str, Any]]:
+        """An answer as rows of a table, for spreadsheets and terminals: what was asked, and what of the answer
+        fits into cells (a list with blanks between)."""
+        cells = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in prediction.items()
+            if not isinstance(value, dict)
+        }
+        return [{**cls.asked(example), **cells}]
+
+    @classmethod
     def is_empty(cls, example: Any) -> bool:
         """Whether there is nothing to read in an example: it is told, and not predicted."""
         return False

@@ -43,6 +43,7 @@ from bertsmith.vocabulary.training_text import (
     between_blanks,
     count_training_words,
 )
+from bertsmith.wording import counted
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
 _LONGEST_BYTES = 512  # nor have runs of letters that no language writes
@@ -199,7 +200,7 @@ def _trained(
     least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
     if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {wish.vocab_size} tokens has no room for "
+            f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )
@@ -348,7 +349,10 @@ def _alphabet(characters: Counter[str], going_on: set[str], wish: Wish) -> set[s
             break
         letters.add(character)
     if not letters:
-        raise InputError(f"no character stands {wish.min_frequency} times in the files", "give more text")
+        raise InputError(
+            f"no character occurs at least {counted(wish.min_frequency, 'time')} in the files",
+            "give more text",
+        )
     return letters
 
 

@@ -27,6 +27,7 @@ from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
+from bertsmith.wording import counted
 from bertsmith.workflows.inspect import tokenizer_place
 
 Init = Literal["mean", "first"]
@@ -128,7 +129,8 @@ def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tok
     extension.check_extendable(old, str(folder.path))
     if old.vocab_size > folder.config.vocab_size:
         raise InputError(
-            f"{folder.path}: the tokenizer has {old.vocab_size:,} entries, the model {folder.config.vocab_size:,}",
+            f"{folder.path}: the tokenizer has {counted(old.vocab_size, 'entry', 'entries')}, the model "
+            f"{folder.config.vocab_size:,}",
             "they do not belong together",
         )
     return old, folder
@@ -182,7 +184,8 @@ def _words(
     )
     if not words:
         raise InputError(
-            f"{files[0]}: there is no word to add: none that stands {choice.min_frequency} times is cut into "
+            f"{files[0]}: there is no word to add: none that occurs at least "
+            f"{counted(choice.min_frequency, 'time')} is cut into "
             f"{max(2, choice.min_pieces)} pieces or more",
             "lower --min-frequency, or name words with --word-list",
         )
@@ -240,7 +243,7 @@ def _write_model(
         if name in (_TABLE, _BIAS):
             if len(tensor) != folder.config.vocab_size:
                 raise InputError(
-                    f"{folder.path}: the weights have {len(tensor):,} rows a vocabulary of "
+                    f"{folder.path}: the weights have {counted(len(tensor), 'row')}, the vocabulary has "
                     f"{folder.config.vocab_size:,}",
                     "config.json and the weights do not belong together",
                 )

@@ -42,6 +42,7 @@ from bertsmith.workflows.run import (
     SETTINGS,
     OnTheWay,
     as_assignments,
+    budgets_aside,
     check_accumulation,
     check_folders,
     goes_on,
@@ -179,7 +180,7 @@ def _settings(
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
     values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     return chosen

@@ -30,12 +30,14 @@ from bertsmith.training.loop import (
     seconds_per_update,
     train,
 )
+from bertsmith.wording import counted
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
     asked_for,
     asked_kind,
+    learning_settings,
     resolved,
     settings_of,
 )
@@ -102,6 +104,8 @@ def pretrain(
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
+    if not resuming and base is None and recipe is None:
+        _tell_of_learning(chosen, tell)
     _check_length(chosen)
     place, threads = place_of(chosen.train, tell)
     _check_memory(chosen, place)
@@ -159,11 +163,24 @@ def _chosen(
     """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the assignments."""
     sizes, values = asked_for(preset, recipe)
     if resuming:
+        settled = learning_settings(sizes).get("model", {})  # the preset's own values did not hold
+        sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         return settings_of_run(settings_of(out / SETTINGS), out, asked)
     if base is not None:
         return settings_from(base, sizes, values, recipe, assignments, tokenizer)
     return resolved(sizes, values, recipe, assignments, tokenizer)
+
+
+def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
+    """Say that a small model is not trained with the paper's settings, where nobody chose others."""
+    usual = learning_settings(chosen.model.model_dump()).get("train", {})
+    rate = chosen.train.learning_rate
+    if usual.get("learning_rate") == rate:
+        tell(
+            f"settings that a model of this size learns with: learning rate {rate:g}, dropout "
+            f"{chosen.model.hidden_dropout_prob:g}; recipes/bert-paper.yaml has the paper's"
+        )
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
@@ -233,7 +250,8 @@ def _budgeted(
         seconds = _seconds_per_update(source, place)
         updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
         tell(
-            f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
+            f"{settings.max_minutes:g} min are {counted(updates, 'update')} at {seconds:.3f} s per "
+            f"update, as measured here"
         )
     else:
         check_accumulation(settings, _updates_per_epoch(source))

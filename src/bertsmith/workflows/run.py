@@ -176,6 +176,13 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     return changed
 
 
+def budgets_aside(assignments: Sequence[str]) -> list[str]:
+    """Assignments in which a recipe's budget gives way to theirs, where one of them says how long to train."""
+    given = {assignment.partition("=")[0].strip() for assignment in assignments}
+    aside = [f"{budget}=none" for budget in BUDGETS] if given & {*BUDGETS, "train.epochs"} else []
+    return [*aside, *assignments]
+
+
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names."""
     found: dict[str, Any] = {}

@@ -63,7 +63,7 @@ def show_instance(
         length = chosen.data.long_sequence_length
     split = Split.of(shards, chosen.data, lenient=not named)
     if chosen.data.held_out and not len(split.held_out):
-        tell(f"{shards.documents} documents are too few to hold some out: all are used")
+        tell(f"too few documents to hold some out ({shards.documents:,}): all are used")
     stream = instances_of(shards, split.training, chosen, length, chosen.train.batch_tokens, split.kin)
     number = stream.size(epoch)
     if not 0 <= index < number:
