@@ -21,7 +21,7 @@ from bertsmith.workflows.finetune import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 SOURCE = Path(bs.__file__).parent
-OF_THE_COMMAND_LINE = {"json", "no_json"}  # options that Python has no use for
+OF_THE_COMMAND_LINE = {"json", "no_json", "format"}  # options that Python has no use for
 
 
 @pytest.mark.parametrize(
