@@ -98,7 +98,7 @@ def messages() -> list[str]:
                 text = node.value
             else:
                 continue
-            if id(node) not in documented and re.search(r"(?<!\w)--[a-z]", text):
+            if id(node) not in documented and re.search(r"(?<!\w)(?<!var\()--[a-z]", text):
                 found.append(text)
     return found
 
