@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertsmith import disk
+from bertsmith import disk, display
 from bertsmith.errors import InputError
 from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -122,6 +122,13 @@ class Shards:
         self.hashes: NDArray[np.uint64] = np.concatenate(
             [batch.column("hash").to_numpy(zero_copy_only=False) for batch in self._batches]
         )
+
+    def __repr__(self) -> str:
+        return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
+
+    def _repr_html_(self) -> str:
+        facts = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
+        return display.page("Token shards", {**facts, **self.counts})
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:

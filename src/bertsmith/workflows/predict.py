@@ -13,11 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
+from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
@@ -34,6 +38,7 @@ from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.wording import counted
 from bertsmith.workflows.predictions import Answered, as_json
+from bertsmith.workflows.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -66,6 +71,38 @@ class Model:
     def labels(self) -> list[str] | None:
         """A classifier's labels, by id."""
         return self.folder.labels
+
+    def _repr_html_(self) -> str:
+        from bertsmith.workflows.model_page import model_page
+
+        return model_page(self.path, self.folder)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Copy the model in the field's layout (config.json, safetensors, the tokenizer's files) to a new folder,
+        whole or not there, and return it. overwrite: replace a model folder; any other is refused."""
+        return copy_model(self.folder.path, Path(folder), overwrite=overwrite)
+
+    def embed(
+        self,
+        texts: Any,
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+    ) -> NDArray[np.float32]:
+        """A vector a text, float32 [n, H]: see `workflows.vectors.embedded`. texts: a list, or a column of pandas,
+        polars, pyarrow or numpy."""
+        if isinstance(texts, str):
+            raise InputError(f"embed takes a list of texts, not {texts!r:.60} alone", "put it in brackets")
+        return embedded(
+            column_of(texts, "texts"),
+            self.encoder,
+            self.tokenizer,
+            self.place,
+            pooling=pooling,
+            normalize=normalize,
+            max_length=max_length,
+        )
 
     @property
     def unfinished(self) -> str | None:
@@ -198,7 +235,9 @@ class Model:
         at. changes: settings of the task, such as max_length or text_column, for this call."""
         names = self.task.inputs
         if len(inputs) == 1 and is_table(inputs[0]):
-            return list(self.predict_file(inputs[0], **changes))
+            settings = self._settings(changes, inputs[0])
+            examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
+            return [prediction for _, some in self._answered(examples, settings) for prediction in some]
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -224,7 +263,8 @@ class Model:
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
             raise InputError(
                 f"the task '{task.name}' also takes {' and '.join(missing)}",
-                "give a file of examples with --file, or from Python a list of each",
+                "give a file of examples with --file",
+                python="give a list of each, or a table with these columns",
             )
         number = len(next(iter(columns.values())))
         if wrong := [name for name, values in columns.items() if len(values) != number]:
@@ -307,7 +347,7 @@ class Model:
 
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return self.scores(file, **columns).document()
+        return Report(self.scores(file, **columns).document())
 
     def scores(self, file: Source, **columns: Any) -> Scores:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
@@ -378,7 +418,8 @@ def load(
         return model
     report_file = path / "report.json"
     try:
-        model.report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+        if report_file.is_file():
+            model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
