@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from bertsmith.files.files import Reading
     from bertsmith.settings import Settings
 
@@ -97,22 +99,27 @@ def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Comm
             from bertsmith.settings import may_change
 
             with formatter.section("Settings (--set NAME=VALUE)"):
+                settings = find()
+                sized = "model.vocab_size" in dict(settings.names())  # fine-tuning has the model's sizes
                 rows = [
                     (
                         name,
-                        f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]"
+                        f"{field.description} [{_shown(name, field, sized=sized)}]"
                         + ("; may change on --resume" if may_change(field) else ""),
                     )
-                    for name, field in find().names()
+                    for name, field in settings.names()
                 ]
                 formatter.write_dl(rows)
 
     return WithSettings
 
 
-def _shown(name: str, value: Any) -> str:
-    if name.startswith("model."):
-        return "of the preset"
+def _shown(name: str, field: FieldInfo, *, sized: bool) -> str:
+    if sized and name.startswith("model."):
+        return "of the preset or model"
+    value = field.get_default(call_default_factory=True)
+    if value == "":
+        return "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

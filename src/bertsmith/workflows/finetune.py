@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 from bertsmith import machine
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
@@ -55,6 +56,23 @@ class FinetuneTrainSettings(TrainSettings):
     )
 
 
+class DropoutSettings(Settings):
+    """What of the model is fine-tuning's own: its dropout, whatever the base was trained with."""
+
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
+    classifier_dropout: float | None = Field(
+        None, ge=0, lt=1, description="dropout in the task's head; none: as hidden_dropout_prob"
+    )
+
+    def within(self, base: ModelConfig) -> ModelConfig:
+        """The base's configuration with this dropout."""
+        head = self.classifier_dropout
+        if head is None and base.classifier_dropout is not None:
+            head = self.hidden_dropout_prob  # where the field's own default would be another
+        return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
+
+
 class FinetuneSettings(Settings):
     """Everything a fine-tuning run depends on."""
 
@@ -64,6 +82,7 @@ class FinetuneSettings(Settings):
         json_schema_extra=MAY_CHANGE,
     )
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
+    model: DropoutSettings = Field(default_factory=DropoutSettings, description="dropout")
     task: Settings = Field(default_factory=Settings, description="the task")
     train: FinetuneTrainSettings = Field(
         default_factory=FinetuneTrainSettings, description="the training itself"
@@ -296,7 +315,9 @@ def _build(
 ) -> tuple[Encoder, Task]:
     """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
     drawing = place.drawing
-    encoder = base.encoder(drawing)
+    config = chosen.model.within(base.config)
+    _tell_of_dropout(config, base, tell)
+    encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
@@ -307,6 +328,17 @@ def _build(
             tell(f"{base.path}: the base has no {part}, a new one is trained")
     place.settle(encoder, head)
     return encoder, head
+
+
+def _tell_of_dropout(config: ModelConfig, base: ModelFolder, tell: Callable[[str], None]) -> None:
+    """Say so where the dropout is not the base's."""
+    own, before = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base.config))
+    if own == before:
+        return
+    now, then = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (own, before))
+    tell(
+        f"dropout is {now} in fine-tuning; the base was trained with {then} (--set model.hidden_dropout_prob=…)"
+    )
 
 
 def _tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
