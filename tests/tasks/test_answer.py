@@ -207,7 +207,7 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
     assert (answer["tokens"], answer["tokens_read"]) == (4 + 13, 2 + 13)
     scores = model.score([answer], [example("migi")])
     assert (scores.details, list(scores.notes)) == (
-        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 texts were cut; 2 tokens were not read"],
+        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 text was cut; 2 tokens were not read"],
     )  # fmt: skip
 
 

@@ -160,8 +160,14 @@ def predict(
 @click.argument("text")
 @_DEVICE
 @click.option("--top-k", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="K")
+@click.option(
+    "--max-length",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Tokens read around each mask of a longer text [what the model can take].",
+)
 @options.as_json
-def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
+def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | None, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 
     \b
@@ -172,7 +178,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    answers = load(run, device, console.note).fill_mask(text, top_k)
+    answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)
     if as_json:
         console.result_json(answers)
         return

@@ -18,7 +18,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.texts import TextExample, TextFacts, TextSettings, TextTask
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextSettings, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _SHOWN = 8  # labels of which a confusion matrix fits a terminal
@@ -93,16 +93,15 @@ class Classify(TextTask):
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:
-        """Label, its probability, all probabilities, tokens of the text and tokens read."""
+        """Label, its probability, all probabilities (the mean over the text's windows), tokens of the text and
+        tokens read."""
         labels: list[str] = self.facts["labels"]
         predictions = []
-        for logits, item in zip(outputs, items, strict=True):
-            shares = logits[0].softmax(-1).tolist()
+        for logits, read in self.of_each(outputs, items):
+            shares = logits.softmax(-1).mean(0).tolist()
             best = max(range(len(shares)), key=shares.__getitem__)
             scores = dict(zip(labels, shares, strict=True))
-            predictions.append(
-                {"label": labels[best], "score": shares[best], "scores": scores, **self.read_of(item)}
-            )
+            predictions.append({"label": labels[best], "score": shares[best], "scores": scores, **read})
         return predictions
 
     @property
@@ -139,7 +138,7 @@ class Classify(TextTask):
             }
             for i, label in enumerate(labels)
         }
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
         confusion = _confusion(truth, guess, labels)
         numbers = {
             "accuracy": float(accuracy_score(truth, guess)),

@@ -17,7 +17,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, told_of_cuts
-from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
 
 
 class Regress(TextTask):
@@ -80,10 +80,9 @@ class Regress(TextTask):
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:
-        """The number, tokens of the text and tokens read."""
+        """The number (the mean over the text's windows), tokens of the text and tokens read."""
         return [
-            {"number": float(value[0, 0]), **self.read_of(item)}
-            for value, item in zip(outputs, items, strict=True)
+            {"number": float(numbers[:, 0].mean()), **read} for numbers, read in self.of_each(outputs, items)
         ]
 
     @property
@@ -107,7 +106,7 @@ class Regress(TextTask):
             from scipy.stats import pearsonr, spearmanr
 
             pearson, spearman = float(pearsonr(truth, guess)[0]), float(spearmanr(truth, guess)[0])
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
         if not varied:
             notes = [
                 *notes,

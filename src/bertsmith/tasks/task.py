@@ -27,6 +27,7 @@ from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 TASKS: dict[str, str | type[Task]] = {
     "classify": "bertsmith.tasks.classify:Classify",
@@ -285,9 +286,13 @@ def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
     )
 
 
-def told_of_cuts(predictions: Sequence[Prediction]) -> tuple[dict[str, int], list[str]]:
-    """What truncation cost: two numbers, and a sentence where it cost anything."""
+def told_of_cuts(predictions: Sequence[Prediction], remedy: str = "") -> tuple[dict[str, int], list[str]]:
+    """What truncation cost: two numbers, and a sentence where it cost anything, which ends with `remedy`."""
     texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
     tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
-    note = [f"{texts:,} texts were cut; {tokens:,} tokens were not read"] if texts else []
+    of_texts, of_tokens = (
+        counted(texts, "text was", "texts were"),
+        counted(tokens, "token was", "tokens were"),
+    )
+    note = [f"{of_texts} cut; {of_tokens} not read{remedy}"] if texts else []
     return {"cut_texts": texts, "cut_tokens": tokens}, note

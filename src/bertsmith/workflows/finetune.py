@@ -21,11 +21,13 @@ from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Facts, Scores, Task, task_type
+from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loop import Course, Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
+from bertsmith.wording import counted
 from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
@@ -212,7 +214,7 @@ class _Work:
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.items(examples.train, base.tokenizer)
         dev_items = head.items(examples.dev, base.tokenizer)
-        _tell_of_texts(items, base.tokenizer, tell)
+        _tell_of_texts(items, base.tokenizer, isinstance(chosen.task, TextSettings), tell)
         return cls(base, encoder, head, examples, items, dev_items, place)
 
     def scores(self) -> Scores:
@@ -341,7 +343,9 @@ def _tell_of_dropout(config: ModelConfig, base: ModelFolder, tell: Callable[[str
     )
 
 
-def _tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
+def _tell_of_texts(
+    items: Sequence[Item], tokenizer: Tokenizer, strides: bool, tell: Callable[[str], None]
+) -> None:
     """Say what truncation costs, and whether the vocabulary fits the texts."""
     sequences = [sequence for item in items for sequence in item.sequences]
     cut = [s for s in sequences if s.kept < s.tokens]
@@ -349,8 +353,9 @@ def _tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[
         lost = sum(s.tokens - s.kept for s in cut)
         share = lost / max(1, sum(s.tokens for s in sequences))
         tell(
-            f"{len(cut):,} of {len(sequences):,} texts are longer than the model reads; "
-            f"{lost:,} tokens ({share:.1%}) at their ends are not seen"
+            f"{len(cut):,} of {counted(len(sequences), 'text')} {'is' if len(cut) == 1 else 'are'} longer than "
+            f"the model reads; {counted(lost, 'token')} ({share:.1%}) at the end not seen"
+            + (IN_WINDOWS if strides else "")
         )
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
