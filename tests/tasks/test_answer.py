@@ -21,8 +21,9 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.tasks.answer import Answer, AnswerSettings, Gold, PassageExample
+from bertsmith.tasks.answer import Answer, AnswerSettings
 from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.passages import Gold, PassageExample
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
 

@@ -82,7 +82,7 @@ def test_a_finished_run_and_a_stopped_one(world: Path) -> None:
     assert (run["verb"], run["finished"], run["step"], run["of"]) == ("pretrain", True, 6, 6)
     assert run["scores"] == bs.load(world / "bert").report["held_out"]
     assert run["settings"]["train.learning_rate"] == 0.001
-    assert "train.warmup" not in run["settings"]
+    assert "train.clip_norm" not in run["settings"]
     assert run["model"] == str(world / "bert" / "model")
     assert found["architecture"] == "BertForPreTraining"
     assert "pretrain, finished" in shown

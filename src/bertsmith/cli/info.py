@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("folder", required=False)
 @options.as_json
 def info(folder: str | None, as_json: bool) -> None:
@@ -74,7 +76,6 @@ def _show_run(path: str, run: dict[str, Any]) -> None:
 
 def _show_data(document: dict[str, Any]) -> None:
     from bertsmith import console
-    from bertsmith.wording import counted
 
     files = document["files"]
     listed = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
@@ -85,7 +86,10 @@ def _show_data(document: dict[str, Any]) -> None:
     rows += [
         ("from", f"{counted(len(files), 'file')}: {listed}"),
         ("made", document["made"]),
-        ("on disk", f"{document['bytes_on_disk']:,} bytes in {counted(document['shards'], 'shard')}"),
+        (
+            "on disk",
+            f"{counted(document['bytes_on_disk'], 'byte')} in {counted(document['shards'], 'shard')}",
+        ),
         ("language", document["language"]),
     ]
     console.result_table(f"{document['path']}: prepared data", ["what", "is"], rows)
@@ -98,7 +102,7 @@ def _tokenizer_rows(of: dict[str, Any]) -> list[tuple[str, str]]:
         ("entries", f"{of['vocab_size']:,}"),
         ("letters", "lower-cased" if of["lowercase"] else "case is kept"),
         ("special tokens", ", ".join(f"{s['token']} {s['id']}" for s in of["specials"].values())),
-        ("longest input", f"{of['max_length']:,} tokens"),
+        ("longest input", counted(of["max_length"], "token")),
         ("digest", of["digest"]),
     ]
 
@@ -109,7 +113,7 @@ def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
     config = document["config"]
     console.result_table(
         f"{'the model' if of_run else document['path']}: {document['architecture']}, "
-        f"{document['parameters']:,} parameters",
+        f"{counted(document['parameters'], 'parameter')}",
         ["setting", "value"],
         list(config.items()),
     )

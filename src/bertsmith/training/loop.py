@@ -228,7 +228,8 @@ class _Running:
 
     def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
         step = self.progress.step
-        if step % self.course.settings.log_every == 0 or ends:
+        # An evaluation's scores stand beside a loss, however few updates an epoch has.
+        if step % self.course.settings.log_every == 0 or self._is_evaluated(ends):
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
             at = {"epoch": work.epoch, "tokens": work.tokens}
@@ -237,10 +238,13 @@ class _Running:
             )
         self.recorder.stepped(step, work.tokens)
 
+    def _is_evaluated(self, ends: bool) -> bool:
+        every = self.course.settings.evaluate_every
+        return ends or bool(every and self.progress.step % every == 0)
+
     def _evaluate_when_due(self, ends: bool) -> None:
         evaluation, progress = self.course.evaluation, self.progress
-        every = self.course.settings.evaluate_every
-        if evaluation is None or not (ends or (every and progress.step % every == 0)):
+        if evaluation is None or not self._is_evaluated(ends):
             return
         progress.evaluation = _evaluated(self.trained, evaluation, progress.step)
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
