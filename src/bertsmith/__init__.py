@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bertsmith.workflows.check import check_corpus as check_corpus
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
+    from bertsmith.workflows.info import info as info
     from bertsmith.workflows.inspect import inspect_tokenizers as inspect_tokenizers
     from bertsmith.workflows.predict import Model as Model
     from bertsmith.workflows.predict import load as load
@@ -69,6 +70,7 @@ _HOMES = {
     "check_corpus": "workflows.check",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
+    "info": "workflows.info",
     "inspect_tokenizers": "workflows.inspect",
     "load": "workflows.predict",
     "prepare": "shards.prepare",

@@ -280,6 +280,20 @@ class Tokenizer:
         text = json.dumps([*parts, self._names], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
+    def info(self) -> dict[str, Any]:
+        """What there is to say of the tokenizer: plain JSON."""
+        return {
+            "algorithm": self.kind,
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "specials": {
+                role: {"token": token, "id": self._ids[role]} for role, token in self._names.items()
+            },
+            "uses_segments": self.uses_segments,
+            "max_length": self.max_length,
+            "digest": self.digest,
+        }
+
     @property
     def definition(self) -> str:
         """The text of its tokenizer.json."""

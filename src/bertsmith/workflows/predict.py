@@ -35,8 +35,10 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.overview import listed, told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
+from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.wording import counted
+from bertsmith.workflows.mask_windows import MaskWindow, mask_windows
 from bertsmith.workflows.predictions import Answered, as_json
 from bertsmith.workflows.vectors import Pooling, embedded
 
@@ -186,40 +188,53 @@ class Model:
             )
         return task_of(self.folder, str(path))
 
-    def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
+    def fill_mask(
+        self,
+        text: str,
+        top_k: int = 5,
+        max_length: int | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> list[list[dict[str, Any]]]:
         """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
 
-        Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place.
+        Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place. max_length:
+        tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
+        told, each mask is guessed from a window around it.
         """
         mask = self.tokenizer.mask_token
         if mask not in text:
             raise InputError(
                 f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
             )
+        encoding = self.tokenizer.encode(text, max_length=UNCUT, specials="mask")
+        longest = self.folder.config.longest
+        limit = min(longest, max_length or longest)
+        answers = []
+        for window in mask_windows(encoding, self.tokenizer.mask_id, limit, tell):
+            scores, ids = self._best(window, top_k)
+            for (_, row), of_mask, tokens in zip(window.masks, scores, ids, strict=True):
+                start, end = encoding.offsets[row]
+                answers.append(
+                    [
+                        {
+                            "token": (token := self.tokenizer.tokens[i]),
+                            "score": score,
+                            "text": _filled(text, start, end, self._as_text(i, token)),
+                        }
+                        for score, i in zip(of_mask, tokens, strict=True)
+                    ]
+                )
+        return answers
+
+    def _best(self, window: MaskWindow, top_k: int) -> tuple[list[list[float]], list[list[int]]]:
+        """For each mask of a window the likeliest tokens: their probabilities, and their ids."""
         head = self._masked
-        encoding = self.tokenizer.encode(
-            text, max_length=self.folder.config.longest, truncation="none", specials="mask"
-        )
-        packed = self.place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
-        rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
+        packed = self.place.send(Packed.of_lists([window.ids], [window.segments]))
         with torch.inference_mode():
-            hidden = self.encoder(packed)[rows]
+            hidden = self.encoder(packed)[[row for row, _ in window.masks]]
             shares = head(hidden, self.encoder.embeddings.token.weight).float().softmax(-1)
             best = shares.topk(min(top_k, shares.shape[1]))
-        answers = []
-        for row, scores, ids in zip(rows, best.values.tolist(), best.indices.tolist(), strict=True):
-            start, end = encoding.offsets[row]
-            answers.append(
-                [
-                    {
-                        "token": (token := self.tokenizer.tokens[i]),
-                        "score": score,
-                        "text": _filled(text, start, end, self._as_text(i, token)),
-                    }
-                    for score, i in zip(scores, ids, strict=True)
-                ]
-            )
-        return answers
+        return best.values.tolist(), best.indices.tolist()
 
     def _as_text(self, number: int, token: str) -> str:
         """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""
