@@ -296,8 +296,11 @@ class Model:
             are = "is" if len(empty) == 1 else "are"
             tell(f"{counted(len(empty), 'text')} {are} empty and not predicted: {listed(empty)}")
         if cut:
-            were = "was" if cut == 1 else "were"
-            tell(f"{counted(cut, 'text')} {were} cut at their ends; {counted(lost, 'token')} not read")
+            were, was = (
+                ("was cut at its end" if cut == 1 else "were cut at their ends"),
+                "was" if lost == 1 else "were",
+            )
+            tell(f"{counted(cut, 'text')} {were}; {counted(lost, 'token')} {was} not read")
 
     def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, as one object."""
