@@ -58,6 +58,7 @@ _ELSEWHERE = {
     "label_column": "label labels target label_field label_key",
     "delimiter": "sep separator",
     "header": "has_header",
+    "train": "data train_file training_file",
 }
 
 

@@ -299,7 +299,7 @@ def test_repeated_documents_are_dropped_on_request(tmp_path: Path, tokenizer: To
 
 def test_memory_rules_the_workers(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = corpus(tmp_path, "a b.")
-    with pytest.raises(InputError, match=r"--max-ram 100 MB is too little"):
+    with pytest.raises(InputError, match=r"max_ram=100 MB is too little"):
         prepare([file], tokenizer, tmp_path / "out", max_ram=100_000_000)
     assert prepare([file], tokenizer, tmp_path / "out", max_ram=512_000_000).documents == 1
     assert preparing._workers(8, 512_000_000, "local") < 8

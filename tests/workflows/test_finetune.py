@@ -63,7 +63,7 @@ def test_what_cannot_be_held_out_is_told_as_it_is(base: bs.Model, tmp_path: Path
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
     with pytest.raises(
-        InputError, match=r"^one example cannot be split at --dev-share 0.3: each side needs one"
+        InputError, match=r"^one example cannot be split at dev_share=0.3: each side needs one"
     ):
         bs.finetune("tag", base, tmp_path / "b", train=one, dev_share=0.3, settings=FEW)
 

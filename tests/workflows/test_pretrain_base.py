@@ -74,7 +74,7 @@ def test_an_extended_model_is_trained_further_from_where_it_is(
     domain = bs.prepare([tmp_path / "domain.txt"], tokenizer, tmp_path / "shards", workers=1)
     told: list[str] = []
     with pytest.raises(
-        InputError, match=r"another tokenizer than that of .*\nprepare it again: .* --tokenizer"
+        InputError, match=r"another tokenizer than that of .*\nprepare it again: .*tokenizer="
     ):
         bs.pretrain(shards, tmp_path / "run", model=tmp_path / "extended", settings=FEW)
     model = bs.pretrain(domain, tmp_path / "run", model=tmp_path / "extended", settings=FEW, tell=told.append)

@@ -77,7 +77,7 @@ def test_a_stopped_pre_training_leaves_a_model_that_says_what_it_is(
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         signal_at(patch, 5, number)
-        with pytest.raises(Stopped, match=r"--resume, or use the unfinished model in .*run$"):
+        with pytest.raises(Stopped, match=r"resume=True, or use the unfinished model in .*run$"):
             tiny_run.run(shards, run, *STEPS)
     with pytest.warns(UserWarning, match="run: a model of an unfinished run, of step 5 of 8"):
         model = bs.load(run)

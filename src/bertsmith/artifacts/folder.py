@@ -41,6 +41,8 @@ from bertsmith.models.heads import PARTS, ProblemType
 from bertsmith.models.names import NameTable
 
 RECORD = "bertsmith.json"
+MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
+"""What `write_folder` writes beside the tokenizer's files."""
 _WITH_LABELS = ("classifier", "tagger")
 
 

@@ -9,15 +9,22 @@ from typing import Any
 import click
 
 from bertsmith.cli.options import Size, as_json, assignments, bytes_of, reading_of, reading_options
+from bertsmith.cli.verbs import Verb, Verbs
 
 _language = click.option(
     "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
 )
 
 
-@click.group()
+@click.group(cls=Verbs)
 def data() -> None:
-    """Turn files into token shards."""
+    """Check a corpus, turn it into token shards, look at training instances.
+
+    \b
+    Example:
+      bertsmith data check corpus.txt
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+    """
 
 
 @data.command("prepare")
@@ -101,7 +108,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     console.note(f"next: bertsmith pretrain --preset bert-mini-uncased --data {out} --out RUN --minutes 30")
 
 
-class _ManyAgainst(click.Command):
+class _ManyAgainst(Verb):
     """A command whose --against takes all that follows it up to the next option, as shells expand a glob."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

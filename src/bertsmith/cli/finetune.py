@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.verbs import Verbs
 
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
@@ -17,8 +18,10 @@ _DEVICE = click.option(
 _EVALUATIONS = 20  # that a terminal shows
 
 
-class _Tasks(click.Group):
+class _Tasks(Verbs):
     """The tasks, each imported when it is called."""
+
+    kind = "task"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from bertsmith.tasks.task import TASKS
@@ -30,14 +33,13 @@ class _Tasks(click.Group):
 
         return _command(task_type(cmd_name))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from bertsmith.tasks.task import TASKS, task_type
+    def summary(self, ctx: click.Context, verb: str) -> str:
+        from bertsmith.tasks.task import task_type
 
-        with formatter.section("Tasks"):
-            formatter.write_dl([(name, task_type(name).summary) for name in TASKS])
+        return task_type(verb).summary
 
 
-@click.group(cls=_Tasks, subcommand_metavar="TASK …")
+@click.group(cls=_Tasks)
 def finetune() -> None:
     """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
 
@@ -67,9 +69,7 @@ def _command(kind: type[Task]) -> click.Command:
         options.resume,
         options.assignments,
         _DEVICE,
-        click.option(
-            "--seed", type=click.IntRange(0), metavar="N", help="Seed of the head and the order [0]."
-        ),
+        options.short_forms,
         click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
         click.option(
             "--sample",
@@ -109,7 +109,6 @@ def _finetune(
     label_names: str | None,
     sample: int | None,
     recipe: str | None,
-    seed: int | None,
     device: str | None,
     assignments: tuple[str, ...],
     resume: bool,
@@ -120,7 +119,8 @@ def _finetune(
     from bertsmith.wording import counted
     from bertsmith.workflows.finetune import finetune as run
 
-    of_training = {"train.seed": seed, "train.device": device}
+    short = {**options.short_of(own), "train.device": device}
+    of_task = {f"task.{name}": value for name, value in own.items()}
     model_run = run(
         kind.name,
         model,
@@ -131,11 +131,7 @@ def _finetune(
         sample=sample,
         label_names=label_names,
         recipe=recipe,
-        settings=[
-            *task_options.as_assignments(own),
-            *(f"{name}={value}" for name, value in of_training.items() if value is not None),
-            *assignments,
-        ],
+        settings=options.as_assignments({**of_task, **short}, assignments),
         resume=resume,
         tell=console.note,
     )

@@ -9,18 +9,31 @@ from typing import Any
 import click
 
 from bertsmith.cli.options import Size, as_json, reading_of, reading_options
+from bertsmith.cli.verbs import Verbs
+from bertsmith.wording import counted
 
 
-@click.group()
+@click.group(cls=Verbs)
 def tokenizer() -> None:
-    """Train a vocabulary, compare vocabularies, add words to one."""
+    """Train a vocabulary, compare vocabularies, add words to one.
+
+    \b
+    Example:
+      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith tokenizer inspect tokenizer --text corpus.txt
+    """
 
 
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="DIR", help="The folder to write, in the field's file layout.")
 @click.option(
-    "--vocab-size", type=click.IntRange(10, 10_000_000), default=30_000, show_default=True, metavar="N"
+    "--vocab-size",
+    type=click.IntRange(10, 10_000_000),
+    default=30_000,
+    show_default=True,
+    metavar="N",
+    help="Entries of the vocabulary, special ones included.",
 )
 @click.option(
     "--kind",
@@ -41,7 +54,14 @@ def tokenizer() -> None:
 @click.option(
     "--max-ram", type=Size(), metavar="SIZE", help="Stay below so much memory (512MB, 2GB): sample documents."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which documents.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="With --max-ram: which documents are drawn.",
+)
 @reading_options
 @as_json
 def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any) -> None:
@@ -72,7 +92,9 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     if as_json:
         console.result_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
     else:
-        console.result(f"{out}: {trained.vocab_size:,} entries from {record['words']:,} words")
+        console.result(
+            f"{out}: {counted(trained.vocab_size, 'entry', 'entries')} from {counted(record['words'], 'word')}"
+        )
     for note in _left_out(record, how["max_ram"], how["kind"]):
         console.note(note)
     if not as_json:
@@ -84,24 +106,26 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
     notes = []
     if record["share_sampled"] < 1 and max_ram is not None:
         notes.append(
-            f"the words of all {record['documents']:,} documents do not fit into {max_ram / 1e6:,.0f} MB: "
-            f"{record['documents_sampled']:,} of them, {record['share_sampled']:.3%} asked for and drawn evenly "
-            "over the corpus, made this vocabulary"
+            f"the words of all documents ({record['documents']:,}) do not fit into {max_ram / 1e6:,.0f} MB: "
+            f"this vocabulary was made from {record['documents_sampled']:,} of them, "
+            f"{record['share_sampled']:.3%} "
+            "asked for and drawn evenly over the corpus"
         )
     if record["size"] < record["asked"]:
-        notes.append(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
+        notes.append(f"the text has no more pieces: {record['size']:,} of the {record['asked']:,} asked for")
     if record["words_cut"]:
-        share = f"{record['words_cut']:,} words ({record['words_cut'] / record['words']:.3%})"
+        share = f"{counted(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
         if kind == "byte_level_bpe":
-            notes.append(f"{share} are too long to be words and had no say")
+            notes.append(f"{share} too long to be counted as words: left out of the training")
         elif kind == "unigram":
             notes.append(
-                f"{record['characters_cut']:,} rare characters got no place; {share} hold one or are too long: "
-                "left out of the training"
+                f"no room for {counted(record['characters_cut'], 'rare character')}; {share} with one of "
+                f"them, or too "
+                "long, left out of the training"
             )
         else:
             notes.append(
-                f"{record['characters_cut']:,} rare characters got no place; {share} will be unknown"
+                f"no room for {counted(record['characters_cut'], 'rare character')}: {share} will be unknown"
             )
     return notes
 
@@ -231,6 +255,9 @@ def tokenizer_extend(
         return
     print_extension(report)
     if not how["word_list"] and report["added"] < (wanted := given.get("words", Choice().words)):
-        console.note(f"the files hold no more such words: {report['added']:,} of the {wanted:,} asked")
+        console.note(f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for")
     if out is not None:
-        console.note(f"{out}: {report['vocab_size_before']:,} → {report['vocab_size']:,} entries")
+        console.note(
+            f"{out}: vocabulary {report['vocab_size_before']:,} → "
+            f"{counted(report['vocab_size'], 'entry', 'entries')}"
+        )

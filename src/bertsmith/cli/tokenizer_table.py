@@ -6,6 +6,7 @@ import unicodedata
 from typing import Any
 
 from bertsmith import console
+from bertsmith.wording import counted
 
 _ROWS = 10  # of a list
 _LINE = 60  # characters of joined words in a cell
@@ -16,7 +17,8 @@ def print_inspection(report: dict[str, Any]) -> None:
     rows = report["tokenizers"]
     text = report["text"]
     console.result_table(
-        f"{text['bytes']:,} bytes, {text['characters']:,} characters, {text['words']:,} words",
+        f"{counted(text['bytes'], 'byte')}, {counted(text['characters'], 'character')}, "
+        f"{counted(text['words'], 'word')}",
         ["on this text", *rows],
         [[head, *(show(row) for row in rows.values())] for head, show in _MEASURES],
     )
@@ -106,7 +108,7 @@ def print_extension(report: dict[str, Any]) -> None:
     words, effect = report["words"], report["effect"]
     compared = any("commoner" in word for word in words)
     console.result_table(
-        f"{report['added']:,} words" + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
+        counted(report["added"], "word") + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
         ["word", "count", "pieces now", "tokens saved", *(["times commoner"] if compared else [])],
         [
             [
@@ -121,8 +123,8 @@ def print_extension(report: dict[str, Any]) -> None:
     )
     if report["already_whole"]:
         console.note(
-            f"{len(report['already_whole']):,} words of the list need no entry (one token already, or named "
-            f"before): {_joined(report['already_whole'])}"
+            f"no entry needed (one token already, or named before) for "
+            f"{counted(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
         )
     if effect is None:
         return
@@ -133,8 +135,9 @@ def print_extension(report: dict[str, Any]) -> None:
     others = effect["other_words"]
     if others["distinct"]:
         console.result_table(
-            f"{others['distinct']:,} other words ({others['times']:,} occurrences) are cut in another way; "
-            f"{others['longer']:,} take more tokens, {others['become_unknown']:,} become unknown",
+            f"{counted(others['distinct'], 'other word')} ({counted(others['times'], 'occurrence')}) cut "
+            f"in another "
+            f"way: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown",
             ["word", "times", "before", "after"],
             [
                 (e["word"], f"{e['times']:,}", " ".join(e["before"]), " ".join(e["after"]))
@@ -145,6 +148,6 @@ def print_extension(report: dict[str, Any]) -> None:
         console.result("no other word of the files is cut in another way")
     if effect["words_forgotten"]:
         console.note(
-            f"{effect['words_forgotten']:,} occurrences of rare words were not remembered; "
+            f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "
             "each counts as one token before and after"
         )

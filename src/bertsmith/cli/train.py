@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
@@ -19,7 +21,30 @@ def _pretrain_settings() -> type[Settings]:
     return PretrainSettings
 
 
-@click.command(cls=options.command_with_settings(_pretrain_settings))
+def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
+    from bertsmith.models.family import FAMILIES, family
+
+    listed = [(name, ", ".join(_braced(family(name).presets))) for name in FAMILIES]
+    return [("Presets (--preset NAME), by family", listed)]
+
+
+def _braced(names: Iterable[str]) -> list[str]:
+    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
+    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
+    for name in names:
+        first, size, end = (*name.split("-", 2), "", "")[:3]
+        ends.setdefault((first, size), []).append(end)
+    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (first, size), of_size in ends.items():
+        sizes.setdefault((first, tuple(of_size)), []).append(size)
+    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+
+
+@click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
 @click.argument("recipe", required=False)
 @click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
 @click.option(
@@ -39,6 +64,7 @@ def _pretrain_settings() -> type[Settings]:
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
 )
+@options.short_forms
 @options.assignments
 @options.resume
 @options.as_json
@@ -54,13 +80,14 @@ def pretrain(
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    **short: Any,
 ) -> None:
     """Pre-train a BERT on token shards.
 
     \b
     Example:
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
-      bertsmith pretrain recipe.yaml --data shards --out bert --set train.max_steps=10000
+      bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
       bertsmith pretrain --data shards --out bert --resume
       bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
 
@@ -70,6 +97,8 @@ def pretrain(
     from bertsmith import console
     from bertsmith.workflows.pretrain import pretrain as run
 
+    given = {**options.short_of(short), "data.held_out": held_out}
+    options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
     trained = run(
         data,
         out,
@@ -78,7 +107,7 @@ def pretrain(
         model=model,
         tokenizer=tokenizer,
         minutes=minutes,
-        settings=[*assignments, *([f"data.held_out={held_out}"] if held_out is not None else [])],
+        settings=options.as_assignments(given, assignments),
         resume=resume,
         tell=console.note,
     )
@@ -122,11 +151,18 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     return rows
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--out", default="quickstart", show_default=True, metavar="DIR", help="Where everything is written."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The seed of everything random.",
+)
 @click.option(
     "--minutes", type=click.FloatRange(0.5), metavar="M", help="About how long pre-training may take."
 )

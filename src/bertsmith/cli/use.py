@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
 
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
@@ -23,7 +25,7 @@ _FILE_WIDTH = 120  # characters of a table that goes into a file
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
 
-class _OfRun(click.Command):
+class _OfRun(Verb):
     """A command on a finished RUN, which also takes the settings of the run's task as options."""
 
     def make_context(
@@ -99,7 +101,7 @@ def evaluate(
         console.result_json(scores.document())
         return
     console.result_table(
-        f"{run} on {data} ({scores.numbers['examples']:,} examples)",
+        f"{run} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
         ["score", "value"],
         [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
@@ -135,7 +137,7 @@ def predict(
     assignments: tuple[str, ...],
     **own: Any,
 ) -> None:
-    """Answer for TEXTS, for a file, or for the lines of standard input.
+    """Answer for TEXTS, a file or the lines of standard input, with the fine-tuned model of RUN.
 
     \b
     Example:
@@ -235,11 +237,18 @@ def _write_answers(task: Task, answered: Iterable[Answered], form: str, delimite
     console.note(f"{out}: {counted(number, 'prediction')}")
 
 
-@click.command("fill-mask")
+@click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
 @_DEVICE
-@click.option("--top-k", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="K")
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    metavar="K",
+    help="How many guesses to print for each mask.",
+)
 @options.as_json
 def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
@@ -263,7 +272,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
         )
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("folder", required=False)
 @options.as_json
 def info(folder: str | None, as_json: bool) -> None:
@@ -291,7 +300,7 @@ def info(folder: str | None, as_json: bool) -> None:
         return
     config = document["config"]
     console.result_table(
-        f"{document['path']}: {document['architecture']}, {document['parameters']:,} parameters",
+        f"{document['path']}: {document['architecture']}, {counted(document['parameters'], 'parameter')}",
         ["setting", "value"],
         list(config.items()),
     )

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from bertsmith.errors import InputError
+from bertsmith.files.memory import InMemory
 
 BLOCK = 1 << 18
 _PACKED = 1 << 14  # bytes unpacked at a time: where text repeats itself they become a thousand times as many
@@ -36,7 +37,9 @@ class FileFault(InputError):
 
 def bare_suffix(path: str | Path) -> str:
     """The suffix that tells a file's form, in lower case: that of `a.jsonl.gz` is `.jsonl`. `.ndjson` is
-    `.jsonl` by another name, and told as that."""
+    `.jsonl` by another name, and told as that, and so is what is in memory."""
+    if isinstance(path, InMemory):
+        return ".jsonl"
     name = Path(path)
     suffix = Path(name.stem).suffix.lower() if is_compressed(name) else name.suffix.lower()
     return _SAME.get(suffix, suffix)
@@ -74,6 +77,9 @@ def opened(path: str | Path) -> BinaryIO:
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file, unpacked, in blocks that are not empty. Raises as `opened`, and `FileFault`."""
+    if isinstance(path, InMemory):
+        yield from path.blocks()
+        return
     new_decoder = _DECODERS.get(Path(path).suffix.lower())
     with opened(path) as file:
         if new_decoder is not None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
+from bertsmith.wording import counted
 
 _UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
@@ -127,4 +128,4 @@ class _Chosen:
 
 
 def _columns(number: int) -> str:
-    return "1 column" if number == 1 else f"{number} columns"
+    return counted(number, "column")

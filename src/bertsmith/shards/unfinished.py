@@ -19,13 +19,17 @@ from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.manifest import PreparationProgress, read_progress
 
+LAYOUT = disk.Layout(
+    "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
+)
+
 
 class Unfinished:
     """The folder beside `place`, with the progress of an earlier start of the same request, or none."""
 
     def __init__(self, place: Path, folder: Path, request: Mapping[str, object], tell: Callable[[str], None]):
         """Use `Unfinished.of`."""
-        self._place, self.folder = place, folder
+        self._place, self.folder, self._replace = place, folder, False
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         self.progress = self._found(digest, tell) or PreparationProgress(request=digest)
         known = {"progress.json", *(entry.name for entry in self.progress.shards)}
@@ -36,7 +40,7 @@ class Unfinished:
     @classmethod
     @contextmanager
     def of(
-        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None]
+        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None], *, replace: bool = False
     ) -> Iterator[Unfinished]:
         """The folder of the preparation that makes `out`, held against others until the end. After an error its
         whole shards stay to go on from; after a fault in the files, which will be mended, nothing does.
@@ -44,12 +48,15 @@ class Unfinished:
         Raises `InputError` where another holds it, and for an `out` that `disk.refuse_filled` refuses;
         `MachineError` where the disk is full.
         """
-        disk.refuse_filled(out)
+        LAYOUT.is_replaced(out, overwrite=replace)
         place = Path(os.path.realpath(out))
         folder = place.parent / f".{place.name}.unfinished"
         with disk.locked(folder, "preparation", shown=out):
-            disk.refuse_filled(out)  # another one may have finished before the lock was free
+            LAYOUT.is_replaced(
+                out, overwrite=replace
+            )  # another one may have finished before the lock was free
             found = cls(place, folder, request, tell)
+            found._replace = replace
             try:
                 yield found
             except BaseException as error:
@@ -69,7 +76,7 @@ class Unfinished:
     def finish(self) -> None:
         """Make the folder the one it was to be."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        disk.finish_folder(self.folder, self._place)
+        disk.finish_folder(self.folder, self._place, replace=self._replace)
 
     def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
         if self.progress.shards and not isinstance(error, InputError):

@@ -30,6 +30,7 @@ from bertsmith.survey.structure import DocumentFacts, judge
 from bertsmith.survey.tokens import TokenFacts
 from bertsmith.survey.window import TextWindow, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _NEAR_CAPACITY = 500_000
 _LINE_CAPACITY = 4_000_000
@@ -249,7 +250,7 @@ class _Pass:
             )
         if self._in_parts:
             told.append(
-                f"{self._in_parts:,} documents are too long to be held whole: compared is their first part"
+                f"{counted(self._in_parts, 'document')} too long to be held whole: only the first part is compared"
             )
         if self._near.number:
             told.append(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertsmith.wording import counted
+
 SEVERITIES = ("problem", "warning", "note")
 _SHARE_OF_REPEATED_LINES = 0.01
 _SHARE_OF_BOILERPLATE = 0.05
@@ -60,7 +62,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             _first(unreadable), "mend them or leave them out",
         )  # fmt: skip
     if encoding["bytes"]:
-        lines = "1 line" if encoding["lines"] == 1 else f"{encoding['lines']:,} lines"
+        lines = counted(encoding["lines"], "line")
         yield _finding(
             "problem", f"bytes that are not UTF-8, in {lines}", encoding["bytes"],
             _first(encoding), "save as UTF-8 (iconv -f latin1 -t utf-8), or data prepare --on-error skip",

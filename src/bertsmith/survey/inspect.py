@@ -13,6 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, find_files, read_documents
 from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _SLICE = 1 << 20  # characters encoded at a time
 
@@ -61,7 +62,7 @@ def measure(
 
 
 def _slices(
-    files: Sequence[Path], reading: Reading, limit: int | None, cut: list[str]
+    files: Sequence[str | Path], reading: Reading, limit: int | None, cut: list[str]
 ) -> Iterator[list[str]]:
     """The lines of all documents, a slice at a time; adds to `cut` the files that `limit` cut short. What a file
     leaves of its share goes to those behind it."""
@@ -99,7 +100,7 @@ def _notes(cut: Sequence[str], size: int, tallies: Iterable[Tally]) -> list[str]
     notes = []
     if cut:
         files = f"{len(cut)} files" if len(cut) > 1 else cut[0]
-        notes.append(f"a sample: the first {size:,} bytes of text; {files} not read to the end")
+        notes.append(f"a sample: the first {counted(size, 'byte')} of text; {files} not read to the end")
     if any(tally.forgot for tally in tallies):
         notes.append(f"the lists of words leave out rare ones ({KEPT:,} are remembered); the numbers do not")
     return notes

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertsmith.files.files import Document
 from bertsmith.survey.distribution import Distribution, Found
+from bertsmith.wording import counted
 
 _TOGETHER = 4096
 HUGE = 1_000_000  # characters of a document
@@ -127,7 +128,7 @@ def judge(
     many = documents.sentences.total / max(1, number)
     shape = f"{number:,} documents of {many:,.1f} sentences on average, {one:.0%} of them of one sentence"
     if number == 1:
-        shape = f"one document of {documents.sentences.total:,} sentences"
+        shape = f"one document of {counted(documents.sentences.total, 'sentence')}"
     return {
         "one_sentence_share": round(one, 6),
         "wrapped_share": round(wrapped / max(1, breaks), 6),

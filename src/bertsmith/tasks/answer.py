@@ -97,6 +97,11 @@ class Answer(Task):
         return [PassageExample(question, context, (), place) for question, context, place in rows]
 
     @classmethod
+    def columns_of_tuples(cls, settings: AnswerSettings, width: int) -> list[str]:
+        """Question, passage, answer, and where it begins if that is given."""
+        return ["question", "context", "answer", "start"][: max(3, width)]
+
+    @classmethod
     def as_row(cls, example: PassageExample, settings: AnswerSettings) -> dict[str, Any]:
         """Question, passage, and the answers as SQuAD has them."""
         row: dict[str, Any] = {"id": example.number} if example.number is not None else {}

@@ -106,6 +106,11 @@ class Tag(Task):
         ]
 
     @classmethod
+    def columns_of_tuples(cls, settings: TagSettings, width: int) -> list[str]:
+        """Words and tags."""
+        return list(keys_of(settings))
+
+    @classmethod
     def as_row(cls, example: TagExample, settings: TagSettings) -> dict[str, Any]:
         """Two lists."""
         words, tags = keys_of(settings)

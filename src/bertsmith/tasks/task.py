@@ -119,6 +119,14 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
+    def columns_of_tuples(cls, settings: Any, width: int) -> list[str]:
+        """What the values are where an example is a tuple: the columns that the settings name, in their order."""
+        names = (
+            getattr(settings, field) for field in type(settings).model_fields if field.endswith("_column")
+        )
+        return [name for name in names if name is not None]
+
+    @classmethod
     def as_row(cls, example: Any, settings: Any) -> dict[str, Any]:
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError

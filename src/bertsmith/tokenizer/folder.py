@@ -22,6 +22,8 @@ from bertsmith.tokenizer.wordpiece import SPECIALS
 
 Kind = Literal["wordpiece", "byte_level_bpe", "unigram"]
 
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json")
+"""What `write_folder` may write."""
 _NAMES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, Kind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
 _MAX_LENGTH = 512

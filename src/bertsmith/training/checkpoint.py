@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
+from bertsmith.wording import counted
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
@@ -263,7 +264,9 @@ def _verified(path: Path) -> tuple[_Manifest, State]:
         if not file.is_file():
             raise _TornError(f"{file}: the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
-            raise _TornError(f"{file}: the file has {size} bytes and was written with {entry.bytes}")
+            raise _TornError(
+                f"{file}: the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
+            )
         if disk.digest(file) != entry.sha256:
             raise _TornError(f"{file}: the content is not what was written (its digest differs)")
     state = _state(path)

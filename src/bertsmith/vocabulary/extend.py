@@ -24,6 +24,7 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, read_documents, read_lines
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _LONGEST = 100  # characters of a word; longer ones are unknown to WordPiece whatever its vocabulary holds
 _WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
@@ -251,7 +252,7 @@ def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], pre
     if len(read) > 1:
         parts = " ".join(read[:8])
         raise InputError(
-            f"{place}: '{word[:60]}' is {len(read)} words to the tokenizer: {parts[:60]}",
+            f"{place}: '{word[:60]}' is {counted(len(read), 'word')} to the tokenizer: {parts[:60]}",
             "name single words: what is cut before the vocabulary is asked cannot become one token",
         )
     if read[0] != word:
@@ -260,7 +261,8 @@ def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], pre
         )
     if len(word) > _LONGEST:
         raise InputError(
-            f"{place}: a word of {len(word)} characters; WordPiece reads {_LONGEST} at most", "leave it out"
+            f"{place}: a word of {counted(len(word), 'character')}; WordPiece reads {_LONGEST} at most",
+            "leave it out",
         )
 
 

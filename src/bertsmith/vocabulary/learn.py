@@ -17,18 +17,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import tokenizers
 from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith import disk
+from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import Kind
+from bertsmith.tokenizer.folder import FILES, Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
@@ -41,6 +43,7 @@ from bertsmith.vocabulary.training_text import (
     between_blanks,
     count_training_words,
 )
+from bertsmith.wording import counted
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
 _LONGEST_BYTES = 512  # nor have runs of letters that no language writes
@@ -87,8 +90,12 @@ class TrainingFiles:
     seed: int = 0
 
 
+_LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
+
+
+@console.with_bar("reading")
 def train_tokenizer(
-    files: Sequence[str | Path],
+    files: Sources,
     out: str | Path,
     *,
     kind: Kind = "wordpiece",
@@ -101,18 +108,23 @@ def train_tokenizer(
     max_ram: int | None = None,
     seed: int = 0,
     reading: Reading = AS_TEXT,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
     them (a `TrainingRecord`).
+
+    files: one path or several, or data in memory, as in `prepare`. how: fields of `reading` by name, such as
+    text_column="title". overwrite: replace a tokenizer that was trained before; any other folder is refused.
 
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
-    out = Path(out)
-    disk.refuse_filled(out)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
+    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
         raise InputError(
@@ -139,7 +151,7 @@ def train_tokenizer(
     tokenizer, record = _trained(
         wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
     )
-    with disk.new_folder(out) as folder:
+    with disk.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
@@ -188,7 +200,7 @@ def _trained(
     least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
     if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {wish.vocab_size} tokens has no room for "
+            f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )
@@ -337,7 +349,10 @@ def _alphabet(characters: Counter[str], going_on: set[str], wish: Wish) -> set[s
             break
         letters.add(character)
     if not letters:
-        raise InputError(f"no character stands {wish.min_frequency} times in the files", "give more text")
+        raise InputError(
+            f"no character occurs at least {counted(wish.min_frequency, 'time')} in the files",
+            "give more text",
+        )
     return letters
 
 

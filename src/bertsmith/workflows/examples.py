@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from bertsmith import draws
 from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, as_file, is_path, name_of
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import on_both_sides
@@ -58,9 +59,14 @@ class Examples:
     overview: Overview
 
 
-def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
-    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone."""
-    training = kind.read(files.train, settings)
+def gather(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> Examples:
+    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone.
+
+    given: what `files` names where it is in memory, by train and dev.
+    """
+    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
     facts = kind.learnt(
         training, settings, files.known_names()
     )  # of the whole file: a sample may miss a rare label
@@ -70,7 +76,7 @@ def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        dev = kind.read(files.dev, settings)
+        dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
     elif files.dev_share is not None:
         training, dev = _split(kind, training, files.dev_share, files.seed)
     else:
@@ -80,6 +86,16 @@ def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
         )
     sides = Overview(warnings=list(_told_of_sides(kind, files, training, dev)))
     return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
+
+
+def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
+    """A file by its name, or the data in memory that has it."""
+    data = given.get(name)
+    if data is None and file == name_of(None, name):
+        raise InputError(f"the {name} examples of this run were in memory", f"give them again: {name}=…")
+    if data is None or is_path(data):
+        return file
+    return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
 
 
 def _told_of_sides(

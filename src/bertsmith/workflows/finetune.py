@@ -11,9 +11,11 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from bertsmith import machine
+from bertsmith import console, machine
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, is_path, name_of
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
@@ -40,6 +42,7 @@ from bertsmith.workflows.run import (
     SETTINGS,
     OnTheWay,
     as_assignments,
+    budgets_aside,
     check_accumulation,
     check_folders,
     goes_on,
@@ -47,6 +50,7 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
@@ -82,33 +86,40 @@ def finetune(
     model: str | Path | Model,
     out: str | Path,
     *,
-    train: str | Path,
-    dev: str | Path | None = None,
+    train: Source,
+    dev: Source | None = None,
     dev_share: float | None = None,
     sample: int | None = None,
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> Model:
     """Fine-tune a model for a task (`bertsmith.tasks.task.TASKS`); the weights of the best epoch on dev are kept.
 
-    train, dev: files as the task reads them; without dev, `dev_share` of train is held out, each label in its
-    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
-    examples of train. Sample and split depend on the setting files.seed; train.seed draws the head and the order.
-    label_names: names for labels that are numbers, in their order, or the name of each code, or a file of either.
-    settings: assignments such as
-    "train.learning_rate=1e-4" or "task.text_column=review". Returns the finished model, with its report.
+    train, dev: files as the task reads them, or data in memory with the same columns: a table (pandas, polars,
+    pyarrow), a data set, a dict of columns, a list of dicts, or of tuples such as (text, label). Without dev,
+    `dev_share` of train is held out, each label in its proportion and equal texts on one side, and both parts
+    are written into out/split. sample: use that many examples of train. Sample and split depend on the setting
+    files.seed; train.seed draws the head and the order. label_names: names for labels that are numbers, in
+    their order, or the name of each code, or a file of either. settings and keywords: as in `pretrain`
+    (epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them. resume, overwrite: as in
+    `pretrain`; what was in memory must be given again, and is compared. Returns the finished model, with its
+    report.
 
     Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
     """
     out, kind = Path(out), task_type(task)
     base = model if isinstance(model, Model) else load(model, tell=tell)
-    resuming = goes_on(out, resume=resume, tell=tell)
+    own = ("files", "base")
+    settings = assignments_of(settings_type(kind), settings, keywords, "finetune", own=own)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {
-        "train": str(train),
-        "dev": None if dev is None else str(dev),
+        "train": name_of(train, "train"),
+        "dev": None if dev is None else name_of(dev, "dev"),
         "dev_share": dev_share,
         "sample": sample,
         "label_names": None if label_names is None else _listed(names_of(label_names)),
@@ -117,9 +128,10 @@ def finetune(
     place, threads = place_of(chosen.train, tell)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
-    work = _Work.of(kind, base, chosen, place, tell)
+    work = _Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
+        start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         chosen = _budgeted(chosen, work.items, place, threads)
@@ -168,7 +180,7 @@ def _settings(
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
     values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     return chosen
@@ -192,11 +204,12 @@ class _Work:
         kind: type[Task],
         base: Model,
         chosen: FinetuneSettings,
+        sources: Mapping[str, Source],
         place: Place,
         tell: Callable[[str], None],
     ) -> _Work:
         """Read the examples, build the model, encode."""
-        examples = gather(kind, chosen.files, chosen.task)
+        examples = gather(kind, chosen.files, chosen.task, sources)
         tell_of_examples(examples.overview, tell)
         for remark in kind.remarks([*examples.train, *examples.dev]):
             tell(remark)

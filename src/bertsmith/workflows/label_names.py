@@ -10,6 +10,7 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.files.tables import read_table
 from bertsmith.tasks.labels import Names, whole_number
+from bertsmith.wording import counted
 
 _NUMBERED = re.compile(r"\s*(\d+)[\s,;:=]+(\S.*?)\s*")  # a line of a .txt: 0 joy, 0: joy, 0=joy
 _CODE_HEADS = {"code", "id", "label_id", "labelid", "class_id", "key", "number", "index", "nr", "no", "value"}
@@ -44,7 +45,8 @@ def _of_file(file: str | Path) -> Names:
     width = len(rows[0]) if rows else 0
     if width not in (1, 2):
         raise InputError(
-            f"--label-names {file}: {width} columns", "give a name a row, or a code and its name: 0,joy"
+            f"--label-names {file}: {counted(width, 'column')}",
+            "give a name a row, or a code and its name: 0,joy",
         )
     if width == 1:
         headed = rows[0][0].lower() in _NAME_HEADS | _EITHER_HEADS

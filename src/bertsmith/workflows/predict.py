@@ -20,6 +20,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
+from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
 from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
@@ -190,11 +191,14 @@ class Model:
             return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
-    def predict(self, *inputs: Sequence[Any], **changes: Any) -> list[dict[str, Any]]:
-        """One answer for each example. inputs: a list for each of the task's `inputs`, all of one length: texts,
-        and for pairs the second texts; questions and passages; sentences, each a list of words. changes: settings
-        of the task, such as max_length, for this call."""
+    def predict(self, *inputs: Any, **changes: Any) -> list[dict[str, Any]]:
+        """One answer for each example. inputs: a list or column (of pandas, polars, pyarrow, numpy) for each of
+        the task's `inputs`, all of one length: texts, and for pairs the second texts; questions and passages;
+        sentences, each a list of words. Or one table with the columns of training, whose answers are not looked
+        at. changes: settings of the task, such as max_length or text_column, for this call."""
         names = self.task.inputs
+        if len(inputs) == 1 and is_table(inputs[0]):
+            return list(self.predict_file(inputs[0], **changes))
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -207,7 +211,9 @@ class Model:
                     f"put it in brackets: [{values!r}]",
                 )
         columns = {
-            name: list(values) for name, values in zip(names, inputs, strict=False) if values is not None
+            name: column_of(values, name)
+            for name, values in zip(names, inputs, strict=False)
+            if values is not None
         }
         answered = self._answered(self._examples(columns), self._settings(changes))
         return [prediction for _, some in answered for prediction in some]
@@ -225,10 +231,10 @@ class Model:
             raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
-    def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
-        """`predict` for each example of a file, which is read as `evaluate` reads it, but for the answers; of a
-        .txt file that is no table, for each line. An answer has its line in the file and what was asked; an empty
-        text has none.
+    def predict_file(self, file: Source, **columns: Any) -> Iterator[dict[str, Any]]:
+        """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
+        but for the answers; of a .txt file that is no table, for each line. An answer has its line in the file
+        and what was asked; an empty text has none.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
@@ -239,12 +245,12 @@ class Model:
         return as_json(self.task, self.answered_lines(lines, place, **changes))
 
     def answered_file(
-        self, file: str | Path, tell: Callable[[str], None] = lambda text: None, **columns: Any
+        self, file: Source, tell: Callable[[str], None] = lambda text: None, **columns: Any
     ) -> Iterator[Answered]:
         """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
         were empty or cut."""
         settings = self._settings(columns, file)
-        examples = self.task.read(file, settings, labelled=False)
+        examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
         return self._told([examples], settings, tell)
@@ -302,24 +308,28 @@ class Model:
             )
             tell(f"{counted(cut, 'text')} {were}; {counted(lost, 'token')} {was} not read")
 
-    def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file, as one object."""
+    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
+        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
         return self.scores(file, **columns).document()
 
-    def scores(self, file: str | Path, **columns: Any) -> Scores:
-        """The task's scores on a labelled file. columns: settings of the task to change."""
+    def scores(self, file: Source, **columns: Any) -> Scores:
+        """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
         settings = self._settings(columns, file)
-        examples = self.task.read(file, settings)
+        examples = self.task.read(self._source(file, settings), settings)
         predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
 
-    def _settings(self, columns: dict[str, Any], file: str | Path = "") -> Settings:
+    def _source(self, data: Source, settings: Settings) -> str | Path:
+        """A file, or data in memory by the columns that the settings name."""
+        return as_file(data, "data", lambda width: self.task.columns_of_tuples(settings, width))
+
+    def _settings(self, columns: dict[str, Any], file: Source = "") -> Settings:
         """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
         known = self.task.settings_type.model_fields
-        if bare_suffix(file) == ".tsv" and "delimiter" in known:
+        if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk, machine
+from bertsmith import console, disk, machine
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids
@@ -29,9 +30,17 @@ from bertsmith.training.loop import (
     seconds_per_update,
     train,
 )
+from bertsmith.wording import counted
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
+from bertsmith.workflows.pretrain_settings import (
+    PretrainSettings,
+    asked_for,
+    asked_kind,
+    learning_settings,
+    resolved,
+    settings_of,
+)
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
@@ -44,6 +53,7 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
@@ -61,9 +71,11 @@ def pretrain(
     model: str | Path | Model | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> Model:
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
@@ -71,10 +83,13 @@ def pretrain(
     model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
     bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
-    YAML of settings; `settings`: assignments like "train.max_steps=500", which win. minutes: a budget, turned
-    into a number of updates by measuring a few. tokenizer: only checked against the data's.
-    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
-    otherwise are refused.
+    YAML of settings. settings and keywords, which win: values by dotted or nested names
+    ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
+    (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: a budget, turned into a
+    number of updates by measuring a few. tokenizer: only checked against the data's.
+    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
+    say otherwise are refused. overwrite: start over where `out` holds a run, which is removed first; a folder
+    with anything else in it is refused.
 
     Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
     after a signal.
@@ -84,16 +99,20 @@ def pretrain(
     shards.verify()
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    resuming = goes_on(out, resume=resume, tell=tell)
+    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, "pretrain")
+    assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
+    if not resuming and base is None and recipe is None:
+        _tell_of_learning(chosen, tell)
     _check_length(chosen)
     place, threads = place_of(chosen.train, tell)
     _check_memory(chosen, place)
     source = Source.of(shards, chosen, tell)
     if not resuming:
         chosen = _budgeted(chosen, source, place, threads, tell)
+        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
         write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts, base.folder if base else None)
     if base is not None:
@@ -144,11 +163,24 @@ def _chosen(
     """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the assignments."""
     sizes, values = asked_for(preset, recipe)
     if resuming:
+        settled = learning_settings(sizes).get("model", {})  # the preset's own values did not hold
+        sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         return settings_of_run(settings_of(out / SETTINGS), out, asked)
     if base is not None:
         return settings_from(base, sizes, values, recipe, assignments, tokenizer)
     return resolved(sizes, values, recipe, assignments, tokenizer)
+
+
+def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
+    """Say that a small model is not trained with the paper's settings, where nobody chose others."""
+    usual = learning_settings(chosen.model.model_dump()).get("train", {})
+    rate = chosen.train.learning_rate
+    if usual.get("learning_rate") == rate:
+        tell(
+            f"settings that a model of this size learns with: learning rate {rate:g}, dropout "
+            f"{chosen.model.hidden_dropout_prob:g}; recipes/bert-paper.yaml has the paper's"
+        )
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
@@ -218,7 +250,8 @@ def _budgeted(
         seconds = _seconds_per_update(source, place)
         updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
         tell(
-            f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
+            f"{settings.max_minutes:g} min are {counted(updates, 'update')} at {seconds:.3f} s per "
+            f"update, as measured here"
         )
     else:
         check_accumulation(settings, _updates_per_epoch(source))

@@ -34,6 +34,22 @@ _LEFT_OPEN = {
 }
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
+_LAYOUT = disk.Layout(
+    "a run",
+    SETTINGS,
+    (
+        SETTINGS,
+        CHECKPOINTS,
+        REPORT,
+        "report.html",
+        "log.jsonl",
+        "speed.jsonl",
+        "tensorboard",
+        "split",
+        "model*",
+    ),
+)
+
 AnySettings = TypeVar("AnySettings", bound=Settings)
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -93,7 +109,7 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
 
 
-def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
+def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None], overwrite: bool = False) -> bool:
     """Whether `out` holds a run to continue, as `resume` asks; what begins anew all the same is told.
 
     Raises InputError where a run is not to be continued, or cannot be without its settings, and for a folder
@@ -105,9 +121,16 @@ def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
             disk.sweep(out)
         disk.refuse_filled(out, in_place=True)
         return False
+    if overwrite and resume:
+        raise InputError(f"{out}: a run is either continued or replaced", "give --resume or --overwrite")
+    if overwrite:
+        _LAYOUT.is_replaced(out, overwrite=True, in_place=True)
+        return False
     if not resume:
         raise InputError(
-            f"{out}: there is a run in this folder", "continue it with --resume, or choose another --out"
+            f"{out}: there is a run in this folder",
+            "continue it with --resume, or choose another --out",
+            python="continue it with resume=True, replace it with overwrite=True, or choose another out=…",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
@@ -118,6 +141,19 @@ def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
     if newest is None:
         tell(f"{out / CHECKPOINTS}: there is no checkpoint; the run starts again from its first update")
     return True
+
+
+def start_over(out: Path, *used: Any) -> None:
+    """Remove the run that `goes_on` was allowed to replace, before a new one writes its settings. used: what
+    the new one needs; InputError where it is in the folder."""
+    if not holds_run(out):
+        return
+    for path in used:
+        if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
+            raise InputError(
+                f"{path}: is needed, and is in the run that would be replaced", "choose another --out"
+            )
+    disk.clear_folder(out)
 
 
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
@@ -138,6 +174,13 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
                 f"leave --set {name} out, or start a new run in another --out",
             )
     return changed
+
+
+def budgets_aside(assignments: Sequence[str]) -> list[str]:
+    """Assignments in which a recipe's budget gives way to theirs, where one of them says how long to train."""
+    given = {assignment.partition("=")[0].strip() for assignment in assignments}
+    aside = [f"{budget}=none" for budget in BUDGETS] if given & {*BUDGETS, "train.epochs"} else []
+    return [*aside, *assignments]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
