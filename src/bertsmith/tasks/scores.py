@@ -64,6 +64,7 @@ def told_of_cuts(predictions: Sequence[Mapping[str, Any]]) -> tuple[dict[str, in
     """What truncation cost: two numbers, and a sentence where it cost anything."""
     texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
     tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
-    was, were = ("was" if texts == 1 else "were"), ("was" if tokens == 1 else "were")
-    note = [f"{counted(texts, 'text')} {was} cut; {counted(tokens, 'token')} {were} not read"]
+    note = [
+        f"{counted(texts, 'text was', 'texts were')} cut; {counted(tokens, 'token was', 'tokens were')} not read"
+    ]
     return {"cut_texts": texts, "cut_tokens": tokens}, note if texts else []

@@ -28,12 +28,11 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.overview import listed, told_of_empty
+from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
-from bertsmith.workflows.predictions import Answered, as_json
+from bertsmith.workflows.predictions import Answered, answered_of, as_json
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -198,7 +197,9 @@ class Model:
         at. changes: settings of the task, such as max_length or text_column, for this call."""
         names = self.task.inputs
         if len(inputs) == 1 and is_table(inputs[0]):
-            return list(self.predict_file(inputs[0], **changes))
+            settings = self._settings(changes, inputs[0])
+            examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
+            return list(self._answers_of(settings)(examples))
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -215,8 +216,7 @@ class Model:
             for name, values in zip(names, inputs, strict=False)
             if values is not None
         }
-        answered = self._answered(self._examples(columns), self._settings(changes))
-        return [prediction for _, some in answered for prediction in some]
+        return list(self._answers_of(self._settings(changes))(self._examples(columns)))
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
@@ -253,7 +253,7 @@ class Model:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
-        return self._told([examples], settings, tell)
+        return answered_of(self.task, [examples], self._answers_of(settings), tell)
 
     def answered_lines(
         self,
@@ -263,15 +263,15 @@ class Model:
         **changes: Any,
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
-        numbered = enumerate(lines, 1)
-        return self._told(self._in_chunks(numbered, place), self._settings(changes), tell)
+        parts = self._in_chunks(enumerate(lines, 1), place)
+        return answered_of(self.task, parts, self._answers_of(self._settings(changes)), tell)
 
     def answered_texts(
         self, texts: Sequence[str], tell: Callable[[str], None] = lambda text: None, **changes: Any
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return self._told([examples], self._settings(changes), tell)
+        return answered_of(self.task, [examples], self._answers_of(self._settings(changes)), tell)
 
     def delimiter_of(self, file: str | Path, **columns: Any) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -284,30 +284,6 @@ class Model:
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
             yield self._examples({self.task.inputs[0]: texts}, places)
 
-    def _told(
-        self, parts: Iterable[list[Any]], settings: Settings, tell: Callable[[str], None]
-    ) -> Iterator[Answered]:
-        """All examples in order with their answers; says at the end which were empty, and what was cut."""
-        empty, cut, lost = [], 0, 0
-        for examples in parts:
-            full = [example for example in examples if not self.task.is_empty(example)]
-            empty += [example.place for example in examples if self.task.is_empty(example)]
-            answers = (answer for _, some in self._answered(full, settings) for answer in some)
-            for example in examples:
-                prediction = None if self.task.is_empty(example) else next(answers)
-                unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
-                cut, lost = cut + (unread > 0), lost + unread
-                yield Answered(example, prediction)
-        if empty:
-            are = "is" if len(empty) == 1 else "are"
-            tell(f"{counted(len(empty), 'text')} {are} empty and not predicted: {listed(empty)}")
-        if cut:
-            were, was = (
-                ("was cut at its end" if cut == 1 else "were cut at their ends"),
-                "was" if lost == 1 else "were",
-            )
-            tell(f"{counted(cut, 'text')} {were}; {counted(lost, 'token')} {was} not read")
-
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
         return self.scores(file, **columns).document()
@@ -316,7 +292,7 @@ class Model:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
         settings = self._settings(columns, file)
         examples = self.task.read(self._source(file, settings), settings)
-        predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
+        predictions = list(self._answers_of(settings)(examples))
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -333,14 +309,16 @@ class Model:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
-    def _answered(
-        self, examples: Sequence[Any], settings: Settings
-    ) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+    def _answers_of(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order."""
         task = self.task.under(settings)
-        for i in range(0, len(examples), _CHUNK):
-            some = examples[i : i + _CHUNK]
-            items = task.items(some, self.tokenizer)
-            yield some, task.answers(self.encoder, items, some, self.place)
+
+        def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
+            for i in range(0, len(examples), _CHUNK):
+                some = examples[i : i + _CHUNK]
+                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+
+        return answers
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
