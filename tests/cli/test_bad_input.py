@@ -454,7 +454,7 @@ def test_texts_from_arguments_a_file_and_standard_input(call: Call, world: Path,
     answers = {name: [json.loads(line) for line in result.out.splitlines()] for name, result in by.items()}
     assert [len(found) for found in answers.values()] == [4, 4, 4, 4]
     for name, found in answers.items():
-        assert "1 text is empty and not predicted: " in by[name].err
+        assert "1 text is empty and not predicted: " in by[name].told
         lines_of = [answer.pop("line", None) for answer in found]
         assert lines_of == ([None] * 4 if name == "arguments" else [1, 3, 4, 5])
         assert found == answers["arguments"]

@@ -67,9 +67,10 @@ def test_a_spreadsheet_comes_back_with_its_predictions(moods: bs.Model, sheet: P
     for i, row in enumerate(rows):
         wanted = ("", "") if i == 2 else (answers[i]["label"], f"{answers[i]['score']:.4f}")
         assert (row["prediction"], row["score"]) == wanted
+    assert predict(moods.path, "--file", sheet, "--format", "csv").stdout_bytes == out.read_bytes()
     # What was written is read again, and a column that is taken keeps its place.
     again = predict(moods.path, "--file", out, "--format", "csv").stdout.splitlines()[0]
-    assert again == "id;text;mood;prediction;score;prediction 2;score 2"
+    assert again == "\ufeffid;text;mood;prediction;score;prediction 2;score 2"
 
 
 def test_each_json_answer_has_its_line_and_text(moods: bs.Model, sheet: Path, tmp_path: Path) -> None:

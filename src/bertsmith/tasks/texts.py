@@ -23,7 +23,8 @@ from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _TEXT_COLUMN = (  # what a message says of choosing it
-    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1)"
+    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1 "
+    "--label-column 2)"
 )
 
 
