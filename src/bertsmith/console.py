@@ -233,9 +233,9 @@ def _cell(cell: object) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return (
+    return cell == "–" or (
         bool(cell)
-        and all(c in "0123456789.,%+-±–× ()eGMKBis" for c in cell)
+        and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
         and any(c.isdigit() for c in cell)
     )
 

@@ -1,7 +1,7 @@
 """What a user may set: the base that every room's settings build on, YAML recipes and `--set key=value`.
 
 Every setting has a default, a range and a one-line description (pydantic's `Field`), and says with `MAY_CHANGE`
-whether a run may go on with another value; an unknown name is an error that names the nearest known one.
+whether a run may continue with another value; an unknown name is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Settings(BaseModel):
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """The dotted names of the settings that a run may go on with another value of (`MAY_CHANGE`)."""
+        """The dotted names of the settings that may change when a run continues (`MAY_CHANGE`)."""
         return frozenset(name for name, field in cls.names() if may_change(field))
 
     @classmethod

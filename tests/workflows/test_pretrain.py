@@ -62,7 +62,7 @@ def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> 
     one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
     bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one)
     bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one, resume=True)
-    with pytest.raises(InputError, match="it cannot go on with"):
+    with pytest.raises(InputError, match="it cannot continue with"):
         bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
 
 

@@ -1,4 +1,4 @@
-"""Model folders in the field's layout: written whole or not at all, read and verified.
+"""Model folders in the Hugging Face layout: written whole or not at all, read and verified.
 
 config.json, model.safetensors and the tokenizer's files are what every tool of the field opens;
 bertsmith.json beside them holds the training record and the weights' hash.
@@ -217,7 +217,9 @@ def refuse_foreign(folder: Path) -> None:
     if folder.exists() and not (
         folder.is_dir() and ((folder / RECORD).is_file() or not any(folder.iterdir()))
     ):
-        raise InputError(f"{folder}: stands there and is no model folder of bertsmith", "name another folder")
+        raise InputError(
+            f"{folder}: already exists and is not a model folder of bertsmith", "name another folder"
+        )
 
 
 def _on_meta(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:

@@ -119,9 +119,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: this is not JSON ({error})", "it is torn or damaged") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: holds no JSON object")
+        raise InputError(f"{path}: is not a JSON object")
     if infinite is not None:
-        raise InputError(f"{path}: '{infinite}' is not a finite number", "correct the file, or make it again")
+        raise InputError(f"{path}: '{infinite}' is not a finite number", "fix the file, or write it again")
     return values
 
 

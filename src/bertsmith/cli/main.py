@@ -102,10 +102,11 @@ def bertsmith() -> None:
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
       bertsmith fill-mask bert "Paris is the [MASK] of France."
 
-    Each verb has its own --help. Completion of verbs and options, for ~/.bashrc (or zsh_source, fish_source):
-
     \b
+    Completion by the shell, in ~/.bashrc:
       eval "$(_BERTSMITH_COMPLETE=bash_source bertsmith)"
+
+    For zsh and fish: zsh_source and fish_source. Each verb has its own --help.
     """
 
 

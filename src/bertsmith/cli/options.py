@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 assignments = click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting; may be given often."
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting; may be repeated."
 )
 resume = click.option("--resume", is_flag=True, help="Continue from the newest whole checkpoint of --out.")
 
@@ -64,7 +64,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
     for option in (
         click.option(
-            "--delimiter", metavar="D", help="What parts the columns of a .csv; default: by its suffix."
+            "--delimiter", metavar="D", help="What separates the columns of a .csv; default: by its suffix."
         ),
         click.option(
             "--text-column",

@@ -50,7 +50,7 @@ def _one_of(words: Sequence[str]) -> str:
 @click.option(
     "--model",
     metavar="DIR|NAME",
-    help="Start from this model in place of new weights: a run, a model folder or a published name.",
+    help="Start from this model instead of new weights: a run, a model folder or a published name.",
 )
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
@@ -59,7 +59,7 @@ def _one_of(words: Sequence[str]) -> str:
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     metavar="M",
-    help="How long to train; evaluations come on top.",
+    help="How long to train; evaluations are extra.",
 )
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
@@ -95,6 +95,7 @@ def pretrain(
     model marked as unfinished; --resume continues as if nothing had happened.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import fill_mask_hint
     from bertsmith.workflows.pretrain import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
@@ -128,8 +129,7 @@ def pretrain(
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if trained.folder.has("masked"):
-        mask = trained.tokenizer.mask_token
-        console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
+        console.note(fill_mask_hint(out, trained.tokenizer))
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
@@ -176,7 +176,7 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
       bertsmith quickstart --out /tmp/first --seed 1
 
     The text is the English documentation that this Python installation carries. It ends with a table of what
-    was measured, and with the commands to go on with files of your own.
+    was measured, and with the commands to continue with files of your own.
     """
     from bertsmith import console
     from bertsmith.workflows.quickstart import quickstart as run

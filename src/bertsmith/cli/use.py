@@ -115,13 +115,13 @@ def evaluate(
 @click.command(cls=_OfRun)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, a text a line.")
+@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
 @click.option("--out", metavar="FILE", help="Write the answers here: .csv, .jsonl, .json or .txt.")
 @click.option(
     "--format",
     "chosen",
     type=click.Choice(["json", "csv", "table"]),
-    help="json: an object a line; csv: the file's rows, each with its answer; table: for reading "
+    help="json: one object per line; csv: the file's rows, each with its answer; table: for reading "
     "[json, or what --out ends with].",
 )
 @options.assignments
@@ -147,12 +147,12 @@ def predict(
       bertsmith predict moods --file texts.csv --out predictions.csv
       cat texts.txt | bertsmith predict moods > predictions.jsonl
 
-    Prints one JSON object an example, in order: its line in the file, the text, the answer with its score, and
+    Prints one JSON object per example, in order: its line in the file, the text, the answer with its score, and
     how many of the text's tokens were read. With --json, all of them as one list. --format csv gives the rows of
     the file, each with its prediction and score: what a spreadsheet opens. FILE has the columns of training;
-    --text-column and the other settings of the task name others, and its labels are not looked at. Empty texts
-    are counted, not predicted. Pairs of texts, too, come from a file, or a line each with a tab between; questions
-    with their passages come from a file.
+    --text-column and the other settings of the task name others, and its labels are ignored. Empty texts
+    are counted, not predicted. Pairs of texts, too, come from a file, or one per line with a tab between the two;
+    questions with their passages come from a file.
     """
     from bertsmith import console
     from bertsmith.errors import InputError
@@ -270,6 +270,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     \b
     Example:
       bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
+      bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
     from bertsmith.workflows.predict import load

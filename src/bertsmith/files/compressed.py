@@ -116,7 +116,7 @@ def _unpacked(path: str | Path, file: BinaryIO, new_decoder: Any) -> Iterator[by
 def _fault(path: str | Path, error: Exception | None, frames: int, head: bytes) -> FileFault:
     kind = Path(path).suffix[1:].lower()
     if frames:
-        said = f"behind the compressed text stands something that is not {kind}"
+        said = f"after the compressed text comes something that is not {kind}"
     elif "memory" in str(error).lower():
         said = f"this {kind} file asks for more memory than a reader should give"
     else:

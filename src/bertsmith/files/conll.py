@@ -118,7 +118,7 @@ class _Chosen:
         if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
             raise InputError(
                 f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
-                "correct the row; where blanks separate columns no word can hold one: use tabs",
+                "fix the row; where spaces separate columns no word can contain one: use tabs",
             )
         found = [fields[at] for at in self.places]
         if "" in found:

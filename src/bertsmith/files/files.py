@@ -62,7 +62,7 @@ class Reading:
     """How files become documents.
 
     documents: what a document is in plain text; text_column: the key of a .jsonl, the column of a .csv, .tsv or
-    .parquet; delimiter: what parts the columns of a .csv or .tsv (None: a comma, a tab).
+    .parquet; delimiter: what separates the columns of a .csv or .tsv (None: a comma, a tab).
     """
 
     documents: Literal["blank_line", "file", "line"] = "blank_line"

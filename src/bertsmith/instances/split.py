@@ -78,10 +78,15 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
     different = np.unique(hashes)
     if len(different) < 2 * least:
         needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
+        # Without held-out documents next-sentence pairs still need two: what is named works in one step.
+        settings = "data.held_out=0"
+        if len(different) < least:
+            settings = f"data.sentence_task=none and {settings}"
         raise InputError(
             f"different documents: {len(different)} (twins count as one, as do the parts of an over-long one); "
             f"{needed} to hold out are needed",
-            "give more documents (a blank line stands between two), or set data.held_out=0",
+            "put a blank line between documents (or say what one is: data prepare --documents) and prepare again; "
+            f"or set {settings}",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
     out |= hashes <= different[least - 1]

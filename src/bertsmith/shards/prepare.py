@@ -34,10 +34,12 @@ from bertsmith.shards.manifest import (
     write_manifest,
 )
 from bertsmith.shards.rejects import RejectFile
+from bertsmith.shards.remarks import remarks
 from bertsmith.shards.shards import Rows, Shards, write_shard
 from bertsmith.shards.unfinished import LAYOUT, Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
 _SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
@@ -112,7 +114,10 @@ def prepare(
     with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
         work = _Preparation(unfinished, tokenizer, choices)
         work.run(found, encoded, progress or (lambda _: None), tell)
-    return Shards.open(out)
+    shards = Shards.open(out)
+    for sentence in remarks(shards, work.first_characters):
+        tell(sentence)
+    return shards
 
 
 def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
@@ -134,6 +139,8 @@ class _Preparation:
         self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
         self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
+        self.first_characters: Counter[str] = Counter()
+        """How often each character occurs in the first portion."""
 
     def run(
         self,
@@ -145,13 +152,18 @@ class _Preparation:
         """Read, encode and write what is not done yet, then finish the folder."""
         done, folder = self.unfinished.progress, self.unfinished.folder  # as they were at the start
         if done.portions:
-            tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
+            tell(
+                f"continuing after {counted(len(done.shards), 'finished shard')} "
+                f"({done.counts['bytes'] / 1e6:,.0f} MB)"
+            )
         with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
             reject = rejects if self._choices.on_error == "skip" else None
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
-            language = self._choices.language or guessed_language([document.text for document in first])
+            texts = [document.text for document in first]
+            language = self._choices.language or guessed_language(texts)
+            self.first_characters.update("".join(texts))
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], portions), done.portions, None)
             self._write(encoded(left, language), progress)
@@ -206,10 +218,10 @@ class _Preparation:
                 )
             waiting.clear()
 
-        for rows, counted in encoded:
+        for rows, found in encoded:
             joined, last = _joined(rows, last)
             waiting.append(joined)
-            counts.update(counted)
+            counts.update(found)
             portions += 1
             if sum(len(rows.ids) for rows in waiting) >= _SHARD:
                 close_shard()

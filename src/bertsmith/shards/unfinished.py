@@ -18,6 +18,7 @@ from pathlib import Path
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.manifest import PreparationProgress, read_progress
+from bertsmith.wording import counted
 
 LAYOUT = disk.Layout(
     "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
@@ -63,7 +64,8 @@ class Unfinished:
                 found._close(error, tell)
                 if disk.is_full(error):
                     raise MachineError(
-                        f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+                        f"{out.parent}: the disk is full",
+                        "free some space and start again; whole shards are kept",
                     ) from None
                 raise
 
@@ -81,7 +83,8 @@ class Unfinished:
     def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
         if self.progress.shards and not isinstance(error, InputError):
             tell(
-                f"{len(self.progress.shards)} finished shards are kept; the same command goes on behind them"
+                f"{counted(len(self.progress.shards), 'finished shard')} kept; the same command continues "
+                f"after them"
             )
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -91,13 +94,13 @@ class Unfinished:
         try:
             progress = read_progress(self.folder / "progress.json")
         except InputError as error:
-            tell(f"{error.sentence}; starting anew")
+            tell(f"{error.sentence}; starting over")
             return None
         if progress is None or progress.request != request:
             return None
         for entry in progress.shards:
             path = self.folder / entry.name
             if not path.is_file() or path.stat().st_size != entry.size or disk.digest(path) != entry.sha256:
-                tell(f"{path}: its contents changed since it was written; starting anew")
+                tell(f"{path}: its contents changed since it was written; starting over")
                 return None
         return progress

@@ -325,7 +325,7 @@ def _tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] |
     held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
     if not len(held):
         raise InputError(
-            f"{example.place}: the tokenizer makes no token of the answer {gold.text!r}",
+            f"{example.place}: the tokenizer has no token for the answer {gold.text!r}",
             "leave this question out",
         )
     return int(held[0]), int(held[-1])

@@ -326,7 +326,7 @@ class Tag(Task):
             )
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
             notes.append(
-                f"words of which the tokenizer makes nothing: {unread:,}; their tag is '{self.facts['usual']}'"
+                f"words for which the tokenizer has no token: {unread:,}; their tag is '{self.facts['usual']}'"
             )
         if not self.facts["scheme"]:
             return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)

@@ -238,7 +238,7 @@ def _as_written(whole: Mapping[str, Any], token: str) -> Any:
 
 
 def _require(known: Mapping[str, int], specials: Mapping[str, str], place: str, kind: Kind) -> None:
-    remedy = "a BERT vocabulary has one token a line"
+    remedy = "a BERT vocabulary has one token per line"
     if kind != "wordpiece":
         remedy = "name the vocabulary's own in tokenizer_config.json"
     for token in specials.values():

@@ -128,7 +128,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         kept = newest_name(folder)
         raise MachineError(
             f"{final}: the disk is full or failing, the checkpoint could not be written",
-            f"free some space and go on with --resume (the newest whole checkpoint is {kept})"
+            f"free some space and continue with --resume (the newest whole checkpoint is {kept})"
             if kept
             else "free some space and start again",
         ) from None
@@ -137,7 +137,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     except OSError as error:
         raise MachineError(
             f"{folder}: old checkpoints could not be removed ({error.strerror}); {final.name} is whole",
-            "mend the disk and go on with --resume",
+            "fix the disk and continue with --resume",
         ) from None
     return final
 
@@ -221,7 +221,7 @@ def load_newest(
             faults.append(str(fault))
             continue
         if faults:
-            tell(f"going on from the newest whole checkpoint, {path.name}")
+            tell(f"continuing from the newest whole checkpoint, {path.name}")
         return found
     if faults:
         raise InputError(
@@ -358,7 +358,7 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
     except (OSError, SafetensorError) as error:
         raise MachineError(
             f"{file}: the best weights could not be written ({error})",
-            "free some space and go on with --resume",
+            "free some space and continue with --resume",
         ) from None
 
 

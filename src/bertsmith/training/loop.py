@@ -330,7 +330,7 @@ def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:
     found = log.read_bytes()[:expected] if log.is_file() else b""
     whole = found.rfind(b"\n") + 1
     if whole != expected:
-        tell(f"{log}: lines are missing at its end; it goes on with what comes now")
+        tell(f"{log}: lines are missing at its end; it continues with what comes now")
     return whole
 
 
@@ -343,6 +343,6 @@ def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[st
         if not math.isfinite(value):
             raise MachineError(
                 f"step {step}: the evaluation's {name} is {value}",
-                "lower train.learning_rate; --resume goes on from the last checkpoint",
+                "lower train.learning_rate; --resume continues from the last checkpoint",
             )
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith import console, disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
+from bertsmith.files.files import Reading, find_files
 from bertsmith.files.memory import Sources, as_files, size_of
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
@@ -18,7 +19,7 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
@@ -36,6 +37,7 @@ _BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
 )  # of a shard: a sentence's end; a document's place, hash and offsets
 _MOST_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
+_BEGINNING, _SOME_FILES = 500_000, 8  # bytes and files that wrapped lines are looked for in
 _LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
 _OF_PEAK = 0.45  # what an update reaches of a large product's rate
 _PRODUCT, _PRODUCT_SECONDS = 1024, 0.2
@@ -48,7 +50,7 @@ def check_corpus(
     *,
     tokenizer: Tokenizer | str | Path | None = None,
     against: Sources = (),
-    preset_name: str = "bert-mini-uncased",
+    preset_name: str | None = None,
     epochs: float = 1.0,
     probe: bool = True,
     html: str | Path | None = None,
@@ -57,7 +59,8 @@ def check_corpus(
     **how: Any,
 ) -> dict[str, Any]:
     """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
-    tokens, disk, updates and time.
+    tokens, disk, updates and time. preset_name: none is bert-mini-chinese for Chinese text, else
+    bert-mini-uncased.
 
     files, against: one path or several, or data in memory, as in `prepare`. how: fields of the options and of
     their `reading` by name, such as sample=10_000_000 or text_column="title". probe: measure a few updates here
@@ -69,7 +72,8 @@ def check_corpus(
         raise InputError(
             f"--epochs {epochs}: this is not above 0 and up to {_MOST_EPOCHS:,}", "give 1, or 40"
         )
-    config = preset(preset_name)
+    if preset_name is not None:
+        preset(preset_name)  # unknown names are refused before the text is read
     if html is not None:
         _check_page(Path(html))
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
@@ -78,8 +82,9 @@ def check_corpus(
     report = check(
         files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
     )
-    if tokenizer is not None:
-        config = preset(preset_name, vocab_size=tokenizer.vocab_size)
+    if preset_name is None:
+        preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
+    config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
     report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample, tell)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
@@ -89,6 +94,15 @@ def check_corpus(
         except OSError as error:
             raise MachineError(f"{html}: could not be written ({error.strerror})") from None
     return report
+
+
+def wrapped_lines(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
+    """A remark where lines at the beginning of the first files are wrapped inside sentences; else None."""
+    options = CheckOptions(reading, language, sample=_BEGINNING)
+    for fault in check(find_files(files)[:_SOME_FILES], options)["structure"]["faults"]:
+        if fault["fault"] == "hard_wrapped":
+            return f"{fault['what']}; {fault['remedy']}"
+    return None
 
 
 def forecast(
@@ -157,12 +171,12 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
-            f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {_OF_PEAK:.0%}, {on}",
+            f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
+            f"reaches some {percent(_OF_PEAK)}, {on}",
         )
     measured = _probe(config, settings, place)
     return _Timed(
-        measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
+        measured, f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
     )
 
 
@@ -191,9 +205,9 @@ def _ground(counted: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
         if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces a word, one a sign (--tokenizer counts them)"
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(_FILL)}"
 
 
 def _flops(config: ModelConfig, settings: TrainSettings) -> float:

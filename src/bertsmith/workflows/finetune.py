@@ -110,7 +110,7 @@ def finetune(
     `pretrain`; what was in memory must be given again, and is compared. Returns the finished model, with its
     report.
 
-    Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
+    Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
     out, kind = Path(out), task_type(task)
     base = model if isinstance(model, Model) else load(model, tell=tell)

@@ -90,7 +90,7 @@ def _check_target(path: Path, suffixes: Sequence[str] | None) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} is not there", "make it first")
     if suffixes is not None and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path}: a plot is a .png or a .svg", "let its name end so")
+        raise InputError(f"{path}: a plot is a .png or a .svg", "give it such a name")
 
 
 def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | None) -> None:

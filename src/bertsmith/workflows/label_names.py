@@ -32,7 +32,9 @@ def names_of(given: str | Path | Names) -> Names:
         raise InputError(f"--label-names {given}: there is no such file", "name a file, or the labels: a,b,c")
     names = [name.strip() for name in given.split(",")]
     if len(names) < 2 or not all(names):
-        raise InputError(f"--label-names {given}: two names or more are needed", "a name a line, or a,b,c")
+        raise InputError(
+            f"--label-names {given}: two names or more are needed", "one name per line, or a,b,c"
+        )
     return names
 
 
@@ -46,7 +48,7 @@ def _of_file(file: str | Path) -> Names:
     if width not in (1, 2):
         raise InputError(
             f"--label-names {file}: {counted(width, 'column')}",
-            "give a name a row, or a code and its name: 0,joy",
+            "give one name per row, or a code and its name: 0,joy",
         )
     if width == 1:
         headed = rows[0][0].lower() in _NAME_HEADS | _EITHER_HEADS

@@ -58,7 +58,7 @@ class Model:
 
     @property
     def model_folder(self) -> Path:
-        """The folder in the field's layout."""
+        """The folder, in the Hugging Face layout."""
         return self.folder.path
 
     @property

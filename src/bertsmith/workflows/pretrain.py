@@ -80,7 +80,7 @@ def pretrain(
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
-    model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
+    model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's, or
     bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
     YAML of settings. settings and keywords, which win: values by dotted or nested names
@@ -91,7 +91,7 @@ def pretrain(
     say otherwise are refused. overwrite: start over where `out` holds a run, which is removed first; a folder
     with anything else in it is refused.
 
-    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
+    Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
     out = Path(out)

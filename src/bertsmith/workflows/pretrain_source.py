@@ -12,6 +12,7 @@ from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
+from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.shards.shards import Shards
 from bertsmith.training.loop import Phase
 from bertsmith.wording import counted
@@ -31,7 +32,9 @@ class Source:
 
     @classmethod
     def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> Source:
-        """Split the documents, and say so."""
+        """Split the documents, and say so; and where the tokenizer does not know much of the text."""
+        for sentence in unknown_tokens(shards.counts):
+            tell(sentence)
         split = Split.of(shards, chosen.data)
         for sentence in split.described(shards, chosen.data):
             tell(sentence)
@@ -125,7 +128,7 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
     if not stream.size(0):
         raise InputError(
             f"{source.shards.folder}: no instance can be made of these documents",
-            "give longer documents, or other data.instances",
+            "give longer documents, or set data.sentence_task=none and data.instances=full_sentences",
         )
     counts = stream.plan(0).counts
     _tell_of_labels(counts, tell)
@@ -159,5 +162,6 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
     if abs(share - 0.5) > _UNEVEN:
         tell(
             f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counted(counts['documents'], 'document')} with one sentence only, which has no next one"
+            f"{counts['documents']:,} documents have one sentence, which has no next one; train without pairs: "
+            + as_options(FULL_SENTENCES)
         )

@@ -170,7 +170,7 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     for name, value in after.items():
         if value != before[name] and name not in kind.may_change():
             raise InputError(
-                f"{out}: this run has {name}={before[name]}, it cannot go on with {value}",
+                f"{out}: this run has {name}={before[name]}, it cannot continue with {value}",
                 f"leave --set {name} out, or start a new run in another --out",
             )
     return changed
