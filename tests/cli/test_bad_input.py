@@ -455,9 +455,13 @@ def test_texts_from_arguments_a_file_and_standard_input(call: Call, world: Path,
         "crlf": call("predict", world / "moods", stdin=lines.replace(b"\n", b"\r\n")),
     }
     answers = {name: [json.loads(line) for line in result.out.splitlines()] for name, result in by.items()}
-    assert [len(found) for found in answers.values()] == [5, 5, 5, 5]
-    for found in answers.values():
+    assert [len(found) for found in answers.values()] == [4, 4, 4, 4]
+    for name, found in answers.items():
+        assert "1 text is empty and not predicted: " in by[name].told
+        lines_of = [answer.pop("line", None) for answer in found]
+        assert lines_of == ([None] * 4 if name == "arguments" else [1, 3, 4, 5])
         assert found == answers["arguments"]
+        assert [answer["text"] for answer in found] == [text for text in texts if text]
         for answer in found:
             assert answer["label"] in ("anger", "fear", "joy")
             assert abs(sum(answer["scores"].values()) - 1) < 1e-5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -182,13 +183,25 @@ def predict(
         console.result_json(list(predictions.as_json(model.task, answered)))
         return
     delimiter = model.delimiter_of(file, **changes) if file else ","
-    _show_answers(model.task, answered, form, delimiter) if out is None else _write_answers(
-        model.task, answered, form, delimiter, Path(out)
-    )
+    if out is None:
+        _show_answers(
+            model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
+        )
+    else:
+        _write_answers(model.task, answered, form, delimiter, Path(out))
 
 
-def _show_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str) -> None:
-    """On standard output: JSON and csv line by line."""
+def _is_marked(file: Path) -> bool:
+    """Whether a file begins with a byte order mark, as spreadsheets write and want it."""
+    with file.open("rb") as begun:
+        return begun.read(3) == codecs.BOM_UTF8
+
+
+def _show_answers(
+    task: Task, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
+) -> None:
+    """On standard output: JSON and csv line by line. marked: the file that was read begins with a byte order
+    mark, and so do its rows with their answers."""
     from bertsmith import console
     from bertsmith.workflows import predictions
 
@@ -202,6 +215,7 @@ def _show_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
         for line in predictions.as_csv(task, answered, delimiter):
             console.result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
+        sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
         for line in predictions.as_csv(task, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()

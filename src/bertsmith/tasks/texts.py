@@ -25,7 +25,8 @@ from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _TEXT_COLUMN = (  # what a message says of choosing it
-    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1)"
+    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1 "
+    "--label-column 2)"
 )
 
 
@@ -316,9 +317,10 @@ def _parted(texts: Sequence[str], places: Sequence[str], settings: TextSettings)
 
 
 def _wants_pairs(place: str, settings: TextSettings) -> InputError:
+    columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
         f"{place}: this model was trained on pairs of texts, and this is a single text",
-        f"give a file with the columns '{settings.text_column}' and '{settings.second_column or 'second'}' "
-        "(bertsmith predict RUN --file FILE; other names: --text-column A --second-column B), or both texts on a "
-        "line of standard input with a tab between; from Python, predict(firsts, seconds)",
+        f"give a file with the columns {columns} (bertsmith predict RUN --file FILE; other names: --text-column A "
+        "--second-column B), or both texts on a line of standard input with a tab between",
+        python=f"give two lists, predict(firsts, seconds), or a table with the columns {columns}",
     )

@@ -32,14 +32,13 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.overview import listed, told_of_empty
+from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 from bertsmith.workflows.mask_windows import MaskWindow, mask_windows
-from bertsmith.workflows.predictions import Answered, as_json
+from bertsmith.workflows.predictions import Answered, answered_of, as_json
 from bertsmith.workflows.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
@@ -252,7 +251,7 @@ class Model:
         if len(inputs) == 1 and is_table(inputs[0]):
             settings = self._settings(changes, inputs[0])
             examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
-            return [prediction for _, some in self._answered(examples, settings) for prediction in some]
+            return list(self._answers_of(settings)(examples))
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -269,8 +268,7 @@ class Model:
             for name, values in zip(names, inputs, strict=False)
             if values is not None
         }
-        answered = self._answered(self._examples(columns), self._settings(changes))
-        return [prediction for _, some in answered for prediction in some]
+        return list(self._answers_of(self._settings(changes))(self._examples(columns)))
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
@@ -308,7 +306,7 @@ class Model:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
-        return self._told([examples], settings, tell)
+        return answered_of(self.task, [examples], self._answers_of(settings), tell)
 
     def answered_lines(
         self,
@@ -318,15 +316,15 @@ class Model:
         **changes: Any,
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
-        numbered = enumerate(lines, 1)
-        return self._told(self._in_chunks(numbered, place), self._settings(changes), tell)
+        parts = self._in_chunks(enumerate(lines, 1), place)
+        return answered_of(self.task, parts, self._answers_of(self._settings(changes)), tell)
 
     def answered_texts(
         self, texts: Sequence[str], tell: Callable[[str], None] = lambda text: None, **changes: Any
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return self._told([examples], self._settings(changes), tell)
+        return answered_of(self.task, [examples], self._answers_of(self._settings(changes)), tell)
 
     def delimiter_of(self, file: str | Path, **columns: Any) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -339,27 +337,6 @@ class Model:
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
             yield self._examples({self.task.inputs[0]: texts}, places)
 
-    def _told(
-        self, parts: Iterable[list[Any]], settings: Settings, tell: Callable[[str], None]
-    ) -> Iterator[Answered]:
-        """All examples in order with their answers; says at the end which were empty, and what was cut."""
-        empty, cut, lost = [], 0, 0
-        for examples in parts:
-            full = [example for example in examples if not self.task.is_empty(example)]
-            empty += [example.place for example in examples if self.task.is_empty(example)]
-            answers = (answer for _, some in self._answered(full, settings) for answer in some)
-            for example in examples:
-                prediction = None if self.task.is_empty(example) else next(answers)
-                unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
-                cut, lost = cut + (unread > 0), lost + unread
-                yield Answered(example, prediction)
-        if empty:
-            are = "is" if len(empty) == 1 else "are"
-            tell(f"{counted(len(empty), 'text')} {are} empty and not predicted: {listed(empty)}")
-        if cut:
-            were = "was" if cut == 1 else "were"
-            tell(f"{counted(cut, 'text')} {were} cut at their ends; {counted(lost, 'token')} not read")
-
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
         return Report(self.scores(file, **columns).document())
@@ -368,7 +345,7 @@ class Model:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
         settings = self._settings(columns, file)
         examples = self.task.read(self._source(file, settings), settings)
-        predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
+        predictions = list(self._answers_of(settings)(examples))
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -385,14 +362,16 @@ class Model:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
-    def _answered(
-        self, examples: Sequence[Any], settings: Settings
-    ) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+    def _answers_of(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order."""
         task = self.task.under(settings)
-        for i in range(0, len(examples), _CHUNK):
-            some = examples[i : i + _CHUNK]
-            items = task.items(some, self.tokenizer)
-            yield some, task.answers(self.encoder, items, some, self.place)
+
+        def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
+            for i in range(0, len(examples), _CHUNK):
+                some = examples[i : i + _CHUNK]
+                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+
+        return answers
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
