@@ -79,7 +79,7 @@ def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
         ("a.jsonl", "\n\n", ":1: this table is empty"),
         ("a.tsv", "text\tlabel\n", ":1: there is a header but no row"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ":2: this is not a JSON object"),
-        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not tell how columns are parted"),
+        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not say what separates columns"),
     ],
 )
 def test_faults_are_told_with_their_line(tmp_path: Path, name: str, content: str, told: str) -> None:

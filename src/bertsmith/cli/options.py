@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,7 +62,14 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
     for option in (
         click.option(
-            "--delimiter", metavar="D", help="What parts the columns of a .csv; default: by its suffix."
+            "--encoding",
+            metavar="NAME",
+            help="The encoding of files that are not UTF-8: cp1252, utf-16, gb18030, shift_jis, …",
+        ),
+        click.option(
+            "--delimiter",
+            metavar="D",
+            help="What separates the columns of a .csv or .tsv.  [default: by suffix and header]",
         ),
         click.option(
             "--text-column",
@@ -86,7 +95,21 @@ def reading_of(arguments: dict[str, Any]) -> Reading:
     from bertsmith.files.files import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
-    return Reading(documents, arguments.pop("text_column"), arguments.pop("delimiter"))
+    text_column, delimiter = arguments.pop("text_column"), arguments.pop("delimiter")
+    return Reading(documents, text_column, delimiter, arguments.pop("encoding"))
+
+
+def reading_again(reading: Reading) -> str:
+    """The options that say the same to the next verb, each with a blank before it."""
+    from bertsmith.files.files import Reading
+
+    usual = Reading()
+    chosen = {
+        f"--{name.replace('_', '-')}": str(value).replace("_", "-") if name == "documents" else str(value)
+        for name, value in asdict(reading).items()
+        if value != getattr(usual, name)
+    }
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in chosen.items())
 
 
 def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Command]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bertsmith.cli.options import Size, as_json, reading_of, reading_options
+from bertsmith.cli.options import Size, as_json, reading_again, reading_of, reading_options
 
 
 @click.group()
@@ -66,7 +66,11 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         how["cased"] = None  # it keeps case whether asked or not
     with console.Bar("reading", None) as bar:
         trained = train_tokenizer(
-            files, out, progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"), **how
+            files,
+            out,
+            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            tell=console.note,
+            **how,
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
     if as_json:
@@ -76,7 +80,8 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     for note in _left_out(record, how["max_ram"], how["kind"]):
         console.note(note)
     if not as_json:
-        console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR")
+        again = reading_again(how["reading"])
+        console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR{again}")
 
 
 def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:

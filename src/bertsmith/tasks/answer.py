@@ -40,6 +40,9 @@ class AnswerSettings(Settings):
     stride: int = Field(
         128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
     )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
+    )
     max_length: int | None = Field(
         None, ge=8, description="tokens of a window, question included; none: what the model can take"
     )
@@ -107,7 +110,7 @@ class Answer(Task):
         """
         examples = [
             _example(context, question, place, labelled=labelled)
-            for context, question, place in read_questions(file)
+            for context, question, place in read_questions(file, settings.encoding)
         ]
         if not examples:
             raise InputError(f"{file}: there is no question in it", "give a file with at least one")

@@ -15,7 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -25,7 +25,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import disk
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading
+from bertsmith.files.files import Notes, Reading
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind
@@ -63,6 +63,8 @@ class TrainingRecord:
     documents: int = 0  # seen
     documents_sampled: int = 0  # of them counted
     share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
+    files_skipped: dict[str, int] = field(default_factory=dict)  # of the folders, by suffix
+    files_empty: int = 0  # without any text
 
 
 class Wish(Settings):
@@ -85,6 +87,7 @@ class TrainingFiles:
     reading: Reading = AS_TEXT
     max_ram: int | None = None
     seed: int = 0
+    notes: Notes = field(default_factory=Notes)
 
 
 def train_tokenizer(
@@ -102,6 +105,7 @@ def train_tokenizer(
     seed: int = 0,
     reading: Reading = AS_TEXT,
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
     them (a `TrainingRecord`).
@@ -109,7 +113,8 @@ def train_tokenizer(
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
-    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
+    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there. progress
+    hears the bytes read so far, tell which files were left out.
     """
     out = Path(out)
     disk.refuse_filled(out)
@@ -136,9 +141,10 @@ def train_tokenizer(
         },
         "train_tokenizer",
     )
-    tokenizer, record = _trained(
-        wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
-    )
+    corpus = TrainingFiles(files, reading, max_ram, seed)
+    tokenizer, record = _trained(wish, corpus, progress or (lambda _: None))
+    if tell is not None:
+        corpus.notes.tell(tell)
     with disk.new_folder(out) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
@@ -200,12 +206,15 @@ def _trained(
         max_ram=corpus.max_ram,
         seed=corpus.seed,
         progress=progress,
+        notes=corpus.notes,
     )
     if not counted.words:
         raise InputError(f"{corpus.files[0]}: there is no word in the files", "check how they were made")
     make = {"wordpiece": _wordpiece, "byte_level_bpe": _byte_level, "unigram": _unigram}[wish.kind]
     tokenizer, seen, letters, kept = make(wish, counted.words)
-    return tokenizer, _record(wish, counted, tokenizer, seen - letters, kept, seen)
+    record = _record(wish, counted, tokenizer, seen - letters, kept, seen)
+    left_out = corpus.notes
+    return tokenizer, replace(record, files_skipped=left_out.by_number(), files_empty=len(left_out.empty))
 
 
 def _words_of(wish: Wish) -> Cut:
