@@ -115,7 +115,7 @@ def read_documents(
         empty[0].tell(FileFault(said, "leave it out, or check how it was made"))
 
 
-def _documents(path: Path, reading: Reading, faults: Faults, notes: Notes | None) -> Iterator[Document]:
+def _documents(path: str | Path, reading: Reading, faults: Faults, notes: Notes | None) -> Iterator[Document]:
     suffix = bare_suffix(path)
     if suffix == ".parquet":
         if is_compressed(path):
@@ -137,14 +137,14 @@ def _documents(path: Path, reading: Reading, faults: Faults, notes: Notes | None
         yield Document(text, f"{path}:{number}")
 
 
-def _by_line(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_line(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     for run in runs:
         for number, line in enumerate(_unified(run.text).split("\n"), start=run.line):
             if line and not line.isspace():
                 yield Document(line, f"{path}:{number}")
 
 
-def _by_file(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_file(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     parts = _Parts(path)
     for run in runs:
         text, line = _unified(run.text), run.line
@@ -156,7 +156,7 @@ def _by_file(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     yield from parts.close()
 
 
-def _by_blank_lines(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_blank_lines(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     # Whole runs are searched for blank lines: a line costs nothing by itself.
     parts = _Parts(path)
     for run in runs:
@@ -180,7 +180,7 @@ def _unified(text: str) -> str:
 class _Parts:
     """The lines of one document until it is whole; what would grow too long goes out before, as a part."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = path
         self._waiting: list[str] = []
         self._size = self._first = self._part = 0

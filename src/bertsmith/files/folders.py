@@ -18,6 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed, read_blocks
 from bertsmith.files.encodings import encoding_of, wide_encoding
 from bertsmith.files.kinds import not_text
+from bertsmith.files.memory import InMemory
 from bertsmith.wording import counted
 
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
@@ -79,22 +80,22 @@ def _some(names: Sequence[str], others: str = "more") -> str:
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED:,} {others}"
 
 
-def find_files(paths: Sequence[str | Path], notes: Notes | None = None) -> list[Path]:
+def find_files(paths: Sequence[str | Path], notes: Notes | None = None) -> list[str | Path]:
     """The files that some paths name, in order: files as they are, of a folder all that hold text, however deep,
     of a glob (`**` too) all.
 
     In a folder text is what has a known suffix (.txt, .text, .md, .markdown, .rst, .jsonl, .ndjson, .csv, .tsv,
     .parquet, and compressed), and a file without suffix whose first bytes are text; the others are counted in
-    `notes`. Files of a folder or glob are sorted, and what is hidden (`.name`) is left out. Raises `InputError`
-    for a path with nothing there, a folder or glob without a file, a file that is named twice, and a name that
-    is not UTF-8.
+    `notes`. Files of a folder or glob are sorted, and what is hidden (`.name`) is left out. What is in memory
+    stays. Raises `InputError` for a path with nothing there, a folder or glob without a file, a file that is named
+    twice, and a name that is not UTF-8.
     """
     notes = notes if notes is not None else Notes()
-    files: list[Path] = []
+    files: list[str | Path] = []
     seen: set[str] = set()
     for path in paths:
         check_name(path)
-        for file in _named(path, notes):
+        for file in [path] if isinstance(path, InMemory) else _named(path, notes):
             check_name(file)
             name = os.path.abspath(file)
             if name in seen:

@@ -117,9 +117,8 @@ def utf8_blocks(path: str | Path, named: str | None = None) -> tuple[str, Iterat
     if fault := not_text(str(path), head, wide=wide is not None):
         raise fault
     if wide is not None and (named is None or encoding != wide):
-        name = (
-            wide[:6] if encoding == wide else wide[:6] + wide[7:]
-        )  # a mark says in which order the bytes are
+        # A mark says in which order the bytes are, too.
+        name = wide[:6] if encoding == wide else wide[:6] + wide[7:]
         raise FileFault(
             f"{path}:1:1: this file is {name.upper()}, not {named or 'UTF-8'}",
             f"add --encoding {name}, or convert it: iconv -f {name} -t utf-8",

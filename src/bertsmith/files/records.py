@@ -26,7 +26,7 @@ csv.field_size_limit(sys.maxsize)
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _INSTEAD = "\t;|"  # of commas
 _NAMED = 40  # columns that a remedy lists
-_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
+_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
 def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
@@ -98,7 +98,7 @@ def ragged_remedy(delimiter: str) -> str:
     """What to do about that."""
     if delimiter == "\t":
         return "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
-    return f"a field that holds '{delimiter}' or a line end stands in quotes: \"…\""
+    return f"a field that contains '{delimiter}' or a line end needs quotes: \"…\""
 
 
 def records_of(lines: Lines, delimiter: str, faults: Faults) -> Iterator[tuple[list[Line], list[str]]]:
@@ -182,5 +182,5 @@ def _csv_fault(error: csv.Error) -> str:
     if "expected after" in said:
         return "text follows a closing quote"
     if "new-line" in said:
-        return "a carriage return stands in a field without quotes"
+        return "a carriage return is in a field without quotes"
     return said

@@ -33,8 +33,8 @@ class TagSettings(Settings):
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
-        description="columns: a word a line; lines: a sentence a line, to predict; auto: columns, but lines for a "
-        ".txt to predict that has none",
+        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
+        "lines for a .txt to predict that has none",
     )
     encoding: str | None = Field(
         None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"

@@ -164,7 +164,7 @@ def _kept(seed: int, share: float) -> Callable[[int], bool]:
     return kept
 
 
-def _lines(paths: Sequence[Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
+def _lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
     """All lines, and whether each begins a document; files without text are noted."""
     # Plain text by lines and not by documents: a large file without a blank line is one document.
     for path in paths:
