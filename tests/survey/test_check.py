@@ -483,8 +483,9 @@ def test_files_that_cannot_be_read_are_findings_and_missing_ones_errors(tmp_path
     report = check([good, *(tmp_path / name for name in ("b.txt.gz", "c.txt", "d.txt", "e.parquet"))])
     told = report["unreadable"]["places"] + report["records"]["places"]
     assert {place["place"].split(":")[0].rsplit("/")[-1] for place in told} == {
-        "b.txt.gz", "c.txt", "d.txt", "e.parquet",
+        "b.txt.gz", "d.txt", "e.parquet",
     }  # fmt: skip
+    assert report["left_out"]["empty"] == [str(tmp_path / "c.txt")]
     assert report["encoding"]["bytes"] == 0
     assert report["documents"]["number"] >= 6
     with pytest.raises(InputError, match="no such file"):

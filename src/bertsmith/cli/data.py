@@ -81,8 +81,8 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
       bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
       bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --out shards --on-error skip
 
-    FILES: files, folders and globs; plain text, .jsonl, .csv, .tsv or .parquet, each but the last also .gz,
-    .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.
+    FILES: files, folders and globs; plain text (.txt, .md, …), .jsonl, .csv, .tsv or .parquet, each but the last
+    also .gz, .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.
     """
     from bertsmith import console
     from bertsmith.cli.hints import pretrain_hint
@@ -107,7 +107,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
         console.note(wrapped)
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:
-        console.result_json(counts)
+        console.result_json({**counts, "files_skipped": shards.skipped})
         return
     console.result_table(
         f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]

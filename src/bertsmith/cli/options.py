@@ -64,7 +64,14 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
     for option in (
         click.option(
-            "--delimiter", metavar="D", help="What separates the columns of a .csv; default: by its suffix."
+            "--encoding",
+            metavar="NAME",
+            help="The encoding of files that are not UTF-8: cp1252, utf-16, gb18030, shift_jis, …",
+        ),
+        click.option(
+            "--delimiter",
+            metavar="D",
+            help="What separates the columns of a .csv or .tsv.  [default: by suffix and header]",
         ),
         click.option(
             "--text-column",
@@ -90,7 +97,8 @@ def reading_of(arguments: dict[str, Any]) -> Reading:
     from bertsmith.files.files import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
-    return Reading(documents, arguments.pop("text_column"), arguments.pop("delimiter"))
+    text_column, delimiter = arguments.pop("text_column"), arguments.pop("delimiter")
+    return Reading(documents, text_column, delimiter, arguments.pop("encoding"))
 
 
 def command_with_settings(

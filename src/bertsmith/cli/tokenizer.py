@@ -101,7 +101,11 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         how["cased"] = None  # it keeps case whether asked or not
     with console.Bar("reading", None) as bar:
         trained = train_tokenizer(
-            files, out, progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"), **how
+            files,
+            out,
+            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            tell=console.note,
+            **how,
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
     if as_json:

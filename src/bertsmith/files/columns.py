@@ -13,7 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
 from bertsmith.files.compressed import FileFault, opened
 from bertsmith.files.lines import Faults, Line, Lines, too_long
-from bertsmith.files.records import columns_of, known_columns, ragged, ragged_remedy, records_of
+from bertsmith.files.records import columns_of, missing_column, ragged, ragged_remedy, records_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +22,7 @@ _BATCH = 1 << 22  # bytes of a parquet's column read at a time, on average
 _ROWS = 256  # at most: some texts of a column may be far longer than the average
 _REPEATED = 16  # bytes a row: less is no text, but numbers of texts that are held once
 _NAME_IT = "name the one that holds the text: --text-column"
+_OPTION = "--text-column"
 
 
 def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) -> Iterator[tuple[int, str]]:
@@ -60,7 +61,7 @@ def _header(path: str, line: Line, fields: list[str], column: str) -> list[str]:
     if column not in columns:
         raise FileFault(
             f"{path}:{line.number}: column '{column}' is missing",
-            f"{known_columns(columns)}; {_NAME_IT}",
+            missing_column(column, columns, _OPTION),
             line.raw,
         )
     return columns
@@ -122,7 +123,7 @@ def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
 
     if schema.names.count(column) != 1:
         said = "occurs twice" if column in schema.names else "is missing"
-        raise FileFault(f"{path}: column '{column}' {said}", f"{known_columns(schema.names)}; {_NAME_IT}")
+        raise FileFault(f"{path}: column '{column}' {said}", missing_column(column, schema.names, _OPTION))
     kind = schema.field(column).type
     inner = kind.value_type if types.is_dictionary(kind) else kind
     if str(inner) not in ("string", "large_string", "string_view"):

@@ -41,14 +41,19 @@ class Sentence(NamedTuple):
     rows: list[list[str]]
 
 
-def read_conll(path: str | Path, columns: Sequence[Column]) -> Iterator[Sentence]:
-    """The sentences of a file, in order. InputError with file and line for a row without one of the columns or
-    with nothing in it, and, where one is counted from the end, for a row longer or shorter than the first."""
+def read_conll(
+    path: str | Path, columns: Sequence[Column], encoding: str | None = None
+) -> Iterator[Sentence]:
+    """The sentences of a file, in order; encoding: of one that is not UTF-8.
+
+    InputError with file and line for a row without one of the columns or with nothing in it, and, where one is
+    counted from the end, for a row longer or shorter than the first.
+    """
     universal = bare_suffix(path) == ".conllu"
     names = _UNIVERSAL if universal else []
     chosen: _Chosen | None = None
     sentence = Sentence([], [])
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, encoding):
         if universal and line.startswith("#"):
             if found := _GLOBAL.match(line):
                 names = found[1].split()

@@ -4,31 +4,30 @@ Plain text (.txt, and every suffix that is not named here): a blank line ends a 
 each line's end; see `lines` for what ends a line. .jsonl and .ndjson: an object a line (see `jsonl`). .csv
 (RFC 4180) and .tsv, with a header (see `columns`). Each of these also .gz, .zst, .bz2 and .xz. .parquet.
 
-All text is UTF-8, strictly. NUL, control characters, U+2028 and a byte order mark within are characters of the
-text; a blank line is one of white space alone. A document of plain text longer than 4 Mi characters comes in
-parts of whole lines, so that a file of any size fits into memory.
+All text is UTF-8, strictly, unless an encoding is named. NUL, control characters, U+2028 and a byte order mark
+within are characters of the text; a blank line is one of white space alone. A document of plain text longer than
+4 Mi characters comes in parts of whole lines, so that a file of any size fits into memory.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.errors import InputError
 from bertsmith.files.columns import texts_of_parquet, texts_of_table
-from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed
+from bertsmith.files.compressed import FileFault, bare_suffix, is_compressed
+from bertsmith.files.encodings import known_encoding
+from bertsmith.files.folders import Notes, find_files
 from bertsmith.files.jsonl import json_object, texts_of_jsonl
 from bertsmith.files.lines import Faults, LineRun, Lines, Reject, read_lines
-from bertsmith.files.memory import InMemory
-from bertsmith.files.records import delimiter_of
+from bertsmith.files.records import table_delimiter
 
 __all__ = [
     "Document",
+    "Notes",
     "Reading",
     "Reject",
     "bare_suffix",
@@ -39,7 +38,6 @@ __all__ = [
 ]
 
 _LONGEST = 1 << 22  # characters of a document in plain text, or of one of its parts
-_FORMS = {".txt", ".text", ".jsonl", ".csv", ".tsv", ".parquet"}
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")  # a line's end, and the lines of white space behind it
 
 
@@ -62,71 +60,20 @@ class Reading:
     """How files become documents.
 
     documents: what a document is in plain text; text_column: the key of a .jsonl, the column of a .csv, .tsv or
-    .parquet; delimiter: what separates the columns of a .csv or .tsv (None: a comma, a tab).
+    .parquet; delimiter: what separates the columns of a .csv or .tsv (None: a tab in a .tsv; of a .csv the tab,
+    ";" or "|" that its header has in place of commas). encoding: of files that are not UTF-8, by any of Python's
+    names; latin-1 is read as cp1252, gbk as gb18030, as browsers do. A byte order mark, and bytes that plainly
+    are UTF-8, count for more. InputError for a name that is none.
     """
 
     documents: Literal["blank_line", "file", "line"] = "blank_line"
     text_column: str = "text"
     delimiter: str | None = None
+    encoding: str | None = None
 
-
-def find_files(paths: Sequence[str | Path]) -> list[str | Path]:
-    """The files that some paths name, in order: files as they are, of a folder all that have a known suffix (.txt,
-    .text, .jsonl, .ndjson, .csv, .tsv, .parquet, and compressed) however deep, of a glob (`**` too) all.
-
-    Those of a folder or glob are sorted, and what is hidden (`.name`) is left out. What is in memory stays.
-    Raises `InputError` for a path with nothing there, a folder or glob without a file, a file that is named
-    twice, and a name that is not UTF-8.
-    """
-    files: list[str | Path] = []
-    seen: set[str] = set()
-    for path in paths:
-        check_name(path)
-        for file in [path] if isinstance(path, InMemory) else _named(path):
-            check_name(file)
-            name = os.path.abspath(file)
-            if name in seen:
-                raise InputError(f"{file}: this file is named twice", "name each file once")
-            seen.add(name)
-            files.append(file)
-    return files
-
-
-def _named(path: str | Path) -> list[Path]:
-    if os.path.isdir(path):
-        found = _in_folder(path)
-        if not found:
-            raise InputError(
-                f"{path}: there is no .txt, .jsonl, .csv, .tsv or .parquet in this folder",
-                f"name files with another suffix: {path}/*",
-            )
-        return found
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        pass
-    except OSError:
-        return [Path(path)]  # what is wrong is said by who opens it
-    else:
-        return [Path(path)]
-    if not glob.has_magic(str(path)):
-        raise InputError(f"{path}: there is no such file", "check the path")
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
-    if not found:
-        raise InputError(f"{path}: no file has such a name", "check the path")
-    return found
-
-
-def _in_folder(folder: str | Path) -> list[Path]:
-    def refused(error: OSError) -> None:
-        raise InputError(f"{error.filename}: this folder may not be read", "check its permissions") from None
-
-    found: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=refused):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files = (Path(place, name) for name in names if not name.startswith("."))
-        found += [file for file in files if bare_suffix(file) in _FORMS and file.is_file()]
-    return sorted(found)
+    def __post_init__(self) -> None:
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", known_encoding(self.encoding))
 
 
 def read_documents(
@@ -134,46 +81,57 @@ def read_documents(
     reading: Reading = Reading(),
     *,
     reject: Callable[[Reject], None] | None = None,
+    notes: Notes | None = None,
 ) -> Iterator[Document]:
     """The documents of some files, folders and globs (see `find_files`), in order.
 
     Without `reject` the first fault is an `InputError` whose sentence begins with its place, `file:line:column`,
-    `file:line` (or row), or `file`: bytes that are not UTF-8, another encoding, a file without any text, a torn
-    compressed file, a line or row of more than 64 MiB, a row without text or with another number of fields, a
-    jsonl line that is not an object with a string. With it each bad line or row is handed over, all others
-    stay, and reading goes on; what is wrong with a file as a whole, or from some byte on, is one `Reject`.
+    `file:line` (or row), or `file`: bytes that are not UTF-8, another encoding, what is no text, a torn compressed
+    file, a line or row of more than 64 MiB, a row without text or with another number of fields, a jsonl line
+    that is not an object with a string. With it each bad line or row is handed over, all others stay, and reading
+    goes on; what is wrong with a file as a whole, or from some byte on, is one `Reject`.
 
+    A file without any text is no fault, and `notes` counts it; without `notes` it is one where no file has text.
     Raises `InputError` for a missing file or one that may not be read with `reject`, too.
     """
-    for path in find_files(paths):
+    empty: list[Faults] = []
+    something = False  # text, or a fault that was handed over
+    for path in find_files(paths, notes):
         faults = Faults(path, reject)
-        empty = True
+        text = False
         try:
-            for document in _documents(path, reading, faults):
-                empty = empty and (not document.text or document.text.isspace())
+            for document in _documents(path, reading, faults, notes):
+                text = text or (bool(document.text) and not document.text.isspace())
                 yield document
-            if empty and not faults.count:
-                raise FileFault(
-                    f"{path}:1: there is no text in this file", "leave it out, or check how it was made"
-                )
+            if not text and not faults.count:
+                empty.append(faults)
         except FileFault as fault:
             faults.tell(fault, raw=fault.raw)
+        something = something or text or faults.count > 0
+    if notes is not None:
+        notes.empty.update(dict.fromkeys(faults.path for faults in empty))
+    elif empty and not something:
+        said = f"{empty[0].path}:1: there is no text in this file"
+        empty[0].tell(FileFault(said, "leave it out, or check how it was made"))
 
 
-def _documents(path: str | Path, reading: Reading, faults: Faults) -> Iterator[Document]:
+def _documents(path: str | Path, reading: Reading, faults: Faults, notes: Notes | None) -> Iterator[Document]:
     suffix = bare_suffix(path)
     if suffix == ".parquet":
         if is_compressed(path):
             raise FileFault(f"{path}: a parquet is compressed inside, not as a whole", "unpack it")
         rows = texts_of_parquet(path, reading.text_column, faults)
     elif suffix == ".jsonl":
-        rows = texts_of_jsonl(Lines(path, faults), reading.text_column, faults)
+        rows = texts_of_jsonl(Lines(path, faults, reading.encoding), reading.text_column, faults)
     elif suffix in (".csv", ".tsv"):
-        delimiter = delimiter_of(path, suffix, reading.delimiter)
-        rows = texts_of_table(Lines(path, faults), reading.text_column, delimiter, faults)
+        delimiter = table_delimiter(path, suffix, reading.delimiter, reading.encoding)
+        if notes is not None and suffix == ".csv" and delimiter != "," and reading.delimiter is None:
+            notes.delimiters[str(path)] = delimiter
+        lines = Lines(path, faults, reading.encoding)
+        rows = texts_of_table(lines, reading.text_column, delimiter, faults)
     else:
         read = {"blank_line": _by_blank_lines, "file": _by_file, "line": _by_line}[reading.documents]
-        yield from read(path, Lines(path, faults).runs())
+        yield from read(path, Lines(path, faults, reading.encoding).runs())
         return
     for number, text in rows:
         yield Document(text, f"{path}:{number}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.lines import Faults, Line
+from bertsmith.files.records import missing_column
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -64,7 +65,7 @@ def _text(path: str, number: int, line: str, key: str) -> str:
     if key not in value:
         raise InputError(
             f"{path}:{number}: the field '{key}' is missing",
-            "name the one that holds the text: --text-column",
+            missing_column(key, list(value), "--text-column", "keys"),
         )
     text = value[key]
     if not isinstance(text, str):

@@ -4,7 +4,8 @@ Lines end at "\\n", and a "\\r" right before it goes too. `str.splitlines` and u
 U+0085, form feeds and lone carriage returns, which stand inside real sentences: here they are characters, and
 so are NUL and other control characters. Only a file that has no "\\n" in its first 256 KiB, but a "\\r", is
 of an old Mac: there each "\\r" ends a line. A byte order mark at the very start goes; elsewhere it is a
-character. UTF-16 and UTF-32 are refused, by their mark or by the NULs between their letters.
+character. UTF-16 and UTF-32, by their mark or by the NULs between their letters, and what is no text are refused;
+an encoding that was named is read (see `encodings`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from pathlib import Path
 
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import BLOCK, FileFault, read_blocks
+from bertsmith.files.encodings import as_utf8, encoding_of, known_encoding, original, remedy_of, wide_encoding
+from bertsmith.files.kinds import not_text
 
 LONGEST = 1 << 26  # bytes of a line or row; a longer one is a file without line ends, or with an open quote
 KEPT = 1 << 16  # bytes that are shown of such a one
+_HEAD = 1 << 16  # bytes that tell what a file is
 _BOM = b"\xef\xbb\xbf"
 _PLACE = re.compile(r"(?::(\d+))?(?::(\d+))?: ")
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A line or row that was left out: its file and line (from 1; a parquet's row; None: the file, or its
-    rest), the byte (from 0, of the file unpacked) that it begins at, why, and its bytes without line end."""
+    """A line or row that was left out: its file and line (from 1; a parquet's row; None: the file, or its rest),
+    the byte (from 0, of the file unpacked; None: not UTF-8) that it begins at, why, its bytes without line end."""
 
     file: str
     line: int | None
@@ -41,7 +45,13 @@ class Faults:
     def __init__(self, path: str | Path, reject: Callable[[Reject], None] | None) -> None:
         self.path = str(path)
         self.count = 0  # handed over
+        self.in_utf8 = True  # else bytes are not those of the file
         self._reject = reject
+
+    @property
+    def stop(self) -> bool:
+        """Whether the first fault is raised."""
+        return self._reject is None
 
     def tell(
         self, error: InputError, line: int | None = None, byte: int | None = None, raw: bytes = b""
@@ -55,7 +65,7 @@ class Faults:
         reason = said[place.end() :] if place else said
         if place and place[2] and line is not None:
             reason = f"column {place[2]}: {reason}"
-        self._reject(Reject(self.path, line, byte, reason, raw))
+        self._reject(Reject(self.path, line, byte if self.in_utf8 else None, reason, raw))
 
 
 @dataclass(frozen=True)
@@ -82,22 +92,70 @@ class Line:
         return self.text.removesuffix("\r").encode("utf-8")
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
     """The lines of a file, unpacked and decoded, as (number from 1, text without its line end).
 
-    Raises `InputError` with file:line:column for bytes that are not UTF-8, and for a missing file, a folder, a
-    torn compressed file, another encoding, a line longer than 64 MiB. An empty file has no lines.
+    encoding: of a file that is not UTF-8. Raises `InputError` with file:line:column for bytes that are not of the
+    encoding, and for a missing file, a folder, a torn compressed file, what is no text or in another encoding, a
+    line longer than 64 MiB. An empty file has no lines.
     """
-    for run in Lines(path, Faults(path, None)).runs():
+    for run in Lines(path, Faults(path, None), encoding).runs():
         for number, text in enumerate(run.text.removesuffix("\n").split("\n"), start=run.line):
             yield number, text.removesuffix("\r")
 
 
-class Lines:
-    """The lines of one file, those that can be read; the others are told to `faults`."""
+def utf8_blocks(path: str | Path, named: str | None = None) -> tuple[str, Iterator[bytes]]:
+    """The encoding of a file, unpacked, and its bytes in UTF-8, in blocks of some 256 KiB; a mark is still there.
 
-    def __init__(self, path: str | Path, faults: Faults) -> None:
+    named: the encoding of files that are not UTF-8. Raises as `read_blocks`, and FileFault for a file that is no
+    text, or in another encoding though none is named.
+    """
+    named = named and known_encoding(named)
+    head, blocks = _looked_into(read_blocks(path))
+    encoding = encoding_of(head, named)
+    wide = encoding if encoding.startswith(("utf-16", "utf-32")) else wide_encoding(head)
+    if fault := not_text(str(path), head, wide=wide is not None):
+        raise fault
+    if wide is not None and (named is None or encoding != wide):
+        # A mark says in which order the bytes are, too.
+        name = wide[:6] if encoding == wide else wide[:6] + wide[7:]
+        raise FileFault(
+            f"{path}:1:1: this file is {name.upper()}, not {named or 'UTF-8'}",
+            f"add --encoding {name}, or convert it: iconv -f {name} -t utf-8",
+            head,
+        )
+    blocks = _gathered(blocks, BLOCK)
+    return encoding, blocks if encoding == "utf-8" else as_utf8(str(path), blocks, encoding)
+
+
+def _looked_into(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The beginning of a file, and all of its blocks, with the fault that they end in."""
+    begun: list[bytes] = []
+    fault: FileFault | None = None
+    size = 0
+    try:
+        while size < _HEAD and (block := next(blocks, b"")):
+            begun.append(block)
+            size += len(block)
+    except FileFault as error:
+        fault = error
+
+    def again() -> Iterator[bytes]:
+        yield from begun
+        if fault is not None:
+            raise fault
+        yield from blocks
+
+    return b"".join(begun)[:_HEAD], again()
+
+
+class Lines:
+    """The lines of one file, those that can be read; the others are told to `faults`. encoding: of a file that is
+    not UTF-8."""
+
+    def __init__(self, path: str | Path, faults: Faults, encoding: str | None = None) -> None:
         self.path, self.faults = str(path), faults
+        self._named, self._encoding = encoding, "utf-8"
         self.torn = False  # ended where the file does not
         self._line, self._byte = 1, 0  # where what was not yet told begins
         self._waiting: list[bytes] = []  # the beginning of a line; joined once, a long one is copied once
@@ -114,7 +172,9 @@ class Lines:
     def runs(self) -> Iterator[LineRun]:
         """The lines in runs of some 256 KiB. A fault parts a run, and nothing else of it is lost."""
         try:
-            yield from self._of_blocks(_gathered(read_blocks(self.path), BLOCK))
+            self._encoding, blocks = utf8_blocks(self.path, self._named)
+            self.faults.in_utf8 = self._encoding == "utf-8"
+            yield from self._of_blocks(blocks)
         except FileFault as fault:
             self.torn = True
             start = b"".join(self._waiting)
@@ -131,12 +191,6 @@ class Lines:
         for number, block in enumerate(blocks):
             if number == 0:
                 head = block[:BLOCK]
-                if encoding := _other_encoding(head):
-                    raise FileFault(
-                        f"{self.path}:1:1: this file is {encoding}, not UTF-8",
-                        f"iconv -f {encoding.lower()} -t utf-8 makes it so",
-                        head,
-                    )
                 mac = b"\n" not in head and b"\r" in head
                 if block.startswith(_BOM):
                     block, self._byte = block[len(_BOM) :], len(_BOM)
@@ -182,13 +236,13 @@ class Lines:
         good: list[bytes] = []
         first, start = self._line, self._byte
         for raw in whole[:-1].split(b"\n"):
-            fault = self._fault_of(raw)
+            fault = self._fault_of(raw, whole)
             if fault is None:
                 good.append(raw)
             else:
                 if good:
                     yield _run(first, start, good)
-                kept = raw[:KEPT] if len(raw) > LONGEST else raw.removesuffix(b"\r")
+                kept = raw[:KEPT] if len(raw) > LONGEST else original(raw.removesuffix(b"\r"), self._encoding)
                 self.faults.tell(fault, self._line, self._byte, kept)
                 good = []
             self._line += 1
@@ -198,13 +252,16 @@ class Lines:
         if good:
             yield _run(first, start, good)
 
-    def _fault_of(self, raw: bytes) -> InputError | None:
+    def _fault_of(self, raw: bytes, around: bytes) -> InputError | None:
         if len(raw) > LONGEST:
             return self._too_long()
         try:
             raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            return _not_utf8(self.path, self._line, self._byte, error)
+            if self._encoding != "utf-8":
+                return _not_in(self._encoding, self.path, self._line, error)
+            remedy = remedy_of(around) if self.faults.stop else None  # of a reject the reason alone is kept
+            return _not_utf8(self.path, self._line, self._byte, error, remedy)
         return None
 
     def _too_long(self) -> InputError:
@@ -242,40 +299,21 @@ def _run(line: int, byte: int, lines: list[bytes]) -> LineRun:
     return LineRun(line, byte, (b"\n".join(lines) + b"\n").decode("utf-8"))
 
 
-_MARKS = {
-    b"\xff\xfe\x00\x00": "UTF-32",  # before UTF-16's, which begins the same
-    b"\x00\x00\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-
-
-def _other_encoding(head: bytes) -> str | None:
-    """UTF-16 or UTF-32, if the file begins so. Without a mark it shows in NULs at every second byte, or at three
-    of four, and none beside them; a NUL now and then, or nothing else, is text."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            return name
-    head = head[:4096]
-    for width in (4, 2):
-        columns = [head[i : len(head) // width * width : width] for i in range(width)]
-        nulls = [column.count(0) for column in columns]
-        length = len(columns[0])
-        letters = [0, 3] if width == 4 else [0, 1]
-        for letter in letters:  # little end first, or big
-            others = [n for i, n in enumerate(nulls) if i != letter]
-            if length >= 3 and nulls[letter] == 0 and min(others) > (0.8 if length < 16 else 0.4) * length:
-                return (
-                    ("UTF-32LE", "UTF-32BE")[letter // 3] if width == 4 else ("UTF-16LE", "UTF-16BE")[letter]
-                )
-    return None
-
-
-def _not_utf8(path: str, number: int, offset: int, error: UnicodeDecodeError) -> InputError:
+def _not_utf8(
+    path: str, number: int, offset: int, error: UnicodeDecodeError, remedy: str | None
+) -> InputError:
     line: bytes = error.object
     column = len(line[: error.start].decode("utf-8")) + 1
     byte = f"byte 0x{line[error.start]:02X} (number {offset + error.start} of the text, from 0)"
+    return InputError(f"{path}:{number}:{column}: {byte} is not UTF-8", remedy)
+
+
+def _not_in(encoding: str, path: str, number: int, error: UnicodeDecodeError) -> InputError:
+    """The fault of a byte that `as_utf8` made half a character of."""
+    line: bytes = error.object
+    column = len(line[: error.start].decode("utf-8")) + 1
+    byte = ord(line[error.start : error.start + 3].decode("utf-8", "surrogatepass")) & 0xFF
     return InputError(
-        f"{path}:{number}:{column}: {byte} is not UTF-8",
-        "save it as UTF-8: iconv -f latin1 -t utf-8, or the like",
+        f"{path}:{number}:{column}: byte 0x{byte:02X} is not {encoding}",
+        "is that the file's encoding? correct the line, or leave such lines out with --on-error skip",
     )

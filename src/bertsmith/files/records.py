@@ -8,9 +8,11 @@ closes takes the rest of a file into its row: there the first line alone is bad,
 from __future__ import annotations
 
 import csv
+import difflib
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from bertsmith.files.lines import Faults, Line, Lines, too_long
 csv.field_size_limit(sys.maxsize)
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_INSTEAD = "\t;|"  # of commas
 _NAMED = 40  # columns that a remedy lists
 _CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
@@ -41,6 +44,20 @@ def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
     return delimiter
 
 
+def table_delimiter(path: str | Path, suffix: str, given: str | None, encoding: str | None) -> str:
+    """What separates the columns of a .csv or .tsv: `given`, or what its suffix says; of a .csv whose first two
+    lines have no comma the tab, ";" or "|" that both have (spreadsheets of half the world). Raises as
+    `delimiter_of`, and for a missing file."""
+    if suffix != ".csv" or given is not None:
+        return delimiter_of(path, suffix, given)
+    unheard = Faults(path, lambda reject: None)  # whatever is wrong is told by who reads the rows
+    begin = list(islice((line.text for line in Lines(path, unheard, encoding) if line.text.strip()), 2))
+    if not begin or "," in begin[0]:
+        return ","
+    marks = [mark for mark in _INSTEAD if all(mark in line for line in begin)]
+    return marks[0] if len(marks) == 1 else ","
+
+
 def columns_of(path: str | Path, line: int, fields: list[str]) -> list[str]:
     """The names in a header. Raises `InputError` for one that occurs twice."""
     columns: dict[str, None] = {}
@@ -55,10 +72,20 @@ def columns_of(path: str | Path, line: int, fields: list[str]) -> list[str]:
     return list(columns)
 
 
-def known_columns(columns: list[str]) -> str:
-    """Says which columns there are; of very many the first ones."""
+def missing_column(
+    wanted: str, columns: Sequence[str], option: str | None = None, word: str = "columns"
+) -> str:
+    """What to do where a column is missing: says which there are (of very many the first ones), and which of them
+    may be meant. option: names the column, `--text-column`; word: what they are in this form of file."""
+    if len(columns) == 1 and (marks := [mark for mark in _INSTEAD if mark in columns[0]]):
+        mark = "$'\\t'" if marks[0] == "\t" else repr(marks[0])
+        return f"the header has one column, {columns[0]!r}: add --delimiter {mark}"
+    named = {column.lower(): column for column in reversed(columns)}
+    near = difflib.get_close_matches(wanted.lower(), list(named), n=1)
+    meant = f"did you mean '{named[near[0]]}'? " if near else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
-    return f"the columns are {', '.join(columns[:_NAMED])}{more}"
+    how = f"; name it with {option}" if option else ""
+    return f"{meant}the {word} are {', '.join(columns[:_NAMED])}{more}{how}"
 
 
 def ragged(found: int, columns: list[str], header: bool = True) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import read_blocks
 from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.files.lines import utf8_blocks
 from bertsmith.files.tables import read_table
 
 _LARGEST = 1 << 29  # bytes of a .json, which is read whole; SQuAD's largest has 46 million
@@ -79,17 +79,18 @@ class _Squad(_Typed):
 _ROWS = TypeAdapter(list[_Row])
 
 
-def read_questions(file: str | Path) -> Iterator[tuple[str, Asked, str]]:
+def read_questions(file: str | Path, encoding: str | None = None) -> Iterator[tuple[str, Asked, str]]:
     """Each question's passage, the question, and its place: `file: data[3].paragraphs[0].qas[2]`, `file: [17]` in
     a JSON list of rows, or file:line of a .jsonl, .csv or .tsv; each also .gz, .zst, .bz2 and .xz.
 
-    A row has question and context, and answer with start, or answers. InputError with the place of what is amiss.
+    encoding: of a file that is not UTF-8. A row has question and context, and answer with start, or answers.
+    InputError with the place of what is amiss.
     """
     suffix = bare_suffix(file)
     if suffix == ".json":
-        yield from _of_json(file)
+        yield from _of_json(file, encoding)
         return
-    for place, values in _of_lines(file) if suffix == ".jsonl" else _of_table(file):
+    for place, values in _of_lines(file, encoding) if suffix == ".jsonl" else _of_table(file, encoding):
         try:
             row = _Row.model_validate(values)
         except ValidationError as error:
@@ -97,19 +98,19 @@ def read_questions(file: str | Path) -> Iterator[tuple[str, Asked, str]]:
         yield row.context, row, place
 
 
-def _of_lines(file: str | Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(file):
+def _of_lines(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    for number, line in read_lines(file, encoding):
         if line and not line.isspace():
             yield f"{file}:{number}", json_object(file, number, line)
 
 
-def _of_table(file: str | Path) -> Iterator[tuple[str, Any]]:
-    for row in read_table(file):
+def _of_table(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    for row in read_table(file, encoding=encoding):
         yield f"{file}:{row.line}", {name: value for name, value in row.values.items() if value}
 
 
-def _of_json(file: str | Path) -> Iterator[tuple[str, Asked, str]]:
-    text = _whole(file)
+def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Asked, str]]:
+    text = _whole(file, encoding)
     try:
         if text.lstrip().startswith(b"["):
             for number, row in enumerate(_ROWS.validate_json(text)):
@@ -124,9 +125,9 @@ def _of_json(file: str | Path) -> Iterator[tuple[str, Asked, str]]:
                 yield paragraph.context, question, f"{file}: data[{a}].paragraphs[{p}].qas[{q}]"
 
 
-def _whole(file: str | Path) -> bytes:
+def _whole(file: str | Path, encoding: str | None) -> bytes:
     parts, size = [], 0
-    for block in read_blocks(file):
+    for block in utf8_blocks(file, encoding)[1]:
         size += len(block)
         if size > _LARGEST:
             raise InputError(

@@ -21,11 +21,12 @@ from bertsmith.files.lines import Faults, Lines
 from bertsmith.files.records import (
     columns_of,
     delimiter_of,
-    known_columns,
+    missing_column,
     ragged,
     ragged_remedy,
     records_of,
 )
+from bertsmith.files.records import table_delimiter as delimiter_of_table
 
 _LOOKED_AT = 1000  # lines that tell what separates the columns of a .txt
 _ALIKE = 0.95  # the share of them that must agree; the others are bad rows, told when they are read
@@ -69,20 +70,23 @@ class TabularFile:
                 "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
             )
         if name not in self.columns:
-            remedy = f"; name it with {option}" if option else ""
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing", f"{known_columns(self.columns)}{remedy}"
+                f"{self.path}:1: column '{name}' is missing", missing_column(name, self.columns, option)
             )
         for row in self.rows:
             if name not in row.values:
+                keys = ", ".join(row.values) or "none"
                 raise InputError(
-                    f"{self.path}:{row.line}: the field '{name}' is missing", "give it in every line"
+                    f"{self.path}:{row.line}: the field '{name}' is missing",
+                    f"give it in every line; the keys of this one are {keys}",
                 )
         return [row.values[name] for row in self.rows]
 
 
-def read_table(path: str | Path, *, delimiter: str | None = None, header: bool = True) -> TabularFile:
-    """Read a task file into memory.
+def read_table(
+    path: str | Path, *, delimiter: str | None = None, header: bool = True, encoding: str | None = None
+) -> TabularFile:
+    """Read a task file into memory. encoding: of a file that is not UTF-8.
 
     The delimiter is `delimiter`, or what the file says: comma for .csv (or what its header has instead), tab for
     .tsv, `delimiter_of_labelled` for .txt. A .txt without any is `plain`: a text a line in the column "1",
@@ -94,13 +98,13 @@ def read_table(path: str | Path, *, delimiter: str | None = None, header: bool =
     file, and what `read_lines` raises.
     """
     if bare_suffix(path) == ".jsonl":
-        return _of_jsonl(path)
-    delimiter = table_delimiter(path, delimiter)
+        return _of_jsonl(path, encoding)
+    delimiter = table_delimiter(path, delimiter, encoding)
     if delimiter is None:
-        return _plain(path)
+        return _plain(path, encoding)
     columns: list[str] | None = None
     rows: list[Row] = []
-    for line, fields in table_records(path, delimiter):
+    for line, fields in table_records(path, delimiter, encoding):
         if columns is None:
             columns = columns_of(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
             if header:
@@ -117,28 +121,26 @@ def read_table(path: str | Path, *, delimiter: str | None = None, header: bool =
     return TabularFile(str(path), columns, rows)
 
 
-def table_records(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def table_records(
+    path: str | Path, delimiter: str, encoding: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """The rows of a table as (line, fields), however many fields each has. Raises as `read_table`."""
     faults = Faults(path, None)
-    for record, fields in records_of(Lines(path, faults), delimiter, faults):
+    for record, fields in records_of(Lines(path, faults, encoding), delimiter, faults):
         yield record[0].number, fields
 
 
-def table_delimiter(path: str | Path, given: str | None = None) -> str | None:
-    """What parts the columns of a table that is no jsonl: `given`, or what its suffix and its lines say; None for
-    a .txt of a text a line, in which nothing does (nor `given`, where no line holds it)."""
+def table_delimiter(path: str | Path, given: str | None = None, encoding: str | None = None) -> str | None:
+    """What separates the columns of a table that is no jsonl: `given`, or what its suffix and its lines say; None
+    for a .txt of a text a line, in which nothing does (nor `given`, where no line holds it)."""
     suffix = bare_suffix(path)
-    if suffix == ".txt":
-        lines = list(islice((line for _, line in read_lines(path) if line.strip()), _LOOKED_AT))
-        if given is None:
-            return delimiter_of_labelled(lines)
-        delimiter = delimiter_of(path, suffix, given)
-        return delimiter if any(delimiter in line for line in lines) else None
-    if suffix == ".csv" and given is None:
-        first = next((line for _, line in read_lines(path) if line), "")
-        others = [mark for mark in "\t;" if mark in first]
-        return others[0] if len(others) == 1 and "," not in first else ","  # spreadsheets of half the world
-    return delimiter_of(path, suffix, given)
+    if suffix != ".txt":
+        return delimiter_of_table(path, suffix, given, encoding)
+    lines = list(islice((line for _, line in read_lines(path, encoding) if line.strip()), _LOOKED_AT))
+    if given is None:
+        return delimiter_of_labelled(lines)
+    delimiter = delimiter_of(path, suffix, given)
+    return delimiter if any(delimiter in line for line in lines) else None
 
 
 def delimiter_of_labelled(lines: Sequence[str]) -> str | None:
@@ -167,17 +169,18 @@ def _like_labels(values: Sequence[str]) -> bool:
     return several <= len(values) / 4 or not any(character.isspace() for v in values for character in v)
 
 
-def _plain(path: str | Path) -> TabularFile:
-    rows = [Row(number, {"1": line}) for number, line in read_lines(path)]  # blank ones too: an answer a line
+def _plain(path: str | Path, encoding: str | None) -> TabularFile:
+    lines = read_lines(path, encoding)
+    rows = [Row(number, {"1": line}) for number, line in lines]  # blank ones too: an answer a line
     if not rows:
         raise InputError(f"{path}:1: this file is empty", "give one text per line")
     return TabularFile(str(path), ["1"], rows, plain=True)
 
 
-def _of_jsonl(path: str | Path) -> TabularFile:
+def _of_jsonl(path: str | Path, encoding: str | None) -> TabularFile:
     columns: dict[str, None] = {}
     rows: list[Row] = []
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, encoding):
         if line and not line.isspace():
             values = {k: _text(v) for k, v in json_object(path, number, line).items() if v is not None}
             columns.update(dict.fromkeys(values))

@@ -54,13 +54,14 @@ class ShardEntry(FileEntry):
 
 
 class Manifest(_Typed):
-    """All that vouches for a data folder."""
+    """All that vouches for a data folder. skipped: files that were passed over in the folders read, by suffix."""
 
     format: int = FORMAT
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     tokenizer_digest: str
     language: str
     counts: dict[str, _Number]
+    skipped: dict[str, _Number] = {}
     files: list[ShardEntry | FileEntry]
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from bertsmith import console, machine
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import check_name
-from bertsmith.files.files import Document, Reading, find_files, read_documents
+from bertsmith.files.files import Document, Notes, Reading, find_files, read_documents
 from bertsmith.files.memory import InMemory, Sources, as_files
 from bertsmith.files.sentences import guessed_language
 from bertsmith.keywords import with_keywords
@@ -92,7 +92,8 @@ def prepare(
     on the Ray cluster at `address`, by default one of this machine. progress hears the bytes of text done so
     far, tell what a person should know.
 
-    Documents and sentences without a token are dropped and counted; long sentences stay whole. Killed and
+    Files without text, and what folders hold of other kinds, are left out, counted and told. Documents and
+    sentences without a token are dropped and counted; long sentences stay whole. Killed and
     called again with the same arguments it goes on; the bytes are those of an unbroken preparation. A document
     too long to be held whole (4 Mi characters) becomes several rows with the hash of the first; `deduplicate`
     compares them one by one, as it does documents.
@@ -110,9 +111,10 @@ def prepare(
     machine.return_freed_memory()
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
-    found = find_files(files)
+    notes = Notes()
+    found = find_files(files, notes)
     with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
-        work = _Preparation(unfinished, tokenizer, choices)
+        work = _Preparation(unfinished, tokenizer, choices, notes)
         work.run(found, encoded, progress or (lambda _: None), tell)
     shards = Shards.open(out)
     for sentence in remarks(shards, work.first_characters):
@@ -135,8 +137,9 @@ def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
 class _Preparation:
     """One preparation: portions in, shards and manifest out."""
 
-    def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices) -> None:
+    def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices, notes: Notes) -> None:
         self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
+        self._notes = notes
         self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self.first_characters: Counter[str] = Counter()
@@ -158,7 +161,8 @@ class _Preparation:
             )
         with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
             reject = rejects if self._choices.on_error == "skip" else None
-            documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
+            reading = self._choices.reading
+            documents = self._counted(read_documents(files, reading, reject=reject, notes=self._notes))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
             texts = [document.text for document in first]
@@ -173,11 +177,14 @@ class _Preparation:
                 f"{rejects.first.file}: nothing in the files can be read; {rejects.first.reason}",
                 "look at them with bertsmith data check",
             )
+        if nothing and self._notes.empty and not first:
+            raise InputError(f"{files[0]}:1: there is no text in the files", "check how they were made")
         if nothing:
             place = first[0].place if first else str(files[0])
             raise InputError(
                 f"{place}: no document holds a single token", "is this the tokenizer for this text?"
             )
+        self._notes.tell(tell)
         self._finish(language, rejects.count)
 
     def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
@@ -236,6 +243,7 @@ class _Preparation:
         entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
         if rejected:
             entries.append(file_entry(folder / "rejects.jsonl"))
+        self._left_out["files_empty"] = len(self._notes.empty)
         counts = {**self._counts, **{k: n for k, n in self._left_out.items() if n}}
         write_manifest(
             folder,
@@ -244,6 +252,7 @@ class _Preparation:
                 tokenizer_digest=self._tokenizer.digest,
                 language=language,
                 counts=counts | ({"rejected": rejected} if rejected else {}),
+                skipped=self._notes.by_number(),
                 files=entries,
             ),
         )

@@ -99,8 +99,8 @@ class Shards:
 
     `documents` D; `tokens` N; `sentence_ends` int64 [S], where each sentence ends among all tokens;
     `document_sentences` int64 [D+1], how many sentences stand before each document; `hashes` uint64 [D];
-    `counts`, what preparation counted; `vocab_size`, `tokenizer_digest`, `language`. The ids stay on disk
-    until `take` asks for some.
+    `counts`, what preparation counted; `skipped`, the files that it passed over, by suffix; `vocab_size`,
+    `tokenizer_digest`, `language`. The ids stay on disk until `take` asks for some.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -111,7 +111,7 @@ class Shards:
         self.vocab_size = manifest.vocab_size
         self.tokenizer_digest = manifest.tokenizer_digest
         self.language = manifest.language
-        self.counts = manifest.counts
+        self.counts, self.skipped = manifest.counts, manifest.skipped
         self._batches = [_batch(folder, entry, self.vocab_size) for entry in self._shards]
         self._ids: list[NDArray[Any]] = [_values(batch, "ids") for batch in self._batches]
         self._token_starts = _starts([len(ids) for ids in self._ids])

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Document, Reading, Reject, find_files, read_documents
+from bertsmith.files.encodings import remedy_of
+from bertsmith.files.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.files.sentences import guessed_language, split
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
@@ -35,6 +36,7 @@ from bertsmith.wording import counted
 
 _NEAR_CAPACITY = 500_000
 _LINE_CAPACITY = 4_000_000
+_STRANGE = 1 << 14  # bytes of lines that are not UTF-8, to guess their encoding by
 _CLUSTERS = 10_000  # of repeated documents that are told apart
 _UNREADABLE = "cannot be read to its end"
 
@@ -73,13 +75,14 @@ def check(
     options = options or CheckOptions()
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
+    encoding = options.reading.encoding
     whole = _Pass(
         options,
         TokenFacts(tokenizer) if tokenizer is not None else None,
-        Leakage(find_files(against), options.ngram) if against else None,
+        Leakage(find_files(against), options.ngram, encoding=encoding) if against else None,
         progress or (lambda done: None),
     )
-    found = [str(file) for file in find_files(files)]
+    found = [str(file) for file in find_files(files, whole.notes)]
     whole.read(found)
     report = whole.report(found)
     return {"findings": findings(report), **report}
@@ -100,7 +103,9 @@ class _Pass:
         limit = options.listed
         self._faults, self._records, self._unreadable = Found(limit), Found(limit), Found(limit)
         self._fault_lines = self._bytes = self._words = 0
+        self._strange = b""  # some lines that are not UTF-8
         self._cut_short: list[str] = []
+        self.notes = Notes()
         self._by_file = FaultsByFile(min(limit, PLACES))
         self._characters, self._languages = Characters(limit, self._by_file), Languages()
         self._documents, self._lines = DocumentFacts(limit), LineFacts()
@@ -119,7 +124,7 @@ class _Pass:
             stop = None if sample is None else self._bytes + (sample - self._bytes) // (len(files) - position)
             self._missing = []
             try:
-                found = read_documents([file], self._options.reading, reject=self._reject)
+                found = read_documents([file], self._options.reading, reject=self._reject, notes=self.notes)
                 for documents in together(found, partial(self._room, stop)):
                     self._look(file, documents)
                     self._progress(self._bytes)
@@ -150,6 +155,8 @@ class _Pass:
         line = reject.raw.decode("utf-8", "surrogateescape")
         bad = [i for i, character in enumerate(line) if "\udc80" <= character <= "\udcff"]
         self._fault_lines += 1
+        if len(self._strange) < _STRANGE:
+            self._strange += reject.raw[:_STRANGE] + b"\n"
         reason = reject.reason.partition(": ")[2] or reject.reason
         place = f"{place}:{bad[0] + 1 if bad else 1}"
         self._faults.add({"place": place, "reason": reason}, max(1, len(bad)))
@@ -210,7 +217,10 @@ class _Pass:
                 "bytes": self._faults.number,
                 "lines": self._fault_lines,
                 "places": self._faults.places,
+                "remedy": remedy_of(self._strange) if self._strange else None,
             },
+            "left_out": self.notes.record() | {"kinds": self.notes.kinds()},
+            "delimiters": self.notes.delimiters,
             "records": self._records.summary(),
             "unreadable": self._unreadable.summary(),
             "faults_by_file": self._by_file.summary(),

@@ -67,7 +67,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         lines = counted(encoding["lines"], "line")
         yield _finding(
             "problem", f"bytes that are not UTF-8, in {lines}", encoding["bytes"],
-            _first(encoding), "save as UTF-8 (iconv -f latin1 -t utf-8), or data prepare --on-error skip",
+            _first(encoding), f"{encoding['remedy']}; data prepare --on-error skip leaves such lines out",
         )  # fmt: skip
     if records["number"]:
         reason = records["places"][0]["reason"]
@@ -77,6 +77,20 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
+    if empty := report["left_out"]["empty"]:
+        yield _finding(
+            "warning",
+            "files without any text",
+            len(empty),
+            empty[0],
+            "check how they were made; they are left out",
+        )
+    if skipped := report["left_out"]["skipped"]:
+        kinds = report["left_out"]["kinds"]
+        yield _finding(
+            "note", f"files of other kinds in the folders, skipped: {kinds}", sum(skipped.values()), "",
+            "name them one by one to read them as plain text",
+        )  # fmt: skip
 
 
 def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading, find_files, read_documents
+from bertsmith.files.files import Notes, Reading, find_files, read_documents
 from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.wording import counted, percent
@@ -43,9 +43,10 @@ def measure(
         raise InputError("there is no text to inspect the tokenizers on", "name some files with --text")
     text = Words()
     tallies = {name: Tally(tokenizer) for name, tokenizer in tokenizers.items()}
-    found = find_files(files)
+    left_out = Notes()
+    found = find_files(files, left_out)
     cut: list[str] = []
-    for lines in _slices(found, reading, limit, cut):
+    for lines in _slices(found, reading, limit, cut, left_out):
         text.add(lines)
         for tally in tallies.values():
             tally.add(lines)
@@ -54,6 +55,8 @@ def measure(
         if progress is not None:
             progress(text.bytes)
     settle(text, tallies.values())
+    if not text.bytes:
+        raise InputError(f"{found[0]}:1: there is no text in the files", "check how they were made")
     characters = text.counted()
     rows = {name: tally.summary(text, characters, listed) for name, tally in tallies.items()}
     for row in rows.values():
@@ -63,7 +66,7 @@ def measure(
         "text": text.summary(cut),
         "tokenizers": rows,
         "order": ranked(rows),
-        "notes": [*_notes(cut, text.bytes, tallies.values()), *_unknown(rows)],
+        "notes": [*_notes(cut, text.bytes, tallies.values()), *_unknown(rows), *left_out.sentences()],
     }
 
 
@@ -80,7 +83,7 @@ def ranked(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _slices(
-    files: Sequence[str | Path], reading: Reading, limit: int | None, cut: list[str]
+    files: Sequence[str | Path], reading: Reading, limit: int | None, cut: list[str], left_out: Notes
 ) -> Iterator[list[str]]:
     """The lines of all documents, a slice at a time; adds to `cut` the files that `limit` cut short. What a file
     leaves of its share goes to those behind it."""
@@ -89,7 +92,7 @@ def _slices(
         stop = None if limit is None else done + (limit - done) // (len(files) - position)
         waiting: list[str] = []
         size = 0
-        for document in read_documents([file], reading):
+        for document in read_documents([file], reading, notes=left_out):
             text, room = document.text, None if stop is None else stop - done
             if room is not None and len(text.encode("utf-8")) > room:
                 text = _beginning(text, room)

@@ -43,7 +43,9 @@ class Leakage:
     Memory: about 25 bytes a run of the tasks, 1 to 128 MB for the filter in front of them.
     """
 
-    def __init__(self, files: Sequence[str | Path], n: int = 13, listed: int = 1000) -> None:
+    def __init__(
+        self, files: Sequence[str | Path], n: int = 13, listed: int = 1000, encoding: str | None = None
+    ) -> None:
         """Read the task files: .csv, .tsv, .txt, .jsonl, .json, .parquet, the text ones compressed or not.
 
         Every field is compared on its own. Lines of one word with its label (CoNLL) are joined to sentences.
@@ -52,7 +54,7 @@ class Leakage:
         self.n, self._listed = n, listed
         self._least = min(LEAST_WORDS, n)
         self._files: list[_Rows] = []
-        hashes, rows, lengths = self._read(files)
+        hashes, rows, lengths = self._read(files, encoding)
         order = np.lexsort((rows, hashes))
         self._hashes, self._rows = hashes[order], rows[order]
         self._lengths = sorted(set(lengths.tolist()))
@@ -63,13 +65,13 @@ class Leakage:
         self._filter = np.zeros(1 << bits, dtype=bool)
         self._filter[(self._hashes >> self._shift).astype(np.int64)] = True
 
-    def _read(self, files: Sequence[str | Path]) -> tuple[Hashes, Ints, Ints]:
+    def _read(self, files: Sequence[str | Path], encoding: str | None) -> tuple[Hashes, Ints, Ints]:
         """All runs with their row and their number of words."""
         hashes, rows, lengths = [], [], []
         row = 0
         for file in files:
             entry = _Rows(str(file), [], [])
-            for places, owners, texts in _batched(task_rows(file)):
+            for places, owners, texts in _batched(task_rows(file, encoding)):
                 codes, bounds = fingerprints.code_points(texts)
                 words = fingerprints.words(codes, bounds)
                 found, _, ends = fingerprints.grams(words, self.n)
@@ -148,28 +150,31 @@ class Leakage:
         }
 
 
-def task_rows(file: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a task file in any of the usual forms, as (place, texts)."""
+def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a task file in any of the usual forms, as (place, texts); encoding: of one that is not UTF-8."""
     suffix = bare_suffix(file)
     if suffix == ".parquet":
         yield from _of_parquet(file)
     elif suffix == ".json":
-        yield from _of_json(file)
+        yield from _of_json(file, encoding)
     elif suffix == ".jsonl":
-        for number, line in read_lines(file):
+        for number, line in read_lines(file, encoding):
             if line and not line.isspace():
                 yield f"{file}:{number}", list(_strings(_json(file, number, line)))
-    elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file)) not in (None, "\t"):
-        for at, fields in table_records(file, str(delimiter)):
+    elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file, None, encoding)) not in (
+        None,
+        "\t",
+    ):
+        for at, fields in table_records(file, str(delimiter), encoding):
             yield f"{file}:{at}", fields
     else:
-        yield from _of_lines(file)
+        yield from _of_lines(file, encoding)
 
 
-def _of_lines(file: str | Path) -> Iterator[tuple[str, list[str]]]:
+def _of_lines(file: str | Path, encoding: str | None) -> Iterator[tuple[str, list[str]]]:
     block: list[str] = []
     first = 1
-    for number, line in read_lines(file):
+    for number, line in read_lines(file, encoding):
         if line.strip():
             first = number if not block else first
             block.append(line)
@@ -191,9 +196,9 @@ def _of_block(file: str | Path, first: int, block: list[str]) -> Iterator[tuple[
         yield f"{file}:{first + offset}", line.split("\t")
 
 
-def _of_json(file: str | Path) -> Iterator[tuple[str, list[str]]]:
+def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, list[str]]]:
     """Each string of at least some length is a row of its own: nested sets (SQuAD) have no lines to count."""
-    value = _json(file, 1, "\n".join(line for _, line in read_lines(file)))
+    value = _json(file, 1, "\n".join(line for _, line in read_lines(file, encoding)))
     for place, text in _named_strings(value, ""):
         if len(text) > 2 * LEAST_WORDS or not text.isascii():
             yield f"{file}#{place}", [text]

@@ -41,6 +41,9 @@ class AnswerSettings(Settings):
     stride: int = Field(
         128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
     )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
+    )
     max_length: int | None = Field(
         None, ge=8, description="tokens of a window, question included; none: what the model can take"
     )
@@ -84,7 +87,7 @@ class Answer(Task):
         not at its start is looked for. InputError with its place (`file: data[3].paragraphs[0].qas[2]`, or
         file:line) for what is amiss, an answer that is nowhere in its passage, and a question without one.
         """
-        return read_passages(file, labelled=labelled)
+        return read_passages(file, labelled=labelled, encoding=settings.encoding)
 
     @classmethod
     def of_inputs(

@@ -32,11 +32,11 @@ class PassageExample:
     number: str | None = None
 
 
-def read_passages(file: str | Path, *, labelled: bool) -> list[PassageExample]:
+def read_passages(file: str | Path, *, labelled: bool, encoding: str | None = None) -> list[PassageExample]:
     """The questions of a file, in its order (see `files.squad`). InputError with its place for what is amiss."""
     examples = [
         _example(context, question, place, labelled=labelled)
-        for context, question, place in read_questions(file)
+        for context, question, place in read_questions(file, encoding)
     ]
     if not examples:
         raise InputError(f"{file}: there is no question in it", "give a file with at least one")

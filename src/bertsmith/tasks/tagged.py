@@ -36,6 +36,9 @@ class TagSettings(Settings):
         description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
         "lines for a .txt to predict that has none",
     )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
+    )
     max_length: int | None = Field(
         None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
     )
@@ -56,7 +59,8 @@ def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -
     if bare_suffix(file) == ".jsonl":
         found = list(_of_jsonl(file, settings, labelled))
     elif _a_sentence_a_line(file, settings, labelled):
-        found = [TagExample(tuple(line.split()), None, f"{file}:{n}") for n, line in read_lines(file)]
+        lines = read_lines(file, settings.encoding)
+        found = [TagExample(tuple(line.split()), None, f"{file}:{n}") for n, line in lines]
     else:
         found = list(_of_columns(file, settings, labelled))
     if not found:
@@ -96,7 +100,7 @@ def keys_of(settings: TagSettings) -> tuple[str, str]:
 
 
 def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
-    for number, line in read_lines(file):
+    for number, line in read_lines(file, settings.encoding):
         if not line or line.isspace():
             continue
         place = f"{file}:{number}"
@@ -134,7 +138,7 @@ def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) 
         raise InputError(f"{file}: task.layout=lines is for sentences without tags", "give tags in columns")
     if labelled or settings.layout != "auto" or bare_suffix(file) != ".txt":
         return settings.layout == "lines"
-    lines = [line for _, line in read_lines(file)]
+    lines = [line for _, line in read_lines(file, settings.encoding)]
     widths = {len(fields_of(line, tabs="\t" in line)) for line in lines if line.strip(" \t")}
     return len(widths) > 1 or all(line.strip(" \t") for line in lines)
 
@@ -144,6 +148,6 @@ def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iter
         Column(settings.word_column, "1", "FORM", "--word-column"),
         Column(settings.tag_column, "-1", "UPOS", "--tag-column"),
     ]
-    for lines, rows in read_conll(file, wanted if labelled else wanted[:1]):
+    for lines, rows in read_conll(file, wanted if labelled else wanted[:1], settings.encoding):
         words = tuple(row[0] for row in rows)
         yield TagExample(words, tuple(row[1] for row in rows) if labelled else None, f"{file}:{lines[0]}")

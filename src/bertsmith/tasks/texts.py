@@ -39,10 +39,14 @@ class TextSettings(Settings):
     second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
     label_column: str = Field("label", description="the column of the label")
     delimiter: str | None = Field(
-        None, description="what separates columns; none: comma in .csv, tab in .tsv and .txt"
+        None,
+        description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv and .txt",
     )
     header: bool = Field(
         True, description="whether the first line names the columns; if not they are 1, 2, …"
+    )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
     )
     max_length: int | None = Field(
         None, ge=3, description="tokens read at a time, special ones included; none: what the model can take"
@@ -116,7 +120,9 @@ class TextTask(Task):
     def read(cls, file: str | Path, settings: TextSettings, *, labelled: bool = True) -> list[TextExample]:
         """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file that is no table
         has a text a line. InputError with file and line for what is amiss."""
-        table = read_table(file, delimiter=settings.delimiter, header=settings.header)
+        table = read_table(
+            file, delimiter=settings.delimiter, header=settings.header, encoding=settings.encoding
+        )
         if table.plain and not labelled:
             lines = zip(table.column("1"), table, strict=True)
             return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]

@@ -15,7 +15,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -25,7 +26,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import console, disk
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading
+from bertsmith.files.files import Notes, Reading
 from bertsmith.files.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
@@ -73,6 +74,8 @@ class TrainingRecord:
     documents: int = 0  # seen
     documents_sampled: int = 0  # of them counted
     share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
+    files_skipped: dict[str, int] = field(default_factory=dict)  # of the folders, by suffix
+    files_empty: int = 0  # without any text
 
 
 class Wish(Settings):
@@ -97,6 +100,7 @@ class TrainingFiles:
     reading: Reading = AS_TEXT
     max_ram: int | None = None
     seed: int = 0
+    notes: Notes = field(default_factory=Notes)
 
 
 _LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
@@ -119,6 +123,7 @@ def train_tokenizer(
     reading: Reading = AS_TEXT,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
@@ -130,7 +135,8 @@ def train_tokenizer(
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
-    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
+    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there. progress
+    hears the bytes read so far, tell which files were left out.
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
     replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
@@ -161,9 +167,10 @@ def train_tokenizer(
         },
         "train_tokenizer",
     )
-    tokenizer, record = _trained(
-        wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
-    )
+    corpus = TrainingFiles(files, reading, max_ram, seed)
+    tokenizer, record = _trained(wish, corpus, progress or (lambda _: None))
+    if tell is not None:
+        corpus.notes.tell(tell)
     with disk.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
@@ -225,12 +232,14 @@ def _trained(
         max_ram=corpus.max_ram,
         seed=corpus.seed,
         progress=progress,
+        notes=corpus.notes,
     )
     if not counted.words:
         raise InputError(f"{corpus.files[0]}: there is no word in the files", "check how they were made")
     make = {"wordpiece": _wordpiece, "byte_level_bpe": _byte_level, "unigram": _unigram}[wish.kind]
-    made = make(wish, counted.words)
-    return made.tokenizer, _record(wish, counted, made)
+    made, notes = make(wish, counted.words), corpus.notes
+    record = _record(wish, counted, made)
+    return made.tokenizer, changed(record, files_skipped=notes.by_number(), files_empty=len(notes.empty))
 
 
 def _words_of(wish: Wish) -> Cut:

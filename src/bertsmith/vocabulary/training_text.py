@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bertsmith import draws
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading, bare_suffix, find_files, read_documents, read_lines
+from bertsmith.files.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
 
 Cut = Callable[[str], list[str]]
 
@@ -64,14 +64,17 @@ def count_training_words(
     max_ram: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None],
+    notes: Notes | None = None,
 ) -> Counted:
     """How often each word stands in the documents. `cut` parts a line into runs, each of which `words_of` turns
     into words once, however often it occurs: some 20 times less work, and no text is kept.
 
-    With `max_ram` (bytes for the whole process) documents are sampled where the words would not fit. Raises
-    `InputError` when `max_ram` holds next to nothing, and what the readers raise.
+    With `max_ram` (bytes for the whole process) documents are sampled where the words would not fit. `notes` takes
+    which files were left out. Raises `InputError` when `max_ram` holds next to nothing, and what the readers
+    raise.
     """
-    paths = find_files(files)
+    notes = notes if notes is not None else Notes()
+    paths = find_files(files, notes)
     room = None if max_ram is None else max_ram - _FLOOR
     if max_ram is not None and room is not None and room < 20_000_000:
         raise InputError(
@@ -81,17 +84,16 @@ def count_training_words(
     heard = _Furthest(progress)
     share = 1.0
     while True:
-        counted = _counted(paths, cut, words_of, reading, room, share, seed, heard)
+        counted = _counted(_lines(paths, reading, notes), cut, words_of, room, share, seed, heard)
         if counted is not None:
             return counted
         share /= 2
 
 
 def _counted(
-    paths: Sequence[str | Path],
+    lines: Iterator[tuple[bool, str]],
     cut: Cut,
     words_of: Cut,
-    reading: Reading,
     room: int | None,
     share: float,
     seed: int,
@@ -104,7 +106,7 @@ def _counted(
     size = read = taken = 0
     number, letters = -1, 0.0
     kept = _kept(seed, share)
-    for new, line in _lines(paths, reading):
+    for new, line in lines:
         if new:
             number += 1
             taken += kept(number)
@@ -162,23 +164,26 @@ def _kept(seed: int, share: float) -> Callable[[int], bool]:
     return kept
 
 
-def _lines(paths: Sequence[str | Path], reading: Reading) -> Iterator[tuple[bool, str]]:
-    """All lines, and whether each begins a document."""
+def _lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
+    """All lines, and whether each begins a document; files without text are noted."""
     # Plain text by lines and not by documents: a large file without a blank line is one document.
     for path in paths:
         if bare_suffix(path) in _ROWS:
-            for document in read_documents([path], reading):
+            for document in read_documents([path], reading, notes=notes):
                 for number, line in enumerate(document.text.split("\n")):
                     yield number == 0, line
             continue
-        new = True
-        for _, line in read_lines(path):
+        new, empty = True, True
+        for _, line in read_lines(path, reading.encoding):
             if line and not line.isspace():
+                empty = False
                 yield new, line
                 new = reading.documents == "line"
             else:
                 yield False, line
                 new = new or reading.documents == "blank_line"
+        if empty:
+            notes.empty[str(path)] = None
 
 
 class _Furthest:

@@ -1,0 +1,71 @@
+"""Files that are no text, known by their first bytes: each with what it is and how its text is had.
+
+A file is judged by what is in it, not by its name: a PDF called .txt is a PDF.
+"""
+
+from __future__ import annotations
+
+from bertsmith.files.compressed import FileFault
+from bertsmith.files.encodings import is_binary
+
+_OFFICE = "open it in Word or LibreOffice and save it as plain text (.txt, UTF-8)"
+_SHEET = "open it in Excel or LibreOffice and save it as CSV UTF-8 (.csv)"
+_UNPACK = "unpack it first"
+_LEAVE = "leave it out"
+_PDF = "take its text out first: pdftotext FILE.pdf FILE.txt"
+_KINDS: tuple[tuple[bytes, str, str], ...] = (
+    (b"%PDF-", "a PDF", _PDF),
+    (b"{\\rtf", "an RTF document", _OFFICE),
+    (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "an old Word, Excel or PowerPoint file",
+        "open it in Word, Excel or LibreOffice and save it as .txt or .csv (UTF-8)",
+    ),
+    (b"\x1f\x8b", "compressed with gzip", "let its name end in .gz"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstandard", "let its name end in .zst"),
+    (b"BZh", "compressed with bzip2", "let its name end in .bz2"),
+    (b"\xfd7zXZ\0", "compressed with xz", "let its name end in .xz"),
+    (b"PAR1", "a parquet file", "let its name end in .parquet"),
+    (b"ARROW1", "an Arrow file", "write it as .parquet or .jsonl"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
+    (b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
+    (b"SQLite format 3\0", "an SQLite database", "export its table as .csv"),
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture", _LEAVE),
+    (b"\xff\xd8\xff", "a JPEG picture", _LEAVE),
+    (b"GIF8", "a GIF picture", _LEAVE),
+    (b"RIFF", "a recording, film or picture", _LEAVE),
+    (b"ID3", "a recording", _LEAVE),
+    (b"OggS", "a recording", _LEAVE),
+    (b"\x7fELF", "a program", _LEAVE),
+    (b"\x93NUMPY", "a NumPy array", _LEAVE),
+)
+# What a zip holds tells what it is; the names of its members stand in it as they are.
+_ZIPPED: tuple[tuple[bytes, str, str], ...] = (
+    (b"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument text (.odt)", _OFFICE),
+    (b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", "an OpenDocument sheet (.ods)", _SHEET),
+    (
+        b"mimetypeapplication/epub",
+        "an e-book (.epub)",
+        "take its text out first: pandoc FILE.epub -o FILE.txt",
+    ),
+    (b"word/", "a Word document (.docx)", _OFFICE),
+    (b"xl/", "an Excel workbook (.xlsx)", _SHEET),
+    (b"ppt/", "a PowerPoint presentation (.pptx)", _OFFICE),
+)
+
+
+def not_text(path: str, head: bytes, *, wide: bool = False) -> FileFault | None:
+    """What is wrong with a file that begins with `head`, where it is no text. wide: its letters hold NULs."""
+    found = next(((what, remedy) for start, what, remedy in _KINDS if head.startswith(start)), None)
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        found = next(
+            ((what, remedy) for name, what, remedy in _ZIPPED if name in head), ("a zip archive", _UNPACK)
+        )
+    if head[257:262] == b"ustar":
+        found = "a tar archive", _UNPACK
+    if found is None and not wide and is_binary(head):
+        found = "binary", f"leave it out; this says what it is: file {path}"
+    if found is None:
+        return None
+    what, remedy = found
+    return FileFault(f"{path}: this file is {what}, not text", remedy, head)

@@ -1,0 +1,220 @@
+"""Files that are not UTF-8: read in the encoding that is named, else refused with a guess; never decoded by it."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.files import compressed, lines
+from bertsmith.files.encodings import guessed_encoding
+from bertsmith.files.files import Document, Reading, Reject, read_documents, read_lines
+from bertsmith.files.squad import read_questions
+from bertsmith.files.tables import read_table
+from bertsmith.tasks.tagged import TagSettings, read_sentences
+
+SMART = "He said “don’t go” — it’s fine…\n"
+CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"
+RUSSIAN = "Москва столица России, и в ней живёт много людей.\n"
+
+
+def refused(file: Path, reading: Reading | None = None) -> InputError:
+    with pytest.raises(InputError) as error:
+        list(read_documents([file], reading or Reading()))
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (SMART, "cp1252"),
+        ("Naïve café, 5 €.\n", "latin-1"),  # as browsers read it: latin-1 has no such quotes and no euro
+        (CHINESE, "gb18030"),
+        (CHINESE, "gbk"),
+        (CHINESE, "utf-16"),
+        (CHINESE, "utf-16-be"),
+        (RUSSIAN, "koi8-r"),
+        (RUSSIAN, "utf-16-le"),
+        (SMART, "utf-32"),
+        ("吾輩は猫である。名前はまだ無い。\n", "shift_jis"),
+        ("吾輩は猫である。\n", "iso2022_jp"),
+    ],
+)
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_named_encoding_is_read_with_the_places_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, encoding: str, pack: bool
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK", 7)  # characters are cut by the borders of blocks
+    monkeypatch.setattr(compressed, "BLOCK", 7)
+    data = f"{text}\n{text * 3}\n\n{text}".encode("cp1252" if encoding == "latin-1" else encoding)
+    file = tmp_path / ("a.txt.gz" if pack else "a.txt")
+    file.write_bytes(gzip.compress(data) if pack else data)
+    line = text.strip()
+    assert list(read_documents([file], Reading(encoding=encoding))) == [
+        Document(line, f"{file}:1"),
+        Document("\n".join([line] * 3), f"{file}:3"),
+        Document(line, f"{file}:8"),
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), min_size=30))
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "gb18030"])
+def test_the_lines_are_those_of_the_text(
+    tmp_path_factory: pytest.TempPathFactory, encoding: str, text: str
+) -> None:
+    text = "It was so.\n" + text
+    file = tmp_path_factory.mktemp("encoded") / "a.txt"
+    file.write_bytes(("" if encoding == "gb18030" else "\ufeff").encode(encoding) + text.encode(encoding))
+    assert [line for _, line in read_lines(file, encoding)] == text.removesuffix("\n").split("\n")
+
+
+def test_files_that_are_utf8_or_have_a_mark_are_read_as_that_whatever_is_named(tmp_path: Path) -> None:
+    """One --encoding serves a folder of old and new files."""
+    for name, data in {
+        "ascii.txt": b"plain",
+        "mark16.txt": codecs.BOM_UTF16_LE + SMART.encode("utf-16-le"),
+        "mark8.txt": codecs.BOM_UTF8 + SMART.encode(),
+        "old.txt": SMART.encode("cp1252"),
+        "utf8.txt": SMART.encode(),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    found = [document.text for document in read_documents([tmp_path], Reading(encoding="cp1252"))]
+    assert found == ["plain", *[SMART.strip()] * 4]
+    (tmp_path / "old.txt").unlink()
+    found = [document.text for document in read_documents([tmp_path], Reading(encoding="utf-16"))]
+    assert found == ["plain", *[SMART.strip()] * 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (SMART, "cp1252"),
+        ("Some plain text in English that isn’t long.", "cp1252"),
+        (SMART * 40 + "Naïve café.", "cp1252"),
+        ("L’été dernier, j’ai été à l’hôtel où le garçon m’a servi un café à 3 €.\n", "cp1252"),
+        ("Die Straße über die Brücke führt nach Köln.\n", "cp1252"),
+        ("Die Straße über die Brücke führt nach Köln. Äpfel und Öl sind schön.\n" * 5, "cp437"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy. Česká republika.\n" * 4, "cp1250"),
+        (RUSSIAN * 3, "cp1251"),
+        (RUSSIAN * 3, "koi8_r"),
+        ("Η Αθήνα είναι η πρωτεύουσα της Ελλάδας.\n" * 3, "cp1253"),
+        (CHINESE, "gb18030"),
+        ("吾輩は猫である。名前はまだ無い。どこで生れたか。\n" * 5, "cp932"),
+        ("안녕하세요. 오늘은 날씨가 좋습니다.\n" * 5, "cp949"),
+    ],
+)
+def test_the_refusal_guesses_the_encoding_and_following_it_gives_the_text(
+    tmp_path: Path, text: str, encoding: str
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(text.encode(encoding))
+    error = refused(file)
+    assert error.sentence.endswith("is not UTF-8")
+    assert error.remedy is not None
+    assert error.remedy.startswith("it looks like ")
+    guess = error.remedy.rpartition("--encoding ")[2]
+    assert [d.text for d in read_documents([file], Reading(encoding=guess))] == [text.strip()]
+
+
+def test_no_guess_where_there_is_none() -> None:
+    assert guessed_encoding(bytes(range(0x80, 0x100))) is None
+
+
+def test_a_bad_line_among_good_utf8_is_not_another_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("Köln\n".encode() * 5 + b"caf\xe9\n" + "Köln\n".encode() * 5)
+    assert refused(file).remedy == (
+        "the lines around it are UTF-8: correct this one, or leave such lines out with --on-error skip"
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "told", "good", "raw"),
+    [
+        ("cp1252", b"ok\n\xe9t\xe9 \x81!\nend\n", ":2:5: byte 0x81", ["ok\nend"], b"\xe9t\xe9 \x81!"),
+        ("gb18030", CHINESE.encode("gb18030") + b"a\xff\n", ":2:2: byte 0xFF", [CHINESE.strip()], b"a\xff"),
+    ],
+)  # fmt: skip
+def test_a_byte_that_the_named_encoding_lacks_is_told_with_its_place(
+    tmp_path: Path, encoding: str, data: bytes, told: str, good: list[str], raw: bytes
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(data)
+    reading = Reading(encoding=encoding)
+    assert refused(file, reading).sentence == f"{file}{told} is not {encoding}"
+    rejects: list[Reject] = []
+    assert [d.text for d in read_documents([file], reading, reject=rejects.append)] == good
+    assert [(r.line, r.byte, r.raw) for r in rejects] == [(2, None, raw)]
+
+
+def test_torn_utf16_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("one\ntwo\nthree".encode("utf-16")[:-1])
+    error = refused(file, Reading(encoding="utf-16"))
+    assert error.sentence == f"{file}:3: from here on the file is not utf-16-le (truncated data)"
+    rejects: list[Reject] = []
+    found = read_documents([file], Reading("line", encoding="utf-16"), reject=rejects.append)
+    assert [d.text for d in found] == ["one", "two"]
+    assert [reject.line for reject in rejects] == [3]
+
+
+@pytest.mark.parametrize(
+    ("data", "told", "encoding"),
+    [
+        (CHINESE.encode("utf-16-le") * 3, "UTF-16LE", "utf-16le"),
+        (CHINESE.encode("utf-16-be") * 3, "UTF-16BE", "utf-16be"),
+        (RUSSIAN.encode("utf-16-le"), "UTF-16LE", "utf-16le"),
+        (SMART.encode("utf-16"), "UTF-16", "utf-16"),
+        (SMART.encode("utf-32"), "UTF-32", "utf-32"),
+        (SMART.encode("utf-32-be"), "UTF-32BE", "utf-32be"),
+    ],
+)
+def test_utf16_is_refused_by_its_name_in_every_script(
+    tmp_path: Path, data: bytes, told: str, encoding: str
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(data)
+    error = refused(file)
+    assert error.sentence == f"{file}:1:1: this file is {told}, not UTF-8"
+    assert error.remedy == f"add --encoding {encoding}, or convert it: iconv -f {encoding} -t utf-8"
+    assert list(read_documents([file], Reading(encoding=encoding)))
+    if "16" in told and "." not in told and data[:2] != codecs.BOM_UTF16_LE:
+        assert refused(file, Reading(encoding="cp1252")).sentence.endswith(f"is {told}, not cp1252")
+
+
+@pytest.mark.parametrize("name", ["latn1", "rot13", "base64", "undefined", "nonsense-17", "", "a\0b"])
+def test_an_encoding_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="there is no encoding of text called"):
+        Reading(encoding=name)
+
+
+def test_one_encoding_has_one_name() -> None:
+    assert {Reading(encoding=name) for name in ("latin1", "ISO-8859-1", "windows-1252", "cp1252")} == {
+        Reading(encoding="cp1252")
+    }
+    assert Reading(encoding="GBK").encoding == "gb18030"
+
+
+def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path) -> None:
+    def file(name: str, text: str) -> Path:
+        (tmp_path / name).write_bytes(text.encode("cp1252"))
+        return tmp_path / name
+
+    table = file("a.csv", "text,label\n“go”,joy\n")
+    assert read_table(table, encoding="cp1252").column("text") == ["“go”"]
+    with pytest.raises(InputError, match=r"a\.csv:2:1: byte 0x93"):
+        read_table(table)
+    objects = file("a.jsonl", json.dumps({"text": "“go”"}, ensure_ascii=False))
+    assert read_table(objects, encoding="cp1252").column("text") == ["“go”"]
+    tagged = file("a.conll", "Café O\n")
+    settings = TagSettings(encoding="cp1252")
+    assert read_sentences(tagged, settings, labelled=True)[0].words == ("Café",)
+    row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
+    squad = file("a.json", json.dumps([row], ensure_ascii=False))
+    assert [asked.question for _, asked, _ in read_questions(squad, "cp1252")] == ["où?"]

@@ -1,0 +1,186 @@
+"""Folders as people have them: what is read and what is passed over, counted and said alike by every reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import bertsmith as bs
+from bertsmith.errors import InputError
+from bertsmith.files.files import Notes, Reading, find_files, read_documents
+from bertsmith.files.tables import read_table
+from bertsmith.shards.manifest import read_manifest
+from bertsmith.survey.check import check
+from bertsmith.survey.inspect import measure
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+STORY = "The house stood on a hill. It had a red door.\n\nPeople came there every summer.\n"
+READ = ["README", "a.txt", "chapter.1", "deep/novel", "notes.md", "old.rst", "packed.gz", "x.markdown"]
+SKIPPED = {
+    "binary file": 2,
+    ".png": 2,
+    ".docx": 1,
+    ".py": 1,
+    ".tar.gz": 1,
+    "broken link": 1,
+    "linked folder": 1,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "corpus"
+    for name in READ:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(f"{name} begins.\n{STORY}")
+    (place / "packed.gz").write_bytes(gzip.compress(STORY.encode()))
+    for name, data in {
+        "a.png": b"\x89PNG\r\n\x1a\n",
+        "deep/b.PNG": b"\x89PNG\r\n\x1a\n",
+        "c.docx": b"PK\x03\x04word/",
+        "d.py": b"x = 1",
+        "e.tar.gz": b"\x1f\x8b",
+        "core": b"\x7fELF" + bytes(100),
+        "paper": b"%PDF-1.4",
+        ".git/config": b"x",
+        ".hidden": b"x",
+    }.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(data)
+    (place / "broken.txt").symlink_to("nowhere")
+    (place / "linked").symlink_to(place / "deep")
+    return place
+
+
+def test_text_is_read_and_the_rest_is_counted(folder: Path) -> None:
+    notes = Notes()
+    assert [str(file.relative_to(folder)) for file in find_files([folder], notes)] == READ
+    assert notes.by_number() == dict(sorted(SKIPPED.items(), key=lambda kind: (-kind[1], kind[0])))
+    assert notes.hidden == 2
+    assert notes.sentences() == [
+        "skipped 9 files: 2 .png, 2 binary files, 1 .docx, 1 .py, 1 .tar.gz, 1 broken link, 1 linked folder"
+    ]
+
+
+def test_a_folder_without_text_says_what_is_in_it(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.pdf"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(InputError, match=r"in this folder \(skipped: 2 \.png, 1 \.pdf\)"):
+        find_files([tmp_path])
+
+
+def test_every_reader_of_a_corpus_counts_and_tells_alike(folder: Path, tmp_path: Path) -> None:
+    for name in ("empty.txt", "blank.jsonl"):
+        (folder / name).write_text("\n")
+    expected = [
+        "skipped 9 files: 2 .png, 2 binary files, 1 .docx, 1 .py, 1 .tar.gz, 1 broken link, 1 linked folder",
+        f"2 files have no text: {folder}/blank.jsonl, {folder}/empty.txt",
+    ]
+    told: list[str] = []
+    tokenizer = bs.train_tokenizer([folder], tmp_path / "tokenizer", vocab_size=200, tell=told.append)
+    assert told == expected
+    record = json.loads((tmp_path / "tokenizer/training.json").read_text())
+    assert (record["files_skipped"], record["files_empty"]) == (SKIPPED, 2)
+
+    told = []
+    shards = bs.prepare([folder], tokenizer, tmp_path / "shards", tell=told.append)
+    assert told == expected
+    assert (shards.skipped, shards.counts["files_empty"]) == (SKIPPED, 2)
+    assert next(iter(read_manifest(tmp_path / "shards").skipped)) == ".png"
+
+    report = check([folder])
+    assert report["left_out"]["skipped"] == SKIPPED
+    assert report["left_out"]["empty"] == [str(folder / "blank.jsonl"), str(folder / "empty.txt")]
+    said = {finding["what"]: finding["number"] for finding in report["findings"]}
+    assert said["files without any text"] == 2
+    assert any(what.startswith("files of other kinds in the folders") for what in said)
+    assert report["unreadable"]["number"] == 0
+
+    assert measure([folder], {"t": tokenizer})["notes"] == expected
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_files_without_text_are_refused_where_all_are(tmp_path: Path, on_error: str) -> None:
+    for name in ("a.txt", "b.jsonl"):
+        (tmp_path / name).write_text("\n")
+    files = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
+    tokenizer = Tokenizer.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=True)
+    with pytest.raises(InputError, match="there is no text in the files"):
+        bs.prepare(files, tokenizer, tmp_path / "shards", on_error=on_error)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no text in the files"):
+        measure(files, {"t": tokenizer})
+    with pytest.raises(InputError, match="there is no word in the files"):
+        bs.train_tokenizer(files, tmp_path / "tokenizer", vocab_size=100)
+    with pytest.raises(InputError, match="there is no text in this file"):
+        list(read_documents(files))
+    assert check(files)["findings"][0]["what"] == "there is no text"
+
+
+def test_a_preparation_in_another_encoding_is_another_one(tmp_path: Path) -> None:
+    """Both leave shards; what a killed one left is not taken for the other's."""
+    from bertsmith.shards.prepare import Choices, _request
+
+    file = tmp_path / "a.txt"
+    file.write_bytes("Der Käse fällt über die Brücke.\n".encode("cp1252"))
+    tokenizer = bs.train_tokenizer([file], tmp_path / "t", vocab_size=90, reading=Reading(encoding="cp1252"))
+    requests = [
+        _request([file], tokenizer, Choices(reading=Reading(encoding=encoding)))
+        for encoding in (None, "cp1252", "latin1", "cp1250")
+    ]
+    assert requests[1] == requests[2]
+    assert len({json.dumps(request) for request in requests}) == 3
+    old = bs.prepare([file], tokenizer, tmp_path / "old", reading=Reading(encoding="cp1252"), workers=2)
+    file.write_text("Der Käse fällt über die Brücke.\n", encoding="utf-8")
+    new = bs.prepare([file], tokenizer, tmp_path / "new", workers=1)
+    shard = "shard-00000.arrow"
+    assert (old.folder / shard).read_bytes() == (new.folder / shard).read_bytes()
+
+
+def test_the_header_of_a_csv_tells_its_delimiter_to_every_reader(tmp_path: Path) -> None:
+    for name, rows, found in (
+        ("a.csv", "id;text\n1;one, two\n", "one, two"),
+        ("b.csv", "id\ttext\n1\tone\n", "one"),
+        ("c.csv", "id|text\n1|one\n", "one"),
+    ):
+        file = tmp_path / name
+        file.write_text(rows)
+        notes = Notes()
+        assert [d.text for d in read_documents([file], notes=notes)] == [found]
+        assert notes.delimiters == {str(file): rows[2]}
+        assert notes.sentences() == [f"columns are separated by {rows[2]!r}, as the header shows: {file}"]
+        assert read_table(file).column("text") == [found]
+    (tmp_path / "d.csv").write_text("text\none; two\n")  # one column
+    assert read_table(tmp_path / "d.csv").column("text") == ["one; two"]
+    (tmp_path / "e.csv").write_text("text; raw\nno such sign here\n")
+    with pytest.raises(InputError) as error:
+        list(read_documents([tmp_path / "e.csv"]))
+    assert error.value.remedy == "the header has one column, 'text; raw': add --delimiter ';'"
+
+
+def test_a_missing_column_or_key_lists_those_there_are(tmp_path: Path) -> None:
+    rows = {"a.jsonl": '{"Text": "x", "id": 1}\n', "a.csv": "Text,id\nx,1\n", "a.tsv": "Text\tid\nx\t1\n"}
+    for name, content in rows.items():
+        file = tmp_path / name
+        file.write_text(content)
+        word = "keys" if name.endswith("jsonl") else "columns"
+        with pytest.raises(InputError) as error:
+            list(read_documents([file]))
+        assert error.value.remedy == (
+            f"did you mean 'Text'? the {word} are Text, id; name it with --text-column"
+        )
+        with pytest.raises(InputError, match=r"did you mean 'Text'\? the columns are Text, id"):
+            read_table(file).column("text")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "novel"):
+        (tmp_path / name).write_text(STORY)
+        (tmp_path / name).chmod(0)
+        with pytest.raises(InputError, match="may not be read"):
+            list(read_documents([tmp_path]))
+        (tmp_path / name).unlink()

@@ -1,0 +1,99 @@
+"""What is no text is recognised by what is in it, whatever its name: each with its own sentence and remedy."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import Reject, read_documents
+from bertsmith.files.squad import read_questions
+from bertsmith.files.tables import read_table
+
+PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+NOISE = random.Random(5).randbytes(4000)
+
+
+def zipped(*members: str, mimetype: str | None = None) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        if mimetype:
+            archive.writestr(zipfile.ZipInfo("mimetype"), mimetype)
+        for member in members:
+            archive.writestr(member, "<x>words in it</x>" * 20)
+    return out.getvalue()
+
+
+def arrow_file() -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"text": ["a"]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
+KINDS: dict[str, tuple[bytes, str, str]] = {
+    "pdf": (PDF, "a PDF", "pdftotext"),
+    "docx": (zipped("[Content_Types].xml", "word/document.xml"), "a Word document (.docx)", ".txt"),
+    "xlsx": (zipped("[Content_Types].xml", "xl/workbook.xml"), "an Excel workbook (.xlsx)", ".csv"),
+    "odt": (zipped("content.xml", mimetype=OPEN_DOCUMENT + "text"), "an OpenDocument text (.odt)", ".txt"),
+    "ods": (zipped("a.xml", mimetype=OPEN_DOCUMENT + "spreadsheet"), "an OpenDocument sheet (.ods)", ".csv"),
+    "epub": (zipped("a.xml", mimetype="application/epub+zip"), "an e-book (.epub)", "pandoc"),
+    "zip": (zipped("a.txt"), "a zip archive", "unpack"),
+    "ole": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "an old Word, Excel", ".txt or .csv"),
+    "rtf": (b"{\\rtf1 Hello}", "an RTF document", ".txt"),
+    "gzip": (gzip.compress(b"some text\n"), "compressed with gzip", ".gz"),
+    "parquet": (b"PAR1" + NOISE, "a parquet file", ".parquet"),
+    "arrow": (arrow_file(), "an Arrow file", ".parquet"),
+    "png": (b"\x89PNG\r\n\x1a\n" + NOISE, "a PNG picture", "leave it out"),
+    "nulls": (b"ab\0\0cd\n" * 50, "binary", "leave it out"),
+    "noise": (NOISE, "binary", "leave it out"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
+def test_what_is_no_text_is_refused_and_never_skipped_into_documents(
+    tmp_path: Path, kind: str, suffix: str
+) -> None:
+    data, what, remedy = KINDS[kind]
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    with pytest.raises(InputError) as error:
+        list(read_documents([file]))
+    assert error.value.sentence.startswith(f"{file}: this file is {what}")
+    assert error.value.remedy is not None
+    assert remedy in error.value.remedy
+    rejects: list[Reject] = []
+    assert list(read_documents([file], reject=rejects.append)) == []
+    assert [(reject.line, reject.byte) for reject in rejects] == [(None, None)]
+
+
+@pytest.mark.parametrize("kind", ["pdf", "xlsx", "noise"])
+def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
+    data, what, _ = KINDS[kind]
+    for name in ("a.csv", "a.txt", "a.jsonl"):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match="this file is") as error:
+            read_table(tmp_path / name)
+        assert what in error.value.sentence
+    (tmp_path / "a.json").write_bytes(data)
+    with pytest.raises(InputError, match="this file is"):
+        list(read_questions(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"a\0b", b"PK is a name", b"a\x01\x02\x03\x04\x05 " * 20, "…\0".encode() * 3, b"RIF", b"BZ"],
+)
+def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(data)
+    assert [document.text for document in read_documents([file])] == [data.decode().strip("\n")]
