@@ -2,18 +2,27 @@
 
 Labels, file names and texts are other people's: what would act on a terminal is shown as the escape that a
 programmer would write (`visible`), in all that goes out here.
+
+In a notebook, verbs called from Python show a bar and their notes (`tell`, `with_bar`); in a script they are
+silent.
 """
 
 from __future__ import annotations
 
+import functools
+import html
+import importlib
 import json
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from io import StringIO
+from typing import Any, ParamSpec, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -22,7 +31,13 @@ from rich.text import Text
 # Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
 # Python reads bytes of a file name that are not UTF-8.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
+_LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
+_FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 
 def _console(stderr: bool) -> Console:
@@ -54,6 +69,36 @@ def note(text: str) -> None:
         _console(stderr=True).print(visible(text), markup=False)
 
 
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this, whose pages show HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def tell(text: str) -> None:
+    """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
+    if in_notebook():
+        print(visible(text))
+
+
+def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """A verb whose argument `progress` hears the bytes done so far: in a notebook a bar, where nobody else
+    listens."""
+
+    def shown(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        @functools.wraps(verb)
+        def with_it(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+            if named.get("progress") is not None or not in_notebook():
+                return verb(*given, **named)
+            with Bar(title, None) as bar:
+                named["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
+                return verb(*given, **named)
+
+        return with_it
+
+    return shown
+
+
 def result(text: str) -> None:
     """A line of the result: to stdout."""
     _console(stderr=False).print(visible(text), markup=False)
@@ -82,22 +127,104 @@ def result_json(document: Any) -> None:
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers are set right. A tuple is a cell of several lines."""
+    """A table on stdout; numbers are set right. A tuple is a cell of several lines.
+
+    Where the terminal is too narrow for its columns, each row becomes a paragraph. A square table, whose columns
+    have the names of its rows, has numbered columns instead, or is a list of its largest cells off the diagonal;
+    its first heading says what the two sides are: "truth, down; prediction, across".
+    """
+    _print_table(_console(stderr=False), title, columns, rows)
+
+
+def table_text(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> str:
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    width = width or shutil.get_terminal_size((100, 24)).columns
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    with console.capture() as captured:
+        _print_table(console, title, columns, rows)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
     kept = [[_cell(cell) for cell in row] for row in rows]
+    names = [visible(column, one_line=True) for column in columns]
+    if not _fits(names, kept, console.width) and len(names) > 2:
+        if names[1:] != [row[0] for row in kept]:
+            _print_paragraphs(console, title, names, kept)
+            return
+        numbered = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(kept, 1)]
+        numbers = [names[0], *(str(i) for i in range(1, len(names)))]
+        if not _fits(numbers, numbered, console.width):
+            _print_largest(console, title, names, kept)
+            return
+        names, kept = numbers, numbered
     table = Table(
         title=visible(title, one_line=True) or None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
     )
-    for i, column in enumerate(columns):
-        numeric = bool(kept) and all(_is_number(row[i]) for row in kept)
-        table.add_column(
-            visible(column, one_line=True), justify="right" if numeric else "left", overflow="fold"
-        )
+    for i, name in enumerate(names):
+        table.add_column(name, justify="right" if _is_numeric(kept, i) else "left", overflow="fold")
     for row in kept:
         table.add_row(*row)
-    _console(stderr=False).print(table, markup=False)
+    console.print(table, markup=False)
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    return bool(rows) and all(_is_number(row[column]) for row in rows)
+
+
+def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a table has room for the words of its headings, for its numbers, and for some words of its texts."""
+    needed = 1
+    for i, name in enumerate(names):
+        lines = [line for row in rows for line in row[i].splitlines()]
+        longest = max(map(cell_len, lines), default=0)
+        cell = longest if _is_numeric(rows, i) else min(longest, _LEAST_TEXT)
+        needed += 3 + max(cell, *(cell_len(word) for word in (*name.split(), "")))
+    return needed <= width
+
+
+def _print_paragraphs(
+    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """A table as a paragraph a row: what its first column says, then each other column's name and what it says."""
+    if title:
+        console.print(Text(visible(title, one_line=True), style="bold"))
+    for row in rows:
+        console.print(Text(row[0] if row[0] else "–", style="bold"))
+        for name, cell in zip(names[1:], row[1:], strict=True):
+            said = f"{name}: {cell}" if name else cell
+            if not cell:
+                continue
+            text = Text(said.replace("\n", " "))
+            for line in [text] if console.soft_wrap else text.wrap(console, console.width - 2):
+                console.print(Text("  ") + line)
+
+
+def _print_largest(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The largest cells of a square table that lie off its diagonal."""
+    cells = [
+        (int(cell.replace(",", "")), row[0], name)
+        for i, row in enumerate(rows)
+        for j, (name, cell) in enumerate(zip(names[1:], row[1:], strict=True))
+        if i != j and int(cell.replace(",", ""))
+    ]
+    largest = sorted(cells, key=lambda cell: -cell[0])[:_LARGEST]
+    down, _, across = names[0].partition("; ")
+    heads = [down.removesuffix(", down") or "row", across.removesuffix(", across") or "column", "times"]
+    left = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
+    _print_table(
+        console,
+        title or f"the largest off the diagonal{left}",
+        heads,
+        [(row, column, f"{number:,}") for number, row, column in largest],
+    )
 
 
 def _cell(cell: object) -> str:
@@ -106,9 +233,9 @@ def _cell(cell: object) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return (
+    return cell == "–" or (
         bool(cell)
-        and all(c in "0123456789.,%+-±–× ()eGMKBis" for c in cell)
+        and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
         and any(c.isdigit() for c in cell)
     )
 
@@ -124,7 +251,8 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere.
+    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere; in a notebook a
+    bar.
 
     total: units of work, None if unknown. `advance_to(done, text)` may be called as often as one likes.
     """
@@ -133,8 +261,9 @@ class Bar:
         self._title, self._total = visible(title, one_line=True), total
         self._begin = self._told = time.monotonic()
         self._progress: Progress | None = None
+        self._page = _PageBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
-        if console.is_terminal:
+        if console.is_terminal and self._page is None:
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20),
@@ -155,12 +284,17 @@ class Bar:
         if self._progress:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
+        if self._page:
+            self._page.end()
 
     def advance_to(self, done: float, text: str = "") -> None:
         """`done` of the total units are done; `text` says something about them."""
         text = visible(text, one_line=True)
         if self._progress:
             self._progress.update(self._task, completed=done, text=text)
+            return
+        if self._page:
+            self._page.advance_to(done, text)
             return
         now = time.monotonic()
         if now - self._told >= _NOTE_SECONDS:
@@ -170,3 +304,46 @@ class Bar:
                 share = f" {100 * done / self._total:.0f} %"
                 left = f", {duration((now - self._begin) * (self._total - done) / done)} left"
             note(f"{self._title}{share} {text}{left}")
+
+
+class _PageBar:
+    """The bar of a notebook: HTML that replaces itself. It needs no widgets, and stays as its last picture."""
+
+    def __init__(self, title: str, total: float | None) -> None:
+        self._title, self._total = title, total
+        self._begin = time.monotonic()
+        self._done, self._text, self._drawn = 0.0, "", -_FRAME_SECONDS
+        self._shown: Any = None
+
+    def advance_to(self, done: float, text: str) -> None:
+        self._done, self._text = done, text
+        if time.monotonic() - self._drawn >= _FRAME_SECONDS:
+            self._draw(ended=False)
+
+    def end(self) -> None:
+        self._draw(ended=True)
+
+    def _draw(self, *, ended: bool) -> None:
+        pages: Any = importlib.import_module("IPython.display")
+
+        self._drawn = now = time.monotonic()
+        size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
+        took = now - self._begin
+        if ended:
+            clock = f"in {duration(took)}"
+        elif self._total and self._done:
+            clock = f"time left {duration(took * (self._total - self._done) / self._done)}"
+        else:
+            clock = duration(took)
+        share = f"{100 * self._done / self._total:.0f} %" if self._total else ""
+        bar = (
+            "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
+        )
+        parts = [html.escape(self._title), bar, share, html.escape(self._text), clock]
+        page = pages.HTML(
+            f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
+        )
+        if self._shown is None:
+            self._shown = pages.display(page, display_id=True)
+        else:
+            self._shown.update(page)

@@ -224,7 +224,7 @@ def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_pa
     run = tmp_path / "run"
     run_until_killed(shards, run, 3, *TWO_EPOCHS, "train.checkpoint_every=1", saved=True, resume=False)
     for other in ("train.seed=1", "train.max_steps=20", "train.epochs=3", "data.mask_share=0.2"):
-        with pytest.raises(InputError, match="cannot go on with"):
+        with pytest.raises(InputError, match="cannot continue with"):
             tiny_run.run(shards, run, *TWO_EPOCHS, other, resume=True)
     with pytest.raises(InputError, match="other settings or data"):
         tiny_run.run(tiny_run.make_shards(tmp_path / "other", seed=5), run, *TWO_EPOCHS, resume=True)
@@ -232,7 +232,7 @@ def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_pa
     recipe.write_text("data:\n  mask_share: 0.3\n")
     with pytest.raises(InputError, match="mask_share"):
         tiny_run.run(shards, run, *TWO_EPOCHS, resume=True, recipe=recipe)
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="resume=True"):
         tiny_run.run(shards, run, *TWO_EPOCHS)
 
 

@@ -14,6 +14,7 @@ from bertsmith.instances.plan import Ints, tokens_of
 from bertsmith.instances.plan_pairs import check_documents
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.twins import Documents, kin_of
+from bertsmith.wording import counted
 
 HELD_OUT_SEED = 0
 """By what instances and masks of the held-out documents are drawn, whatever train.seed is: all runs on a corpus
@@ -46,8 +47,8 @@ class Split:
         documents = len(self.kin)
         kept, out = tokens_of(shards, self.training), tokens_of(shards, self.held_out)
         yield (
-            f"{documents:,} documents, {kept + out:,} tokens; {len(self.held_out):,} documents held out, with "
-            f"{out:,} tokens"
+            f"{counted(documents, 'document')}, {counted(kept + out, 'token')}; held out: "
+            f"{counted(len(self.held_out), 'document')}, {counted(out, 'token')}"
         )
         _, size = np.unique(self.kin, return_counts=True)
         if twins := int(size[size > 1].sum()):
@@ -58,8 +59,8 @@ class Split:
             )
         if kept < _LITTLE * (kept + out):
             yield (
-                f"only {len(self.training):,} of {documents:,} documents, with {kept:,} of {kept + out:,} tokens, "
-                f"are left to train on: data.held_out is {settings.held_out:g}"
+                f"only {len(self.training):,} of {counted(documents, 'document')}, with {kept:,} of "
+                f"{counted(kept + out, 'token')}, left to train on: data.held_out is {settings.held_out:g}"
             )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.tokenizer.fitting import fitting_options
+from bertsmith.wording import counted
 
 SEVERITIES = ("problem", "warning", "note")
 _SHARE_OF_REPEATED_LINES = 0.01
@@ -17,7 +18,7 @@ _SHARE_OF_URLS = 0.02
 _SHARE_ONE_LINE = 0.5
 _SHARE_OF_SECOND_LANGUAGE = 0.05
 _UNKNOWN_RATE = 0.005
-_PIECES_A_WORD = 1.6
+_PIECES_PER_WORD = 1.6
 _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
 _SERIOUS = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
 
@@ -63,7 +64,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             _first(unreadable), "fix them or leave them out",
         )  # fmt: skip
     if encoding["bytes"]:
-        lines = "1 line" if encoding["lines"] == 1 else f"{encoding['lines']:,} lines"
+        lines = counted(encoding["lines"], "line")
         yield _finding(
             "problem", f"bytes that are not UTF-8, in {lines}", encoding["bytes"],
             _first(encoding), "save as UTF-8 (iconv -f latin1 -t utf-8), or data prepare --on-error skip",
@@ -84,14 +85,14 @@ def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         example = mojibake["places"][0]
         yield _finding(
             "problem", f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"], _first(mojibake), "decode the source anew as UTF-8, or fix it with ftfy",
+            mojibake["number"], _first(mojibake), "decode the source again as UTF-8, or fix it with ftfy",
         )  # fmt: skip
     for name, found in characters["kinds"].items():
         if not found["number"]:
             continue
         severity = "problem" if name in _SERIOUS else "note" if name == _INVISIBLE else "warning"
         remedy = {
-            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source anew",
+            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source again",
             "lone carriage returns": "turn line ends into \\n: tr '\\r' '\\n', or dos2unix -c mac",
             _INVISIBLE: "BERT's cleaning drops them; others may not",
         }.get(name, "remove them; BERT's cleaning drops or blanks them, others may not")
@@ -185,7 +186,7 @@ def _of_documents(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if one_line and documents["number"] > 1 and report["documents_are"] != "line":
         yield _finding(
             "note", "documents of one line", one_line, _first(documents["one_line"]),
-            "fine for web pages; else see that blank lines separate documents, not paragraphs", one_line / number,
+            "fine for web pages; else let blank lines separate documents, not paragraphs", one_line / number,
         )  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if others:
         yield _finding(
             "note", f"several languages (a guess by stop words): {known[0][0]} {known[0][1]:.0%}, "
-            + ", ".join(others), len(others) + 1, "", "one vocabulary must hold them all; or separate them",
+            + ", ".join(others), len(others) + 1, "", "one vocabulary has to hold them all; or separate them",
         )  # fmt: skip
 
 
@@ -223,11 +224,11 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             f"train a tokenizer on this corpus: bertsmith tokenizer train{options}",
             found["unknown_token_share"],
         )  # fmt: skip
-    if found["pieces_a_word"] > _PIECES_A_WORD:
+    if (found["pieces_per_word"] or 0) > _PIECES_PER_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
         yield _finding(
-            "warning", f"{found['pieces_a_word']:.2f} pieces per word on average; most for: {worst}",
-            found["words"], "", "train or extend a tokenizer on this corpus",
+            "warning", f"words fall into {found['pieces_per_word']:.2f} pieces on average: {worst}",
+            found["words"] - found["unknown_words"], "", "train or extend a tokenizer on this corpus",
         )  # fmt: skip
 
 
@@ -240,6 +241,6 @@ def _of_tasks(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             rows = [row for row in found["rows"] if row["row"].startswith(file["file"])]
             first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
             yield _finding(
-                "problem", f"rows of {file['file']} that stand in the corpus (runs of {found['ngram']} words)",
+                "problem", f"rows of {file['file']} that are in the corpus (runs of {found['ngram']} words)",
                 file["hit"], first, "remove those documents, or do not score on those rows", file["share"],
             )  # fmt: skip

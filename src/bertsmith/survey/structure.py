@@ -9,6 +9,7 @@ from typing import Any
 from bertsmith.files.files import Document
 from bertsmith.shards.remarks import FEW_DOCUMENTS, FULL_SENTENCES, NO_PAIRS, NOT_HELD_OUT, as_options
 from bertsmith.survey.distribution import Distribution, Found
+from bertsmith.wording import counted, percent
 
 _TOGETHER = 4096
 _JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FILE > JOINED"""
@@ -106,7 +107,7 @@ class DocumentFacts:
             "lines": self.lines,
             "sentences": self.sentences.total,
             "characters": self.characters.summary(),
-            "sentences_a_document": self.sentences.summary(),
+            "sentences_per_document": self.sentences.summary(),
             "sentence_characters": self.sentence_lengths.summary(),
             "one_sentence": self.one_sentence,
             "empty": self.empty.summary(),
@@ -133,9 +134,11 @@ def judge(
     names = {fault["fault"] for fault in faults}
     one = documents.one_sentence / max(1, number)
     many = documents.sentences.total / max(1, number)
-    shape = f"{number:,} documents of {many:,.1f} sentences on average, {one:.0%} of them of one sentence"
+    shape = (
+        f"{counted(number, 'document')} of {many:,.1f} sentences on average, {percent(one)} of one sentence"
+    )
     if number == 1:
-        shape = f"one document of {documents.sentences.total:,} sentences"
+        shape = f"one document of {counted(documents.sentences.total, 'sentence')}"
     return {
         "one_sentence_share": round(one, 6),
         "wrapped_share": round(wrapped / max(1, breaks), 6),

@@ -68,7 +68,8 @@ class Course:
     """What is to be done: the phases, how they are judged, and where what comes of it is kept.
 
     run: the run folder; log.jsonl and checkpoints/ are written there. title: of the bar. fingerprint: of the
-    settings and data; a resume under another one is refused.
+    settings and data; a resume under another one is refused. unfinished: is told of each checkpoint but the last,
+    and whether the run stops there, so that a model can be used before the run has finished.
     """
 
     phases: Sequence[Phase]
@@ -77,6 +78,7 @@ class Course:
     title: str
     fingerprint: str
     evaluation: Evaluation | None = None
+    unfinished: Callable[[Progress, bool], None] | None = None
 
     @property
     def updates(self) -> int:
@@ -209,17 +211,25 @@ class _Running:
                 stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
                 if ends or stopping or step % settings.checkpoint_every == 0:
                     self._save()
+                    if course.unfinished is not None and not ends:
+                        course.unfinished(progress, stopping)
                 if stopping:
-                    raise Stopped(
-                        stopped[0],
-                        f"{course.run}: stopped by {signal.Signals(stopped[0]).name} after step {step} of "
-                        f"{course.updates}, which is saved",
-                        "go on with the same command and --resume",
-                    )
+                    raise self._stopped(stopped[0])
+
+    def _stopped(self, number: int) -> Stopped:
+        course = self.course
+        return Stopped(
+            number,
+            f"{course.run}: stopped by {signal.Signals(number).name} after step {self.progress.step} of "
+            f"{course.updates}, which is saved",
+            "continue with the same command and --resume"
+            + (f", or use the unfinished model in {course.run}" if course.unfinished else ""),
+        )
 
     def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
         step = self.progress.step
-        if step % self.course.settings.log_every == 0 or ends:
+        # An evaluation's scores stand beside a loss, however few updates an epoch has.
+        if step % self.course.settings.log_every == 0 or self._is_evaluated(ends):
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
             at = {"epoch": work.epoch, "tokens": work.tokens}
@@ -228,10 +238,13 @@ class _Running:
             )
         self.recorder.stepped(step, work.tokens)
 
+    def _is_evaluated(self, ends: bool) -> bool:
+        every = self.course.settings.evaluate_every
+        return ends or bool(every and self.progress.step % every == 0)
+
     def _evaluate_when_due(self, ends: bool) -> None:
         evaluation, progress = self.course.evaluation, self.progress
-        every = self.course.settings.evaluate_every
-        if evaluation is None or not (ends or (every and progress.step % every == 0)):
+        if evaluation is None or not self._is_evaluated(ends):
             return
         progress.evaluation = _evaluated(self.trained, evaluation, progress.step)
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
@@ -317,7 +330,7 @@ def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:
     found = log.read_bytes()[:expected] if log.is_file() else b""
     whole = found.rfind(b"\n") + 1
     if whole != expected:
-        tell(f"{log}: lines are missing at its end; it goes on with what comes now")
+        tell(f"{log}: lines are missing at its end; it continues with what comes now")
     return whole
 
 
@@ -330,6 +343,6 @@ def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[st
         if not math.isfinite(value):
             raise MachineError(
                 f"step {step}: the evaluation's {name} is {value}",
-                "lower train.learning_rate; --resume goes on from the last checkpoint",
+                "lower train.learning_rate; --resume continues from the last checkpoint",
             )
     return values

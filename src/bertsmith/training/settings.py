@@ -15,7 +15,7 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainSettings(Settings):
     """How long, how fast and how carefully a model is trained."""
 
-    max_steps: int | None = Field(None, ge=1, description="updates to make; give one budget or none")
+    max_steps: int | None = Field(None, ge=1, description="updates to make; at most one budget is given")
     max_tokens: int | None = Field(None, ge=1, description="tokens to train on, special ones included")
     max_minutes: float | None = Field(
         None, gt=0, description="minutes to train; turned into steps by measuring the first ones"

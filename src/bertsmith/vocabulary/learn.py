@@ -17,19 +17,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import tokenizers
 from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith import disk
+from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.fitting import script_shares
-from bertsmith.tokenizer.folder import Kind
+from bertsmith.tokenizer.folder import FILES, Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
@@ -97,8 +99,12 @@ class TrainingFiles:
     seed: int = 0
 
 
+_LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
+
+
+@console.with_bar("reading")
 def train_tokenizer(
-    files: Sequence[str | Path],
+    files: Sources,
     out: str | Path,
     *,
     kind: Kind = "wordpiece",
@@ -111,18 +117,23 @@ def train_tokenizer(
     max_ram: int | None = None,
     seed: int = 0,
     reading: Reading = AS_TEXT,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
     them (a `TrainingRecord`).
+
+    files: one path or several, or data in memory, as in `prepare`. how: fields of `reading` by name, such as
+    text_column="title". overwrite: replace a tokenizer that was trained before; any other folder is refused.
 
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
-    out = Path(out)
-    disk.refuse_filled(out)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
+    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
         raise InputError(
@@ -153,7 +164,7 @@ def train_tokenizer(
     tokenizer, record = _trained(
         wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
     )
-    with disk.new_folder(out) as folder:
+    with disk.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
@@ -202,7 +213,7 @@ def _trained(
     least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
     if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {wish.vocab_size} tokens has no room for "
+            f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith import disk, machine
+from bertsmith import console, disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Reading, find_files
+from bertsmith.files.memory import Sources, as_files, size_of
+from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
@@ -42,26 +43,30 @@ _OF_PEAK = 0.45  # what an update reaches of a large product's rate
 _PRODUCT, _PRODUCT_SECONDS = 1024, 0.2
 
 
+@console.with_bar("looking")
 def check_corpus(
-    files: Sequence[str | Path],
+    files: Sources,
     options: CheckOptions | None = None,
     *,
     tokenizer: Tokenizer | str | Path | None = None,
-    against: Sequence[str | Path] = (),
+    against: Sources = (),
     preset_name: str | None = None,
     epochs: float = 1.0,
     probe: bool = True,
     html: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = console.tell,
+    **how: Any,
 ) -> dict[str, Any]:
     """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
     tokens, disk, updates and time. preset_name: none is bert-mini-chinese for Chinese text, else
     bert-mini-uncased.
 
-    probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
-    Raises `InputError` for missing files, an unknown preset, epochs that are no number above 0 and up to a
-    million, an html file whose folder is missing.
+    files, against: one path or several, or data in memory, as in `prepare`. how: fields of the options and of
+    their `reading` by name, such as sample=10_000_000 or text_column="title". probe: measure a few updates here
+    for the time; else none is told. html: also write the report as a page. Raises `InputError` for missing
+    files, an unknown preset, epochs that are no number above 0 and up to a million, an html file whose folder
+    is missing.
     """
     if not 0 < epochs <= _MOST_EPOCHS:  # nor NaN
         raise InputError(
@@ -73,8 +78,10 @@ def check_corpus(
         _check_page(Path(html))
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    options = options or CheckOptions()
-    report = check(files, options, tokenizer=tokenizer, against=against, progress=progress)
+    options, files = with_keywords(options or CheckOptions(), how, "check_corpus"), as_files(files)
+    report = check(
+        files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
+    )
     if preset_name is None:
         preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
     config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
@@ -164,12 +171,12 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
-            f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {_OF_PEAK:.0%}, {on}",
+            f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
+            f"reaches some {percent(_OF_PEAK)}, {on}",
         )
     measured = _probe(config, settings, place)
     return _Timed(
-        measured, f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
+        measured, f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
     )
 
 
@@ -180,7 +187,7 @@ def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
     packed = (".gz", ".zst", ".bz2", ".xz", ".parquet")
     if any(file.lower().endswith(packed) for file in report["files"]):
         return 1.0, "the sample alone: how much text is in compressed files is not known before they are read"
-    whole = sum(os.path.getsize(file) for file in report["files"])
+    whole = sum(size_of(file) for file in report["files"])
     return max(
         1.0, whole / max(1, report["bytes"])
     ), "the whole corpus, from the sample by the size of the files"
@@ -198,9 +205,9 @@ def _ground(counted: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
         if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces a word, one a sign (--tokenizer counts them)"
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(_FILL)}"
 
 
 def _flops(config: ModelConfig, settings: TrainSettings) -> float:

@@ -22,6 +22,7 @@ from bertsmith.files.files import Document
 from bertsmith.objectives.objective import MODEL
 from bertsmith.shards.prepare import prepare
 from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import first_weights, pretrain
@@ -119,11 +120,13 @@ def _whole_way(
     write_whole(corpus, "\n\n".join(document.text for document in task.rest) + "\n")
     files = write_task(task, out / "task")
     words = documentation.blank_separated_words(task.rest)
-    tell(f"1/5 {corpus}: {words:,} words of documentation in {len(task.rest):,} documents")
+    tell(f"1/5 {corpus}: {counted(words, 'word')} of documentation in {counted(len(task.rest), 'document')}")
     clock.passed("read")
     tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCABULARY)
     shards = prepare([corpus], tokenizer, out / "shards")
-    tell(f"2/5 {out / 'tokenizer'}: a vocabulary of {tokenizer.vocab_size:,}; {shards.tokens:,} tokens")
+    tell(
+        f"2/5 {out / 'tokenizer'}: a vocabulary of {tokenizer.vocab_size:,}; {counted(shards.tokens, 'token')}"
+    )
     clock.passed("prepare")
     tell(f"3/5 {out / 'bert'}: pre-training a BERT of 2 layers, 128 wide")
     bert = pretrain(
@@ -268,8 +271,8 @@ def show(report: dict[str, Any]) -> None:
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
     console.result(f"Pre-training: {gain:+.1f} points. On held-out documents: {figures}.")
     console.result(
-        f"{trained['tokens']:,} tokens in {console.duration(trained['seconds'])}; "
-        f"all together {console.duration(report['seconds'])} on {report['machine']['threads']} threads."
+        f"{counted(trained['tokens'], 'token')} in {console.duration(trained['seconds'])}; "
+        f"all together {console.duration(report['seconds'])} on {counted(report['machine']['threads'], 'thread')}."
     )
     console.result("")
     console.result(
