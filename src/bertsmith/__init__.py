@@ -1,8 +1,25 @@
 """bertsmith: from a folder of text to a BERT of your own.
 
-What the command line does, Python does with the same names. Each name is imported when first used, so that
-`import bertsmith` costs nothing.
+train_tokenizer     a vocabulary learnt from text
+prepare             text to token shards
+pretrain            token shards to a BERT
+finetune            a BERT and labelled examples to a model for a task
+load                a run, a folder or a published name to a Model
+Model               predict, predict_file, evaluate, fill_mask, embed, save
+check_corpus        what is wrong with a corpus, and what it will cost
+inspect_tokenizers  vocabularies compared on a text
+extend_tokenizer    a vocabulary or a model with the words of a domain
+show_instance       a training instance as a run reads it
+Texts, Reading      texts in memory; how files become documents
+Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
+BertsmithError      InputError, MachineError, Stopped: one sentence each
+
+Files are one path or several, or data in memory: DataFrames, tables,
+data sets, dicts of columns, lists of dicts. Settings are keywords:
+pretrain(shards, "bert", epochs=3). More of one name: help(bertsmith.prepare).
 """
+
+# Each name is imported when first used, so that `import bertsmith` costs nothing.
 
 from __future__ import annotations
 
@@ -13,16 +30,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertsmith.errors import BertsmithError as BertsmithError
     from bertsmith.errors import InputError as InputError
+    from bertsmith.errors import MachineError as MachineError
+    from bertsmith.errors import Stopped as Stopped
+    from bertsmith.files.files import Reading as Reading
+    from bertsmith.files.memory import Texts as Texts
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
+    from bertsmith.models.family import presets as presets
     from bertsmith.packed import Packed as Packed
     from bertsmith.shards.prepare import prepare as prepare
     from bertsmith.shards.shards import Shards as Shards
+    from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.check import check_corpus as check_corpus
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
+    from bertsmith.workflows.info import info as info
     from bertsmith.workflows.inspect import inspect_tokenizers as inspect_tokenizers
     from bertsmith.workflows.predict import Model as Model
     from bertsmith.workflows.predict import load as load
@@ -31,26 +55,35 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BertsmithError": "errors",
+    "CheckOptions": "survey.check",
     "Encoder": "models.encoder",
     "InputError": "errors",
+    "MachineError": "errors",
     "Model": "workflows.predict",
     "ModelConfig": "models.config",
     "Packed": "packed",
+    "Reading": "files.files",
     "Shards": "shards.shards",
+    "Stopped": "errors",
+    "Texts": "files.memory",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "workflows.check",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
+    "info": "workflows.info",
     "inspect_tokenizers": "workflows.inspect",
     "load": "workflows.predict",
     "prepare": "shards.prepare",
+    "presets": "models.family",
     "pretrain": "workflows.pretrain",
     "show_instance": "workflows.show",
     "train_tokenizer": "vocabulary.learn",
 }
 
 __version__ = version("bertsmith")
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "__version__"
+]  # help(bertsmith) would print each name's whole help; dir() and the docstring name them all
 
 
 def __getattr__(name: str) -> Any:
@@ -60,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_HOMES])

@@ -28,6 +28,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from bertsmith.errors import in_python
+
 # Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
 # Python reads bytes of a file name that are not UTF-8.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -46,7 +48,10 @@ def _console(stderr: bool) -> Console:
     rich honours NO_COLOR and colours only a terminal.
     """
     return Console(
-        stderr=stderr, highlight=False, soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty()
+        stderr=stderr,
+        highlight=False,
+        soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty(),
+        force_jupyter=False,
     )
 
 
@@ -78,7 +83,7 @@ def in_notebook() -> bool:
 def tell(text: str) -> None:
     """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
     if in_notebook():
-        print(visible(text))
+        print(visible(in_python(text)))
 
 
 def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
@@ -141,7 +146,7 @@ def table_text(
 ) -> str:
     """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
     width = width or shutil.get_terminal_size((100, 24)).columns
-    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False, force_jupyter=False)
     with console.capture() as captured:
         _print_table(console, title, columns, rows)
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))

@@ -91,6 +91,10 @@ class BertsmithError(Exception):
         sentence = in_python(self.sentence)
         return f"{sentence}\n{remedy}" if remedy else sentence
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
     def __reduce__(self) -> tuple[Any, ...]:  # another process must get the same error
         return type(self), (self.sentence, self.remedy), {"python": self.python}
 

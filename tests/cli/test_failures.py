@@ -118,6 +118,33 @@ def test_what_is_missing_is_told_as_json(
     assert told.startswith(f"error: {error['sentence']}\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["tokenizer", "train", "corpsu.txt", "--out", "s"], "corpus.txt"),
+        (["data", "prepare", "corpus.txt", "--tokenizer", "tokeniser", "--out", "s"], "tokenizer"),
+        (["pretrain", "--data", "shrads", "--out", "b"], "shards"),
+        (["info", "bret"], "bert"),
+        (["predict", "./brt", "text"], "bert"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else part,
+)
+def test_a_mistyped_path_is_answered_by_what_is_here(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    meant: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("shards", "bert", "tokenizer"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "corpus.txt").write_text("Kaba.\n")
+    code, _, told = ended(capsys, *words)
+    assert code == 2
+    assert told.splitlines()[1] == f"       did you mean {meant}?"
+
+
 def test_a_text_that_looks_like_the_option_does_not_ask_for_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = ended(capsys, "predict", "./nowhere", "--", "--json")
     assert (code, out) == (2, "")

@@ -152,7 +152,7 @@ def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[st
     assert [row["word"] for row in proposed["words"]] == ["cardiogram", "cardio"]
     out, told = run(capsys, *how, "--out", "new", "--keep-others")
     assert "no other word of the files" in out
-    assert f"new: {len(TOKENS)} → {len(TOKENS) + 1} entries" in told
+    assert f"{len(TOKENS)} → {len(TOKENS) + 1} entries" in told
     assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram"]
     (place / "list.txt").write_text("cardio\nthe\n")
     out, told = run(capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--out", "listed")

@@ -197,4 +197,9 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     told = CliRunner().invoke(
         bertsmith, ["evaluate", str(tmp_path / "run"), "--data", str(dev), "--part-words", "1", "--json"]
     )
+    rows = CliRunner().invoke(
+        bertsmith, ["predict", str(tmp_path / "run"), "--file", str(dev), "--format", "csv"]
+    )
+    assert rows.stdout.splitlines()[0] == "line,words,lengths"
+    assert [line.split(",")[0] for line in rows.stdout.splitlines()[1:]] == ["1", "2", "3", "4", "5", "6"]
     assert json.loads(told.stdout)["examples"] == 6

@@ -19,6 +19,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 from bertsmith.workflows.finetune import finetune
+from outcomes import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus
 TWO_EPOCHS = ["train.epochs=2"]
@@ -28,10 +29,6 @@ TWO_PHASES = [
     "data.long_sequence_length=32",
     "data.long_share=0.45",
 ]
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL: no handler of ours catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +41,6 @@ def straight(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     run = tmp_path_factory.mktemp("straight") / "run"
     tiny_run.run(shards, run, *TWO_EPOCHS, "train.workers=0")
     return outcome(run)
-
-
-def outcome(run: Path) -> dict[str, Any]:
-    """All that must be equal: every file of the last checkpoint, the log, the model; no clock's reading."""
-    last = run / "checkpoints" / checkpoint.newest_name(run / "checkpoints")  # type: ignore[operator]
-    state = json.loads((last / "state.json").read_text())
-    del state["seconds"]
-    found: dict[str, Any] = {"state": state, "log": (run / "log.jsonl").read_bytes()}
-    for file in sorted(last.glob("*.safetensors")):
-        found[file.name] = file.read_bytes()
-    found["model"] = (run / "model" / "model.safetensors").read_bytes()
-    return found
-
-
-def assert_same(run: Path, expected: dict[str, Any]) -> None:
-    found = outcome(run)
-    assert found.keys() == expected.keys()
-    assert [name for name in found if found[name] != expected[name]] == []
 
 
 def kill_at(patch: pytest.MonkeyPatch, step: int, *, saved: bool) -> None:

@@ -157,7 +157,7 @@ def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
         ("runs/moods/checkpoints/step-4", r"did you mean runs/moods\?"),
         (
             "runs/other",
-            r"the runs beside it: runs/\S+, runs/\S+, runs/\S+; to start a new run, leave --resume out",
+            r"the runs beside it: runs/\S+, runs/\S+, runs/\S+; to start a new run, leave resume=True out",
         ),
         ("runs", r"did you mean runs/\S+ or runs/\S+ or runs/\S+\?"),
         ("nowhere/at/all", "^nowhere/at/all: there is no run in this folder to continue\nto start a new run"),

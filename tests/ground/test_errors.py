@@ -21,7 +21,7 @@ from bertsmith.workflows.finetune import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 SOURCE = Path(bs.__file__).parent
-OF_THE_COMMAND_LINE = {"json", "no_json"}  # options that Python has no use for
+OF_THE_COMMAND_LINE = {"json", "no_json", "format"}  # options that Python has no use for
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def messages() -> list[str]:
                 text = node.value
             else:
                 continue
-            if id(node) not in documented and re.search(r"(?<!\w)--[a-z]", text):
+            if id(node) not in documented and re.search(r"(?<!\w)(?<!var\()--[a-z]", text):
                 found.append(text)
     return found
 

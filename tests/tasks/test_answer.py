@@ -494,6 +494,10 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     for answer, text in zip(answers, read(file), strict=True):
         assert text.context[answer["start"] : answer["end"]] == answer["answer"]
         assert answer["tokens"] == answer["tokens_read"] == 2 + len(text.context.split())
+    cells = trained.task.rows(read(file)[0], answers[0])[0]
+    assert list(cells) == ["id", "question", "prediction", "start", "end", "score"]
+    assert cells["prediction"] == answers[0]["answer"]
+    assert answers[0]["place"] == "data[0].paragraphs[0].qas[0]"
     alone = trained.predict(["kade lofo"], [read(file)[0].context])
     assert alone[0]["answer"] == answers[0]["answer"]
     assert alone[0]["score"] == pytest.approx(answers[0]["score"], abs=1e-6)

@@ -138,7 +138,8 @@ def test_the_command_line(names: bs.Model, tmp_path: Path) -> None:
         "lode",
     ]
     piped = asked("predict", run, stdin="kaba lode\n\nlode\n").splitlines()
-    assert [json.loads(line)["words"] for line in piped] == [["kaba", "lode"], [], ["lode"]]
+    assert [json.loads(line)["words"] for line in piped] == [["kaba", "lode"], ["lode"]]
+    assert [json.loads(line)["line"] for line in piped] == [1, 3]
     table = asked("evaluate", run, "--data", str(file))
     for shown in ("f1", "accuracy", "PER", "support"):
         assert shown in table

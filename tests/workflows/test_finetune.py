@@ -201,3 +201,50 @@ def test_an_update_of_more_passes_than_the_run_has_is_refused(base: bs.Model, tm
     shards = tiny_run.make_shards(tmp_path)
     with pytest.raises(InputError, match=r"train\.epochs is 1"):
         tiny_run.run(shards, tmp_path / "bert", "train.accumulate=5000")
+
+
+@pytest.mark.parametrize(("dropped", "family"), [(0.0, "bert"), (0.1, "bert"), (0.0, "albert")])
+def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
+    dropped: float, family: str, tmp_path: Path
+) -> None:
+    """And the user's; what differs from the base is told in a line. ALBERT's published models say 0."""
+    folder = tmp_path / "base"
+    shards = tiny_run.make_shards(folder)
+    of_albert = ["model.embedding_size=16", "train.max_steps=1", "model.max_position_embeddings=64"]
+    small = ["model.hidden_size=32", "model.num_hidden_layers=1", "model.num_attention_heads=2"]
+    small += [
+        "model.intermediate_size=32",
+        "data.sequence_length=32",
+        "train.threads=1",
+        "train.tensorboard=false",
+    ]
+    if family == "albert":
+        model = bs.pretrain(shards, folder / "a", preset="albert-base-v2", settings=[*of_albert, *small])
+    else:
+        drops = [f"model.{name}_dropout_prob={dropped}" for name in ("hidden", "attention_probs")]
+        model = tiny_run.run(shards, folder / "b", "train.max_steps=1", *drops)
+    assert model.folder.config.hidden_dropout_prob == dropped
+    rows = tiny_run.table(tmp_path / "rows.csv", tiny_run.examples(12))
+    weights = []
+    for name, settings, expected in (
+        ("usual", [], 0.1),
+        ("a tenth", ["model.hidden_dropout_prob=0.1"], 0.1),
+        ("more", ["model.hidden_dropout_prob=0.4", "model.attention_probs_dropout_prob=0.3"], 0.4),
+        ("none", ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"], 0.0),
+    ):
+        told: list[str] = []
+        tuned = bs.finetune(
+            "classify",
+            model,
+            tmp_path / name,
+            train=rows,
+            dev=rows,
+            settings=[*FEW, *settings],
+            tell=told.append,
+        )
+        config = json.loads((tuned.model_folder / "config.json").read_text())
+        assert config["hidden_dropout_prob"] == tuned.folder.config.head_dropout == expected
+        assert any(line.startswith(f"dropout is {expected:g}") for line in told) == (expected != dropped)
+        weights.append((tuned.model_folder / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    assert len(set(weights)) == 3

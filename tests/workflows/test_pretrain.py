@@ -246,6 +246,31 @@ def test_the_second_phase_is_judged_at_its_own_length(tmp_path: Path) -> None:
     assert held["mlm_loss"] != held["long_mlm_loss"]
 
 
+def test_a_model_worse_than_word_frequencies_says_so_and_what_to_change(tmp_path: Path) -> None:
+    """In what is told and in the report; where it is better, nothing is said."""
+    file = tmp_path / "corpus.txt"
+    file.write_text(
+        "\n\n".join(f"kaba kaba kaba {word}. kaba kaba kaba. kaba." for word in tiny_run.WORDS[1:])
+    )
+    shards = bs.prepare([file], tiny_run.tokenizer(), tmp_path / "shards")
+    for name, steps, rate, worse in (("short", 1, 1e-5, True), ("long", 40, 5e-3, False)):
+        told: list[str] = []
+        settings = (f"train.max_steps={steps}", f"train.learning_rate={rate}", "data.held_out=0.2")
+        model = tiny_run.run(shards, tmp_path / name, *settings, tell=told.append)
+        held = model.report["held_out"]
+        assert (held["mlm_loss"] >= held["unigram_mlm_loss"]) == worse
+        said = [line for line in told if "learnt nothing of the context" in line]
+        assert said == model.report["remarks"]
+        assert len(said) == worse
+    told = []
+    tiny_run.run(shards, tmp_path / "again", "train.max_steps=1", "data.held_out=0.2", tell=told.append)
+    (line,) = (line for line in told if "learnt nothing" in line)
+    for part in ("1 update,", "train.learning_rate (now 0.001:", "2 layers of 32", "passes over the data"):
+        assert part in line
+    tiny_run.run(shards, tmp_path / "none", "train.max_steps=1", "data.held_out=0", tell=told.append)
+    assert sum("learnt nothing" in line for line in told) == 1
+
+
 @pytest.mark.parametrize(
     ("preset", "rate", "deviation"),
     [("bert-tiny-uncased", 3e-3, 0.06), ("bert-mini-cased", 1e-3, 0.06), ("bert-small-uncased", 5e-4, 0.04)],

@@ -114,6 +114,10 @@ def test_sizes_are_the_models_and_dropout_may_be_set(bert: bs.Model, shards: Sha
         with pytest.raises(InputError, match=words):
             bs.pretrain(shards, tmp_path / "run", model=bert, **given)
         assert not (tmp_path / "run").exists()
+    tiny = tiny_run.make_shards(tmp_path)
+    one = ["train.max_steps=1", "data.sequence_length=32", "train.threads=1", "train.tensorboard=false"]
+    usual = bs.pretrain(tiny, tmp_path / "tiny", preset="bert-tiny-uncased", settings=one)
+    bs.pretrain(tiny, tmp_path / "on", model=usual, preset="bert-tiny-uncased", settings=one)
     settings = [*FEW, *(f"model.{name}=0.2" for name in DROPOUTS)]
     model = bs.pretrain(shards, tmp_path / "run", model=bert, settings=settings)
     assert [getattr(model.folder.config, name) for name in DROPOUTS] == [0.2] * 3

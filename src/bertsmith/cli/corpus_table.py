@@ -151,9 +151,13 @@ def _print_tokenizer(found: dict[str, Any]) -> None:
 def _print_leakage(found: dict[str, Any]) -> None:
     console.result_table(
         f"task rows in the corpus (runs of {found['ngram']} words)",
-        ["file", "rows", "too short", "found", "share"],
+        ["file", "rows found", "share"],
         [
-            (f["file"], f"{f['rows']:,}", f"{f['too_short']:,}", f"{f['hit']:,}", percent(f["share"]))
+            (
+                (f["file"], f"{counted(f['rows'], 'row')}, {f['too_short']:,} too short to compare"),
+                f"{f['hit']:,}",
+                percent(f["share"]),
+            )
             for f in found["files"]
         ],
     )

@@ -33,7 +33,7 @@ _VERBS = {
     "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),
     "predict": ("use", "predict", "Answer for new texts with a fine-tuned model."),
     "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
-    "info": ("use", "info", "What a model is made of; without one, what this machine is."),
+    "info": ("info", "info", "What a run, a model, data or a tokenizer is; or what this machine is."),
 }
 
 _GROUPS = (

@@ -1,7 +1,8 @@
-"""The verbs that use a finished model: `evaluate`, `predict`, `fill-mask`, `info`."""
+"""The verbs that use a model: `evaluate`, `predict`, `fill-mask`."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -182,13 +183,25 @@ def predict(
         console.result_json(list(predictions.as_json(model.task, answered)))
         return
     delimiter = model.delimiter_of(file, **changes) if file else ","
-    _show_answers(model.task, answered, form, delimiter) if out is None else _write_answers(
-        model.task, answered, form, delimiter, Path(out)
-    )
+    if out is None:
+        _show_answers(
+            model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
+        )
+    else:
+        _write_answers(model.task, answered, form, delimiter, Path(out))
 
 
-def _show_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str) -> None:
-    """On standard output: JSON and csv line by line."""
+def _is_marked(file: Path) -> bool:
+    """Whether a file begins with a byte order mark, as spreadsheets write and want it."""
+    with file.open("rb") as begun:
+        return begun.read(3) == codecs.BOM_UTF8
+
+
+def _show_answers(
+    task: Task, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
+) -> None:
+    """On standard output: JSON and csv line by line. marked: the file that was read begins with a byte order
+    mark, and so do its rows with their answers."""
     from bertsmith import console
     from bertsmith.workflows import predictions
 
@@ -202,6 +215,7 @@ def _show_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
         for line in predictions.as_csv(task, answered, delimiter):
             console.result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
+        sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
         for line in predictions.as_csv(task, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()
@@ -249,8 +263,14 @@ def _write_answers(task: Task, answered: Iterable[Answered], form: str, delimite
     metavar="K",
     help="How many guesses to print for each mask.",
 )
+@click.option(
+    "--max-length",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Tokens read around each mask of a longer text [what the model can take].",
+)
 @options.as_json
-def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
+def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | None, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 
     \b
@@ -262,7 +282,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    answers = load(run, device, console.note).fill_mask(text, top_k)
+    answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)
     if as_json:
         console.result_json(answers)
         return
@@ -271,91 +291,6 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
         console.result_table(
             title, ["token", "probability"], [(row["token"], f"{row['score']:.4f}") for row in answer]
         )
-
-
-@click.command(cls=Verb)
-@click.argument("folder", required=False)
-@options.as_json
-def info(folder: str | None, as_json: bool) -> None:
-    """What a model is made of; without FOLDER, what this machine is and how it would compute.
-
-    \b
-    Example:
-      bertsmith info bert
-      bertsmith info
-    """
-    from bertsmith import console
-
-    if folder is None:
-        document = _machine()
-        if as_json:
-            console.result_json(document)
-        else:
-            console.result_table("this machine", ["what", "is"], [(k, _line(v)) for k, v in document.items()])
-        return
-    from bertsmith.workflows.predict import load
-
-    document = load(folder, tell=console.note).info()
-    if as_json:
-        console.result_json(document)
-        return
-    config = document["config"]
-    console.result_table(
-        f"{document['path']}: {document['architecture']}, {counted(document['parameters'], 'parameter')}",
-        ["setting", "value"],
-        list(config.items()),
-    )
-    console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
-    hidden = ("weights_sha256", "settings", "facts", "numbered")
-    record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
-    if document["labels"]:
-        record = {"labels": ", ".join(document["labels"]), **record}
-    if record:
-        console.result_table("record", ["what", "is"], [(k, _line(v)) for k, v in record.items()])
-
-
-def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The terms of the sum, equal layers in one line."""
-    rows: dict[str, tuple[str, int, int]] = {}
-    for term in terms:
-        first, _, rest = term["term"].partition(" ")
-        name = f"each layer's {rest.partition(' ')[2]}" if first == "layer" else term["term"]
-        formula, times, size = rows.get(name, (term["formula"], 0, 0))
-        rows[name] = (formula, times + 1, size + term["parameters"])
-    listed = [
-        (name, f"{times} × ({formula})" if times > 1 else formula, f"{size:,}")
-        for name, (formula, times, size) in rows.items()
-    ]
-    return [*listed, ("sum", "", f"{sum(term['parameters'] for term in terms):,}")]
-
-
-def _machine() -> dict[str, Any]:
-    from bertsmith import machine
-    from bertsmith.place import Place
-
-    machine.prepare_process()
-    found = machine.describe()
-    place = Place.of()
-    choice = machine.choose_precision(place.device)
-    return {
-        "system": found.system,
-        "processor": found.processor,
-        "cores": found.cores,
-        "memory_gib": round(found.memory / 2**30, 1),
-        "instruction_sets": list(found.instruction_sets),
-        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
-        "runs_on": str(place.device),
-        "precision": choice.precision,
-        "reason": choice.reason,
-    }
-
-
-def _line(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
-    if isinstance(value, list):
-        return ", ".join(_line(item) if isinstance(item, dict) else str(item) for item in value) or "none"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _quiet_machine() -> None:

@@ -16,6 +16,8 @@ from click.shell_completion import CompletionItem
 from bertsmith.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from bertsmith.settings import Settings
 
 _WIDEST = 100  # columns of a help
@@ -108,23 +110,26 @@ class VerbWithSettings(Verb):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from bertsmith.settings import may_change
 
+        known = dict(self.settings().names())
+        sized = "model.vocab_size" in known  # a model that is tuned has its sizes
         rows = [
             (
                 name,
-                f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]"
+                f"{field.description} "
+                + ("[of the preset]" if sized and name.startswith("model.") else _default(field))
                 + ("; may change on --resume" if may_change(field) else ""),
             )
-            for name, field in self.settings().names()
+            for name, field in known.items()
         ]
         for heading, listed in (*self.sections(), ("Settings (--set NAME=VALUE)", rows)):
             with formatter.section(heading):
                 formatter.write_dl(listed)
 
 
-def _shown(name: str, value: Any) -> str:
-    if name.startswith("model."):
-        return "of the preset"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    none = value is None or value == ""
+    return f"[{'none' if none else str(value).lower() if isinstance(value, bool) else value}]"
 
 
 def _continued(line: str, width: int) -> str:

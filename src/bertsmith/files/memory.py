@@ -25,6 +25,8 @@ columns."""
 Sources = Any
 """A `Source`, or several of them, one after the other."""
 
+_SUFFIX = " (in memory)"
+_OF_COLUMNS = ("to_pylist", "tolist", "to_list")  # what columns of pyarrow, numpy and pandas, polars become
 _BLOCK = 1024  # rows that become text at a time
 _ID_OF_PANDAS = "__index_level_"
 _KNOWN = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
@@ -41,7 +43,7 @@ class InMemory(str):
 
     def __new__(cls, name: str, rows: Sequence[Mapping[str, Any]]) -> InMemory:
         """`name` as messages have it."""
-        made = super().__new__(cls, f"{name} (in memory)")
+        made = super().__new__(cls, f"{name}{_SUFFIX}")
         made.rows = rows
         return made
 
@@ -121,14 +123,18 @@ class _Table(Sequence[Mapping[str, Any]]):
 
 
 def as_files(data: Sources, name: str = "data") -> list[str | Path]:
-    """What a verb was given as its files: one path, or several in any iterable; tables and `Texts` among them."""
-    if isinstance(data, str | os.PathLike) or _in_memory(data):
+    """What a verb was given as its files: one path, or several in any iterable; tables and `Texts` among them.
+    A list of dicts is one table. Two that have the same name in memory are told apart by a number."""
+    if isinstance(data, str | os.PathLike) or is_table(data) or hasattr(data, "__arrow_c_stream__"):
         data = [data]
     elif not isinstance(data, Iterable):
         raise InputError(f"{name}: {_shown(data)} is no path", f"give a str or Path, {_KNOWN}")
     found: list[str | Path] = []
     for number, one in enumerate(data, start=1):
-        found.append(as_file(one, name if number == 1 else f"{name} {number}"))
+        file = as_file(one, name)
+        if isinstance(file, InMemory) and file in found:
+            file = InMemory(f"{file.removesuffix(_SUFFIX)} {number}", file.rows)
+        found.append(file)
     return found
 
 
@@ -155,7 +161,7 @@ def as_file(data: Source, name: str, tuples: Callable[[int], Sequence[str]] | No
 
 def name_of(data: Source, name: str) -> str:
     """A path as a string; what data in memory is called under a name."""
-    return os.fspath(data) if is_path(data) else f"{name} (in memory)"
+    return os.fspath(data) if is_path(data) else f"{name}{_SUFFIX}"
 
 
 def is_path(data: Source) -> bool:
@@ -164,8 +170,12 @@ def is_path(data: Source) -> bool:
 
 
 def is_table(data: Any) -> bool:
-    """Whether it has columns by name: a table, a data set, a dict of columns."""
-    return isinstance(data, Mapping) or hasattr(data, "with_format") or hasattr(data, "columns")
+    """Whether it has columns by name: a table, a data set, a dict of columns, a list of dicts."""
+    if isinstance(data, Mapping) or hasattr(data, "with_format") or hasattr(data, "columns"):
+        return True
+    if isinstance(data, Sequence):
+        return len(data) > 0 and isinstance(data[0], Mapping)
+    return hasattr(data, "__arrow_c_stream__") and not any(hasattr(data, offer) for offer in _OF_COLUMNS)
 
 
 def column_of(data: Any, name: str) -> list[Any]:
@@ -176,10 +186,6 @@ def column_of(data: Any, name: str) -> list[Any]:
 def size_of(file: str | Path) -> int:
     """The bytes of a file, or of what is in memory."""
     return file.size if isinstance(file, InMemory) else os.path.getsize(file)
-
-
-def _in_memory(data: Any) -> bool:
-    return is_table(data) or hasattr(data, "__arrow_c_stream__")
 
 
 def _of_dataset(data: Any, name: str) -> Sequence[Mapping[str, Any]]:
@@ -234,7 +240,7 @@ def _of_columns(columns: Mapping[Any, Any], name: str) -> Sequence[Mapping[str, 
 
 
 def _values(column: Any, place: str) -> list[Any]:
-    for offer in ("to_pylist", "tolist", "to_list"):
+    for offer in _OF_COLUMNS:
         if hasattr(column, offer):
             return list(getattr(column, offer)())
     if isinstance(column, str) or not isinstance(column, Iterable):

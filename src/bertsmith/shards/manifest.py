@@ -17,6 +17,7 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 
 FORMAT = 1
+MANIFEST = "manifest.json"
 AGAIN = "prepare the data again, or copy the folder from its source again"
 _LARGEST = 1 << 62  # bytes, tokens: what NumPy counts in
 _NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
@@ -92,12 +93,12 @@ def file_entry(path: Path, name: str | None = None) -> FileEntry:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, whole or not at all. The last file of a data folder."""
-    disk.write_text(folder / "manifest.json", manifest.model_dump_json(indent=1) + "\n")
+    disk.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a data folder. Raises `InputError` where there is none, or none that can be right."""
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

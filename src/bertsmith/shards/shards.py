@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bertsmith import disk
+from bertsmith import disk, display
 from bertsmith.errors import InputError
 from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -123,6 +124,13 @@ class Shards:
             [batch.column("hash").to_numpy(zero_copy_only=False) for batch in self._batches]
         )
 
+    def __repr__(self) -> str:
+        return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
+
+    def _repr_html_(self) -> str:
+        facts = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
+        return display.page("Token shards", {**facts, **self.counts})
+
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
         """Open a data folder; sizes and counts are checked, contents by `verify`.
@@ -199,6 +207,24 @@ class Shards:
         """Where a document stood: `path:line` of its first line."""
         shard = int(np.searchsorted(self._document_starts, document, side="right")) - 1
         return str(self._batches[shard].column("place")[document - int(self._document_starts[shard])].as_py())
+
+    def files(self) -> list[str]:
+        """The files that the documents stood in, in their order."""
+        places = pa.chunked_array([batch.column("place") for batch in self._batches])
+        found: list[str] = pc.unique(pc.replace_substring_regex(places, r":\d+$", "")).to_pylist()
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """What there is to say of the data: plain JSON."""
+        return {
+            "path": str(self.folder),
+            **self.counts,
+            "files": self.files(),
+            "shards": len(self._shards),
+            "bytes_on_disk": sum(entry.size for entry in self._files),
+            "language": self.language,
+            "tokenizer": self.tokenizer.info(),
+        }
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -21,7 +21,7 @@ from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts import TextExample, TextFacts, TextSettings, TextTask
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextSettings, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes
@@ -109,16 +109,15 @@ class Classify(TextTask):
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:
-        """Label, its probability, all probabilities, tokens of the text and tokens read."""
+        """Label, its probability, all probabilities (the mean over the text's windows), tokens of the text and
+        tokens read."""
         labels: list[str] = self.facts["labels"]
         predictions = []
-        for logits, item in zip(outputs, items, strict=True):
-            shares = logits[0].softmax(-1).tolist()
+        for logits, read in self.of_each(outputs, items):
+            shares = logits.softmax(-1).mean(0).tolist()
             best = max(range(len(shares)), key=shares.__getitem__)
             scores = dict(zip(labels, shares, strict=True))
-            predictions.append(
-                {"label": labels[best], "score": shares[best], "scores": scores, **self.read_of(item)}
-            )
+            predictions.append({"label": labels[best], "score": shares[best], "scores": scores, **read})
         return predictions
 
     @classmethod
@@ -161,7 +160,7 @@ class Classify(TextTask):
             }
             for i, label in enumerate(labels)
         }
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
         confusion = _confusion(truth, guess, labels)
         numbers = {
             "accuracy": float(accuracy_score(truth, guess)),

@@ -96,8 +96,8 @@ def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
 def told_of_empty(places: Sequence[str]) -> str:
     """A sentence on examples without any text."""
     return (
-        f"{counted(len(places), 'text')} {'is' if len(places) == 1 else 'are'} empty: {listed(places)}: "
-        "fill them in, or remove these rows"
+        f"{counted(len(places), 'text is', 'texts are')} empty: {listed(places)}: "
+        f"fill {'it in, or remove this row' if len(places) == 1 else 'them in, or remove these rows'}"
     )
 
 

@@ -22,7 +22,7 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import of_numbers
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
 
@@ -98,10 +98,9 @@ class Regress(TextTask):
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:
-        """The number, tokens of the text and tokens read."""
+        """The number (the mean over the text's windows), tokens of the text and tokens read."""
         return [
-            {"number": float(value[0, 0]), **self.read_of(item)}
-            for value, item in zip(outputs, items, strict=True)
+            {"number": float(numbers[:, 0].mean()), **read} for numbers, read in self.of_each(outputs, items)
         ]
 
     @classmethod
@@ -130,7 +129,7 @@ class Regress(TextTask):
             from scipy.stats import pearsonr, spearmanr
 
             pearson, spearman = float(pearsonr(truth, guess)[0]), float(spearmanr(truth, guess)[0])
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
         if not varied:
             notes = [
                 *notes,

@@ -60,10 +60,12 @@ class Overview:
         )
 
 
-def told_of_cuts(predictions: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], list[str]]:
-    """What truncation cost: two numbers, and a sentence where it cost anything."""
+def told_of_cuts(
+    predictions: Sequence[Mapping[str, Any]], remedy: str = ""
+) -> tuple[dict[str, int], list[str]]:
+    """What truncation cost: two numbers, and a sentence where it cost anything, which ends with `remedy`."""
     texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
     tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
-    was, were = ("was" if texts == 1 else "were"), ("was" if tokens == 1 else "were")
-    note = [f"{counted(texts, 'text')} {was} cut; {counted(tokens, 'token')} {were} not read"]
+    were = counted(tokens, "token was", "tokens were")
+    note = [f"{counted(texts, 'text was', 'texts were')} cut; {were} not read{remedy}"]
     return {"cut_texts": texts, "cut_tokens": tokens}, note if texts else []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,10 +21,12 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tasks.windows import UNCUT, windows
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _TEXT_COLUMN = (  # what a message says of choosing it
-    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1)"
+    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1 "
+    "--label-column 2)"
 )
 
 
@@ -42,7 +45,14 @@ class TextSettings(Settings):
         True, description="whether the first line names the columns; if not they are 1, 2, …"
     )
     max_length: int | None = Field(
-        None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
+        None, ge=3, description="tokens read at a time, special ones included; none: what the model can take"
+    )
+    stride: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="tokens from the start of one window of a longer text to the next's, whose answers are "
+        "averaged; none: its end is not read",
     )
 
 
@@ -60,6 +70,17 @@ class TextExample:
     place: str
     row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     unnamed: bool = field(default=False, compare=False, repr=False)
+
+
+IN_WINDOWS = " (with --stride N, long texts are read in windows)"
+
+
+@dataclass(frozen=True)
+class WindowItem(Item):
+    """A window of a text. tokens: of the whole text (or both), special ones not counted; read: in any window."""
+
+    tokens: int = 0
+    read: int = 0
 
 
 class TextFacts(BaseModel):
@@ -191,7 +212,8 @@ class TextTask(Task):
         return {**facts, "pairs": pairs, "numbered": bool(record.get("numbered"))}
 
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
-        """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes."""
+        """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes; with a stride,
+        an item for each window of it."""
         limit = min(self.config.longest, self.settings.max_length or self.config.longest)
         paired = any(example.second is not None for example in examples)
         if examples and self.facts.get("pairs") not in (None, paired):
@@ -204,12 +226,33 @@ class TextTask(Task):
         encodings = tokenizer.encode_many(
             [example.text for example in examples],
             [example.second or "" for example in examples] if paired else None,
-            max_length=limit,
+            max_length=limit if self.settings.stride is None else UNCUT,
         )
         return [
-            Item(number, (Encoded.of(encoding),), self.target(example))
+            item
             for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
+            for item in self._items(number, example, encoding, limit)
         ]
+
+    def _items(self, number: int, example: TextExample, encoding: Encoding, limit: int) -> Iterator[Item]:
+        """The example's one item, or one for each window of its longer text."""
+        target = self.target(example)
+        if self.settings.stride is None or len(encoding.ids) <= limit:
+            yield Item(number, (Encoded.of(encoding),), target)
+            return
+        sizes = [encoding.sources.count(source) for source in (0, 1)]
+        tokens, longer = sum(sizes), int(sizes[1] > sizes[0])
+        cut = windows(
+            encoding,
+            limit,
+            source=longer,
+            stride=self.settings.stride,
+            others=limit // 2,
+            place=example.place,
+        )
+        read = tokens - (cut[0].encoded.tokens - cut[0].encoded.kept)
+        for window in cut:
+            yield WindowItem(number, (window.encoded,), target, window.first, tokens, read)
 
     def target(self, example: TextExample) -> Any:
         """What the loss takes for an example's label; None where there is none. InputError for a wrong label."""
@@ -224,8 +267,18 @@ class TextTask(Task):
         """A row an example."""
         return torch.split(self.logits(encoder, batch), 1)
 
+    def of_each(
+        self, outputs: Sequence[Tensor], items: Sequence[Item]
+    ) -> Iterator[tuple[Tensor, Prediction]]:
+        """For each example the outputs of its windows, [W, outputs], and what `read_of` says."""
+        for _, some in groupby(zip(outputs, items, strict=True), key=lambda pair: pair[1].example):
+            rows, windows_of = zip(*some, strict=True)
+            yield torch.cat(rows), self.read_of(windows_of[0])
+
     def read_of(self, item: Item) -> Prediction:
         """How many tokens the text has, and how many were read."""
+        if isinstance(item, WindowItem):
+            return {"tokens": item.tokens, "tokens_read": item.read}
         return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].kept}
 
 
@@ -264,9 +317,10 @@ def _parted(texts: Sequence[str], places: Sequence[str], settings: TextSettings)
 
 
 def _wants_pairs(place: str, settings: TextSettings) -> InputError:
+    columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
         f"{place}: this model was trained on pairs of texts, and this is a single text",
-        f"give a file with the columns '{settings.text_column}' and '{settings.second_column or 'second'}' "
-        "(bertsmith predict RUN --file FILE; other names: --text-column A --second-column B), or both texts on a "
-        "line of standard input with a tab between; from Python, predict(firsts, seconds)",
+        f"give a file with the columns {columns} (bertsmith predict RUN --file FILE; other names: --text-column A "
+        "--second-column B), or both texts on a line of standard input with a tab between",
+        python=f"give two lists, predict(firsts, seconds), or a table with the columns {columns}",
     )

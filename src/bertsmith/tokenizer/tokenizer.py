@@ -12,12 +12,13 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from bertsmith import display
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind, TokenizerSource, kind_of, lowercases, read_folder, write_folder
@@ -95,6 +96,41 @@ class Tokenizer:
         tokenizer_config.json and tokenizer.json, each whole or not there."""
         source = TokenizerSource(self._definition, self.max_length, self._names, self._piece_model)
         write_folder(Path(folder), source, self.tokens)
+
+    def __len__(self) -> int:
+        """V, as `vocab_size`."""
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, {self.vocab_size:,} entries)"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "kind": self.kind,
+            "entries": self.vocab_size,
+            "case": "lower-cased" if self.lowercase else "kept",
+            "longest text": f"{self.max_length:,} tokens",
+            "special tokens": " ".join(self._names.values()),
+            "some entries": " ".join(self.tokens[:: max(1, self.vocab_size // 12)][1:11]),
+        }
+        return display.page("Tokenizer", facts)
+
+    @overload
+    def __call__(self, text: str, second: str | None = None, **how: Any) -> Encoding: ...
+
+    @overload
+    def __call__(
+        self, text: Sequence[str], second: Sequence[str] | None = None, **how: Any
+    ) -> list[Encoding]: ...
+
+    def __call__(self, text: Any, second: Any = None, **how: Any) -> Encoding | list[Encoding]:
+        """`encode` of a text (or a pair), whose Encoding has `ids`, `segments` and `offsets`; of a list of texts
+        (and a list of second ones) a list of them, as `encode_many`. how: max_length, truncation, specials."""
+        return (
+            self.encode(text, second, **how)
+            if isinstance(text, str)
+            else self.encode_many(text, second, **how)
+        )
 
     def encode(
         self,
@@ -243,6 +279,20 @@ class Tokenizer:
             parts.append([round(score, 6) for _, score in whole["model"]["vocab"]])
         text = json.dumps([*parts, self._names], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    def info(self) -> dict[str, Any]:
+        """What there is to say of the tokenizer: plain JSON."""
+        return {
+            "algorithm": self.kind,
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "specials": {
+                role: {"token": token, "id": self._ids[role]} for role, token in self._names.items()
+            },
+            "uses_segments": self.uses_segments,
+            "max_length": self.max_length,
+            "digest": self.digest,
+        }
 
     @property
     def definition(self) -> str:

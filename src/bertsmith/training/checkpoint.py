@@ -12,6 +12,7 @@ import errno
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -196,6 +197,14 @@ def newest_name(folder: Path) -> str | None:
     """The name of the newest checkpoint, None if there is none."""
     found = steps(folder)
     return f"step-{found[-1]}" if found else None
+
+
+def newest_state(folder: Path) -> State | None:
+    """Where the newest checkpoint that says so stands; its tensors are not looked at. None if there is none."""
+    for step in reversed(steps(folder)):
+        with suppress(_TornError):
+            return _state(folder / f"step-{step}")
+    return None
 
 
 def load_newest(

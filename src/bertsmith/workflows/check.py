@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith import console, disk, machine
+from bertsmith.display import Report
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Reading, find_files
@@ -93,7 +94,7 @@ def check_corpus(
             disk.write_text(Path(html), corpus_page(report))
         except OSError as error:
             raise MachineError(f"{html}: could not be written ({error.strerror})") from None
-    return report
+    return Report(report, shown=("findings", "forecast"))
 
 
 def wrapped_lines(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:

@@ -67,9 +67,7 @@ def gather(
     given: what `files` names where it is in memory, by train and dev.
     """
     training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
-    facts = kind.learnt(
-        training, settings, files.known_names()
-    )  # of the whole file: a sample may miss a rare label
+    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
     if files.sample is not None and files.sample < len(training):
         order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
         training = [training[i] for i in sorted(order)]

@@ -16,6 +16,7 @@ from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
@@ -24,6 +25,7 @@ from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Facts, Task, task_type
+from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loop import Course, Evaluation, Phase, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
@@ -31,6 +33,7 @@ from bertsmith.training.step import Trained
 from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
 from bertsmith.workflows.finetune_report import (
     evaluations,
+    tell_of_dropout,
     tell_of_examples,
     tell_of_texts,
     told_of_learning,
@@ -65,6 +68,23 @@ class FinetuneTrainSettings(TrainSettings):
     )
 
 
+class DropoutSettings(Settings):
+    """What of the model is fine-tuning's own: its dropout, whatever the base was trained with."""
+
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
+    classifier_dropout: float | None = Field(
+        None, ge=0, lt=1, description="dropout in the task's head; none: as hidden_dropout_prob"
+    )
+
+    def within(self, base: ModelConfig) -> ModelConfig:
+        """The base's configuration with this dropout."""
+        head = self.classifier_dropout
+        if head is None and base.classifier_dropout is not None:
+            head = self.hidden_dropout_prob  # where the field's own default would be another
+        return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
+
+
 class FinetuneSettings(Settings):
     """Everything a fine-tuning run depends on."""
 
@@ -74,6 +94,7 @@ class FinetuneSettings(Settings):
         json_schema_extra=MAY_CHANGE,
     )
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
+    model: DropoutSettings = Field(default_factory=DropoutSettings, description="dropout")
     task: Settings = Field(default_factory=Settings, description="the task")
     train: FinetuneTrainSettings = Field(
         default_factory=FinetuneTrainSettings, description="the training itself"
@@ -216,7 +237,9 @@ class _Work:
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.items(examples.train, base.tokenizer)
         dev_items = head.items(examples.dev, base.tokenizer)
-        tell_of_texts(items, base.tokenizer, tell)
+        tell_of_texts(
+            items, base.tokenizer, IN_WINDOWS if isinstance(chosen.task, TextSettings) else "", tell
+        )
         return cls(base, encoder, head, examples, items, dev_items, place)
 
     def scores(self) -> Scores:
@@ -326,7 +349,9 @@ def _build(
 ) -> tuple[Encoder, Task]:
     """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
     drawing = place.drawing
-    encoder = base.encoder(drawing)
+    config = chosen.model.within(base.config)
+    tell_of_dropout(config, base.config, tell)
+    encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:

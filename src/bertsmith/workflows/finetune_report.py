@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from bertsmith import console
+from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -27,17 +28,28 @@ def tell_of_examples(overview: Overview, tell: Callable[[str], None]) -> None:
         tell(f"warning: {warning}")
 
 
-def tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
-    """Say what truncation costs, and whether the vocabulary fits the texts."""
+def tell_of_dropout(config: ModelConfig, base: ModelConfig, tell: Callable[[str], None]) -> None:
+    """Say so where the dropout is not the base's."""
+    own, before = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base))
+    if own == before:
+        return
+    now, then = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (own, before))
+    tell(f"dropout is {now} in fine-tuning; the base has {then} (--set model.hidden_dropout_prob=…)")
+
+
+def tell_of_texts(
+    items: Sequence[Item], tokenizer: Tokenizer, remedy: str, tell: Callable[[str], None]
+) -> None:
+    """Say what truncation costs, with `remedy`, and whether the vocabulary fits the texts."""
     sequences = [sequence for item in items for sequence in item.sequences]
     cut = [s for s in sequences if s.kept < s.tokens]
     if cut:
         lost = sum(s.tokens - s.kept for s in cut)
         share = lost / max(1, sum(s.tokens for s in sequences))
-        are, ends = ("is", "its end is") if len(cut) == 1 else ("are", "their ends are")
+        are, ends = ("is", "its end") if len(cut) == 1 else ("are", "their ends")
         tell(
             f"{len(cut):,} of {counted(len(sequences), 'text')} {are} longer than the model reads; "
-            f"{counted(lost, 'token')} ({share:.1%}) at {ends} not seen"
+            f"{counted(lost, 'token')} ({share:.1%}) at {ends} {'is' if lost == 1 else 'are'} not seen{remedy}"
         )
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:

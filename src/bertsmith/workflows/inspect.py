@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, disk
+from bertsmith.display import Report
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.files.memory import Sources, as_files
@@ -59,7 +60,7 @@ def inspect_tokenizers(
     reading = with_keywords(reading, how, "inspect_tokenizers")
     report = measure(as_files(files), opened, reading=reading, limit=limit, listed=listed, progress=progress)
     _draw(report, html, plot)
-    return report
+    return Report(report, shown=("text", "tokenizers", "notes"))
 
 
 def tokenizer_place(name: str) -> Path:

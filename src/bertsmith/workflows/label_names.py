@@ -51,7 +51,8 @@ def _of_file(file: str | Path) -> Names:
             "give one name per row, or a code and its name: 0,joy",
         )
     if width == 1:
-        names = [row[0] for row in rows]
+        headed = rows[0][0].lower() in _NAME_HEADS | _EITHER_HEADS
+        names = [row[0] for row in rows[headed:]]
         if len(names) < 2:
             raise InputError(f"--label-names {file}: two names or more are needed", "a name a row")
         return names

@@ -13,11 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
+from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
@@ -28,12 +32,14 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.overview import listed, told_of_empty
+from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
+from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
-from bertsmith.workflows.predictions import Answered, as_json
+from bertsmith.workflows.mask_windows import MaskWindow, mask_windows
+from bertsmith.workflows.predictions import Answered, answered_of, as_json
+from bertsmith.workflows.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -66,6 +72,38 @@ class Model:
     def labels(self) -> list[str] | None:
         """A classifier's labels, by id."""
         return self.folder.labels
+
+    def _repr_html_(self) -> str:
+        from bertsmith.workflows.model_page import model_page
+
+        return model_page(self.path, self.folder)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Copy the model in the field's layout (config.json, safetensors, the tokenizer's files) to a new folder,
+        whole or not there, and return it. overwrite: replace a model folder; any other is refused."""
+        return copy_model(self.folder.path, Path(folder), overwrite=overwrite)
+
+    def embed(
+        self,
+        texts: Any,
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+    ) -> NDArray[np.float32]:
+        """A vector a text, float32 [n, H]: see `workflows.vectors.embedded`. texts: a list, or a column of pandas,
+        polars, pyarrow or numpy."""
+        if isinstance(texts, str):
+            raise InputError(f"embed takes a list of texts, not {texts!r:.60} alone", "put it in brackets")
+        return embedded(
+            column_of(texts, "texts"),
+            self.encoder,
+            self.tokenizer,
+            self.place,
+            pooling=pooling,
+            normalize=normalize,
+            max_length=max_length,
+        )
 
     @property
     def unfinished(self) -> str | None:
@@ -149,40 +187,53 @@ class Model:
             )
         return task_of(self.folder, str(path))
 
-    def fill_mask(self, text: str, top_k: int = 5) -> list[list[dict[str, Any]]]:
+    def fill_mask(
+        self,
+        text: str,
+        top_k: int = 5,
+        max_length: int | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> list[list[dict[str, Any]]]:
         """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
 
-        Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place.
+        Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place. max_length:
+        tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
+        told, each mask is guessed from a window around it.
         """
         mask = self.tokenizer.mask_token
         if mask not in text:
             raise InputError(
                 f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
             )
+        encoding = self.tokenizer.encode(text, max_length=UNCUT, specials="mask")
+        longest = self.folder.config.longest
+        limit = min(longest, max_length or longest)
+        answers = []
+        for window in mask_windows(encoding, self.tokenizer.mask_id, limit, tell):
+            scores, ids = self._best(window, top_k)
+            for (_, row), of_mask, tokens in zip(window.masks, scores, ids, strict=True):
+                start, end = encoding.offsets[row]
+                answers.append(
+                    [
+                        {
+                            "token": (token := self.tokenizer.tokens[i]),
+                            "score": score,
+                            "text": _filled(text, start, end, self._as_text(i, token)),
+                        }
+                        for score, i in zip(of_mask, tokens, strict=True)
+                    ]
+                )
+        return answers
+
+    def _best(self, window: MaskWindow, top_k: int) -> tuple[list[list[float]], list[list[int]]]:
+        """For each mask of a window the likeliest tokens: their probabilities, and their ids."""
         head = self._masked
-        encoding = self.tokenizer.encode(
-            text, max_length=self.folder.config.longest, truncation="none", specials="mask"
-        )
-        packed = self.place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
-        rows = [i for i, token in enumerate(encoding.ids) if token == self.tokenizer.mask_id]
+        packed = self.place.send(Packed.of_lists([window.ids], [window.segments]))
         with torch.inference_mode():
-            hidden = self.encoder(packed)[rows]
+            hidden = self.encoder(packed)[[row for row, _ in window.masks]]
             shares = head(hidden, self.encoder.embeddings.token.weight).float().softmax(-1)
             best = shares.topk(min(top_k, shares.shape[1]))
-        answers = []
-        for row, scores, ids in zip(rows, best.values.tolist(), best.indices.tolist(), strict=True):
-            start, end = encoding.offsets[row]
-            answers.append(
-                [
-                    {
-                        "token": (token := self.tokenizer.tokens[i]),
-                        "score": score,
-                        "text": _filled(text, start, end, self._as_text(i, token)),
-                    }
-                    for score, i in zip(scores, ids, strict=True)
-                ]
-            )
-        return answers
+        return best.values.tolist(), best.indices.tolist()
 
     def _as_text(self, number: int, token: str) -> str:
         """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""
@@ -198,7 +249,9 @@ class Model:
         at. changes: settings of the task, such as max_length or text_column, for this call."""
         names = self.task.inputs
         if len(inputs) == 1 and is_table(inputs[0]):
-            return list(self.predict_file(inputs[0], **changes))
+            settings = self._settings(changes, inputs[0])
+            examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
+            return list(self._answers_of(settings)(examples))
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -215,8 +268,7 @@ class Model:
             for name, values in zip(names, inputs, strict=False)
             if values is not None
         }
-        answered = self._answered(self._examples(columns), self._settings(changes))
-        return [prediction for _, some in answered for prediction in some]
+        return list(self._answers_of(self._settings(changes))(self._examples(columns)))
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
@@ -224,7 +276,8 @@ class Model:
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
             raise InputError(
                 f"the task '{task.name}' also takes {' and '.join(missing)}",
-                "give a file of examples with --file, or from Python a list of each",
+                "give a file of examples with --file",
+                python="give a list of each, or a table with these columns",
             )
         number = len(next(iter(columns.values())))
         if wrong := [name for name, values in columns.items() if len(values) != number]:
@@ -253,7 +306,7 @@ class Model:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
-        return self._told([examples], settings, tell)
+        return answered_of(self.task, [examples], self._answers_of(settings), tell)
 
     def answered_lines(
         self,
@@ -263,15 +316,15 @@ class Model:
         **changes: Any,
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
-        numbered = enumerate(lines, 1)
-        return self._told(self._in_chunks(numbered, place), self._settings(changes), tell)
+        parts = self._in_chunks(enumerate(lines, 1), place)
+        return answered_of(self.task, parts, self._answers_of(self._settings(changes)), tell)
 
     def answered_texts(
         self, texts: Sequence[str], tell: Callable[[str], None] = lambda text: None, **changes: Any
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return self._told([examples], self._settings(changes), tell)
+        return answered_of(self.task, [examples], self._answers_of(self._settings(changes)), tell)
 
     def delimiter_of(self, file: str | Path, **columns: Any) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -284,36 +337,15 @@ class Model:
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
             yield self._examples({self.task.inputs[0]: texts}, places)
 
-    def _told(
-        self, parts: Iterable[list[Any]], settings: Settings, tell: Callable[[str], None]
-    ) -> Iterator[Answered]:
-        """All examples in order with their answers; says at the end which were empty, and what was cut."""
-        empty, cut, lost = [], 0, 0
-        for examples in parts:
-            full = [example for example in examples if not self.task.is_empty(example)]
-            empty += [example.place for example in examples if self.task.is_empty(example)]
-            answers = (answer for _, some in self._answered(full, settings) for answer in some)
-            for example in examples:
-                prediction = None if self.task.is_empty(example) else next(answers)
-                unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
-                cut, lost = cut + (unread > 0), lost + unread
-                yield Answered(example, prediction)
-        if empty:
-            are = "is" if len(empty) == 1 else "are"
-            tell(f"{counted(len(empty), 'text')} {are} empty and not predicted: {listed(empty)}")
-        if cut:
-            were = "was" if cut == 1 else "were"
-            tell(f"{counted(cut, 'text')} {were} cut at their ends; {counted(lost, 'token')} not read")
-
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return self.scores(file, **columns).document()
+        return Report(self.scores(file, **columns).document())
 
     def scores(self, file: Source, **columns: Any) -> Scores:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
         settings = self._settings(columns, file)
         examples = self.task.read(self._source(file, settings), settings)
-        predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
+        predictions = list(self._answers_of(settings)(examples))
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -330,14 +362,16 @@ class Model:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
-    def _answered(
-        self, examples: Sequence[Any], settings: Settings
-    ) -> Iterator[tuple[Sequence[Any], list[dict[str, Any]]]]:
+    def _answers_of(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order."""
         task = self.task.under(settings)
-        for i in range(0, len(examples), _CHUNK):
-            some = examples[i : i + _CHUNK]
-            items = task.items(some, self.tokenizer)
-            yield some, task.answers(self.encoder, items, some, self.place)
+
+        def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
+            for i in range(0, len(examples), _CHUNK):
+                some = examples[i : i + _CHUNK]
+                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+
+        return answers
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
@@ -378,7 +412,8 @@ def load(
         return model
     report_file = path / "report.json"
     try:
-        model.report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+        if report_file.is_file():
+            model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"

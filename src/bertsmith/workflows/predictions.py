@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.overview import listed
 from bertsmith.tasks.task import Prediction, Task
+from bertsmith.wording import counted
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""
@@ -24,6 +26,31 @@ class Answered(NamedTuple):
     prediction: Prediction | None
 
 
+def answered_of(
+    task: Task,
+    parts: Iterable[Sequence[Any]],
+    answers: Callable[[Sequence[Any]], Iterator[Prediction]],
+    tell: Callable[[str], None],
+) -> Iterator[Answered]:
+    """All examples in order, each with its answer; says at the end which were empty, and what was cut. parts: the
+    examples, some at a time."""
+    empty: list[str] = []
+    cut = lost = 0
+    for examples in parts:
+        empty += [example.place for example in examples if task.is_empty(example)]
+        found = answers([example for example in examples if not task.is_empty(example)])
+        for example in examples:
+            prediction = None if task.is_empty(example) else next(found)
+            unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
+            cut, lost = cut + (unread > 0), lost + unread
+            yield Answered(example, prediction)
+    if empty:
+        tell(f"{counted(len(empty), 'text is', 'texts are')} empty and not predicted: {listed(empty)}")
+    if cut:
+        texts = counted(cut, "text was cut at its end", "texts were cut at their ends")
+        tell(f"{texts}; {counted(lost, 'token was', 'tokens were')} not read")
+
+
 def format_of(out: str | Path | None, chosen: str | None) -> str:
     """json, csv or table: what was chosen, or what the file's name says. InputError where it says nothing."""
     if chosen is not None or out is None:
@@ -31,7 +58,7 @@ def format_of(out: str | Path | None, chosen: str | None) -> str:
     if (found := FORMATS.get(Path(out).suffix.lower())) is None:
         raise InputError(
             f"--out {out}: its name does not say how to write it",
-            f"end it with {', '.join(FORMATS)}, or give --format json, csv or table",
+            f"end it with {', '.join(FORMATS)}, or choose a format",
         )
     return found
 

@@ -145,6 +145,8 @@ def pretrain(
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
+    for remark in report["remarks"]:
+        tell(remark)
     _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
     write_report(out, report)
     return load(out)
@@ -332,10 +334,30 @@ def _report(
         "device": chosen.train.device,
         "threads": chosen.train.threads,
         "held_out": held_out,
+        "remarks": _worse_than_unigrams(chosen, source, progress, held_out),
         "corpus": source.shards.counts,
         "first_epoch": source.streams[0].plan(0).counts,
         "batches": batches,
     }
+
+
+def _worse_than_unigrams(
+    chosen: PretrainSettings, source: Source, progress: Progress, held_out: dict[str, float]
+) -> list[str]:
+    """A sentence where the held-out MLM loss is no better than by word frequencies alone: what was reached, and
+    what to change, each with its figure."""
+    loss, alone = held_out.get("mlm_loss"), held_out.get("unigram_mlm_loss")
+    if loss is None or alone is None or loss < alone:
+        return []
+    train, model = chosen.train, chosen.model
+    passes = progress.step / max(1e-9, _updates_per_epoch(source))
+    return [
+        f"this model has learnt nothing of the context yet: its held-out MLM loss is {loss:.2f}, and word "
+        f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, --minutes; now "
+        f"{counted(progress.step, 'update')}, {passes:.2g} passes over the data); another train.learning_rate "
+        f"(now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, lower if it has risen); a "
+        f"smaller --preset (now {counted(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
+    ]
 
 
 def _record(chosen: PretrainSettings, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:

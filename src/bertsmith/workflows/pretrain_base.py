@@ -60,7 +60,7 @@ def settings_from(
     """The settings of a new run from this model: its sizes, where dropout alone may be set; what its family, or
     its own record, asks of sentences, where nothing else is said. InputError for other sizes than its own."""
     own = base.folder.config
-    named = {name: value for name, value in sizes.items() if name not in DROPOUTS}
+    named = {name: value for name, value in sizes.items() if name not in (*DROPOUTS, "initializer_range")}
     given = values.get("data", {})
     data = {**family(own.model_type).pretraining, **_sentence_task(base.folder)}
     chosen = resolved(

@@ -58,6 +58,8 @@ PRETRAINING = (
 )
 # The same for both arms. The encoder has had a high rate already: a classifier on it takes one, too.
 FINETUNING = (
+    "model.hidden_dropout_prob=0",
+    "model.attention_probs_dropout_prob=0",
     "train.max_steps=60",
     "train.batch_size=16",
     "train.learning_rate=0.0005",

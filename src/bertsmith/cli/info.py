@@ -1,0 +1,170 @@
+"""The verb `info`: what a folder is, or what this machine is, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
+
+
+@click.command(cls=Verb)
+@click.argument("folder", required=False)
+@options.as_json
+def info(folder: str | None, as_json: bool) -> None:
+    """What FOLDER is: a run, a model, prepared data or a tokenizer; without one, what this machine is.
+
+    \b
+    Example:
+      bertsmith info bert
+      bertsmith info shards --json
+      bertsmith info
+    """
+    from bertsmith import console
+
+    if folder is None:
+        document = _machine()
+        if as_json:
+            console.result_json(document)
+        else:
+            console.result_table("this machine", ["what", "is"], [(k, _line(v)) for k, v in document.items()])
+        return
+    from bertsmith.workflows.info import info as read
+
+    document = read(folder, console.note)
+    if as_json:
+        console.result_json(document)
+        return
+    if "run" in document:
+        _show_run(document["path"], document["run"])
+    if "terms" in document:
+        _show_model(document, of_run="run" in document)
+    if document["kind"] == "tokenizer":
+        rows = _tokenizer_rows(document)
+        console.result_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
+    if document["kind"] == "data":
+        _show_data(document)
+
+
+def _show_run(path: str, run: dict[str, Any]) -> None:
+    from bertsmith import console
+
+    of = f" of {run['of']:,}" if run["of"] else ""
+    state = "finished" if run["finished"] else f"not finished: step {run['step']:,}{of}"
+    rows = [("updates", f"{run['step']:,}{of}"), ("tokens", _line(run["tokens"] or 0))]
+    if run["seconds"] is not None:
+        rows.append(("time", console.duration(run["seconds"])))
+    if run["best_step"] is not None:
+        rows.append(("best step", f"{run['best_step']:,}"))
+    marked = f" (of step {run['model_of_step']:,})" if run["model_of_step"] is not None else ""
+    rows.append(("model", f"{run['model']}{marked}" if run["model"] else "none yet"))
+    console.result_table(f"{path}: {run['verb']}, {state}", ["what", "is"], rows)
+    if run["scores"]:
+        scores = [(name, _line(value)) for name, value in run["scores"].items()]
+        console.result_table("scores on what was held out", ["score", "value"], scores)
+    if run["settings"]:
+        settings = [(name, _line(value)) for name, value in run["settings"].items()]
+        console.result_table("settings that are not the defaults", ["setting", "value"], settings)
+    for remark in run["remarks"]:
+        console.note(remark)
+    if not run["finished"]:
+        console.note("continue it: the command it was started with, and --resume")
+
+
+def _show_data(document: dict[str, Any]) -> None:
+    from bertsmith import console
+
+    files = document["files"]
+    listed = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
+    counts = ("documents", "sentences", "tokens", "unknown", "characters", "bytes")
+    rows = [(name, _line(document[name])) for name in counts if name in document]
+    dropped = [(k.replace("_", " "), _line(v)) for k, v in document.items() if k.endswith("_dropped") and v]
+    rows += dropped
+    rows += [
+        ("from", f"{counted(len(files), 'file')}: {listed}"),
+        ("made", document["made"]),
+        (
+            "on disk",
+            f"{counted(document['bytes_on_disk'], 'byte')} in {counted(document['shards'], 'shard')}",
+        ),
+        ("language", document["language"]),
+    ]
+    console.result_table(f"{document['path']}: prepared data", ["what", "is"], rows)
+    console.result_table("its tokenizer", ["what", "is"], _tokenizer_rows(document["tokenizer"]))
+
+
+def _tokenizer_rows(of: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("algorithm", of["algorithm"]),
+        ("entries", f"{of['vocab_size']:,}"),
+        ("letters", "lower-cased" if of["lowercase"] else "case is kept"),
+        ("special tokens", ", ".join(f"{s['token']} {s['id']}" for s in of["specials"].values())),
+        ("longest input", counted(of["max_length"], "token")),
+        ("digest", of["digest"]),
+    ]
+
+
+def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
+    from bertsmith import console
+
+    config = document["config"]
+    console.result_table(
+        f"{'the model' if of_run else document['path']}: {document['architecture']}, "
+        f"{counted(document['parameters'], 'parameter')}",
+        ["setting", "value"],
+        list(config.items()),
+    )
+    console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
+    hidden = ("weights_sha256", "settings", "facts", "numbered")
+    record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
+    if document["labels"]:
+        record = {"labels": ", ".join(document["labels"]), **record}
+    if record:
+        console.result_table("record", ["what", "is"], [(k, _line(v)) for k, v in record.items()])
+
+
+def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """The terms of the sum, equal layers in one line."""
+    rows: dict[str, tuple[str, int, int]] = {}
+    for term in terms:
+        first, _, rest = term["term"].partition(" ")
+        name = f"each layer's {rest.partition(' ')[2]}" if first == "layer" else term["term"]
+        formula, times, size = rows.get(name, (term["formula"], 0, 0))
+        rows[name] = (formula, times + 1, size + term["parameters"])
+    listed = [
+        (name, f"{times} × ({formula})" if times > 1 else formula, f"{size:,}")
+        for name, (formula, times, size) in rows.items()
+    ]
+    return [*listed, ("sum", "", f"{sum(term['parameters'] for term in terms):,}")]
+
+
+def _machine() -> dict[str, Any]:
+    from bertsmith import machine
+    from bertsmith.place import Place
+
+    machine.prepare_process()
+    found = machine.describe()
+    place = Place.of()
+    choice = machine.choose_precision(place.device)
+    return {
+        "system": found.system,
+        "processor": found.processor,
+        "cores": found.cores,
+        "memory_gib": round(found.memory / 2**30, 1),
+        "instruction_sets": list(found.instruction_sets),
+        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
+        "runs_on": str(place.device),
+        "precision": choice.precision,
+        "reason": choice.reason,
+    }
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_line(item) if isinstance(item, dict) else str(item) for item in value) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,147 @@
+"""`info`: what a folder is (a run, a model, prepared data, a tokenizer), read from what stands in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bertsmith.artifacts.locate import CONFIG
+from bertsmith.errors import InputError
+from bertsmith.objectives.objective import MODEL
+from bertsmith.settings import Settings, read_yaml
+from bertsmith.shards.manifest import MANIFEST
+from bertsmith.shards.shards import Shards
+from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import newest_state
+from bertsmith.workflows.finetune import FinetuneSettings, settings_type
+from bertsmith.workflows.predict import load
+from bertsmith.workflows.pretrain_settings import settings_of
+from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
+
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+_CALLED = {
+    "run": "a run",
+    "model": "a model",
+    "data": "prepared data",
+    "tokenizer": "a tokenizer",
+    "checkpoint": "a checkpoint of a run",
+}
+
+
+def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name.
+
+    Returns plain JSON: `kind`, one of these four words, and what there is to say. Of a run with a model, the
+    model's own information too. InputError for anything else, with what may be meant.
+    """
+    path = Path(name)
+    kind = kind_of(path)
+    if kind == "run":
+        return _run(path)
+    if kind == "data":
+        shards = Shards.open(path)
+        made = datetime.fromtimestamp((path / MANIFEST).stat().st_mtime, UTC)
+        return {"kind": kind, **shards.info(), "made": made.isoformat(timespec="seconds")}
+    if kind == "tokenizer":
+        return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
+    if kind == "model" or not path.exists():
+        return {"kind": "model", **load(name, tell=tell).info()}
+    raise _refused(path, kind)
+
+
+def kind_of(path: Path) -> str | None:
+    """What stands in a folder, by the files that are in it; None for none of ours."""
+    if not path.is_dir():
+        return None
+    if holds_run(path):
+        return "run"
+    if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
+        return "model"
+    if (path / MANIFEST).is_file():
+        return "checkpoint" if (path / "state.json").is_file() else "data"
+    return "tokenizer" if any((path / file).is_file() for file in _TOKENIZERS) else None
+
+
+def _refused(path: Path, kind: str | None) -> InputError:
+    """A sentence on what is none of these, and what is in it or around it that may be meant."""
+    if not path.is_dir():
+        return InputError(
+            f"{path}: this is a file", "name a folder: a run, a model, prepared data, a tokenizer"
+        )
+    around = next((above for above in path.absolute().parents if holds_run(above)), None)
+    if around is not None:
+        what = _CALLED[kind] if kind else "a part of a run"
+        return InputError(f"{path}: this is {what}, not a run itself", f"name the run: {around}")
+    inside = [(below, found) for below in sorted(path.iterdir()) if (found := kind_of(below))]
+    return InputError(
+        f"{path}: this is no run, no model, no prepared data and no tokenizer",
+        "in it: " + ", ".join(f"{below} ({_CALLED[found]})" for below, found in inside[:5])
+        if inside
+        else "there is nothing of these in it, either",
+    )
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """A run: how far it is, what it was asked, what it has reached, where its model is."""
+    values = read_yaml(path / SETTINGS) if (path / SETTINGS).is_file() else {}
+    state = newest_state(path / CHECKPOINTS)
+    model = load(path, tell=lambda text: None) if (path / MODEL / CONFIG).is_file() else None
+    record = model.folder.record if model is not None else {}
+    report = _json(path / REPORT) if model is not None and model.unfinished is None else {}
+    updates = train.get("max_steps") if isinstance(train := values.get("train"), dict) else None
+    step = state.step if state is not None else report.get("steps", 0)
+    found = {
+        "verb": "pretrain" if "objective" in values or "data" in values else _finetuned(record),
+        "finished": bool(report) and step >= (updates or 0),
+        "step": step,
+        "of": updates,
+        "seconds": report.get("seconds") or (round(state.seconds, 1) if state is not None else None),
+        "tokens": state.tokens if state is not None else report.get("tokens"),
+        "scores": report.get("held_out")
+        or _numbers(report.get("dev"))
+        or (state.evaluation if state else {}),
+        "best_step": state.best_step if state is not None else None,
+        "remarks": report.get("remarks", []),
+        "settings": _changed(path / SETTINGS, values, record),
+        "model": None if model is None else str(model.model_folder),
+        "model_of_step": (record.get("unfinished") or {}).get("step"),
+    }
+    document = {"kind": "run", "path": str(path), "run": found}
+    return document if model is None else {**model.info(), **document}
+
+
+def _finetuned(record: dict[str, Any]) -> str:
+    return f"finetune {record['task']}" if record.get("task") in TASKS else "finetune"
+
+
+def _numbers(scores: Any) -> dict[str, float]:
+    """The figures among a task's scores."""
+    return {k: v for k, v in scores.items() if isinstance(v, float)} if isinstance(scores, dict) else {}
+
+
+def _changed(file: Path, values: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are not the defaults, but for sizes, which are the model's."""
+    kind: type[Settings] = FinetuneSettings
+    if "objective" in values or "data" in values:
+        kind = settings_of(file)
+    elif record.get("task") in TASKS:
+        kind = settings_type(task_type(record["task"]))
+    defaults = flat(kind().model_dump(mode="json"))
+    sizes = "model.vocab_size" in defaults
+    return {
+        name: value
+        for name, value in flat(values).items()
+        if value != defaults.get(name) and not (sizes and name.startswith("model."))
+    }
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,55 @@
+"""Where the masks of a text are read: in the whole of it or, where it is too long, each in a window around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer.tokenizer import Encoding
+from bertsmith.wording import counted
+
+
+@dataclass(frozen=True)
+class MaskWindow:
+    """A sequence for the model, and its masks: the row of each in it, and in the whole text's encoding."""
+
+    ids: list[int]
+    segments: list[int]
+    masks: list[tuple[int, int]]
+
+
+def mask_windows(
+    encoding: Encoding, mask_id: int, limit: int, tell: Callable[[str], None]
+) -> list[MaskWindow]:
+    """The sequences of at most `limit` tokens, special ones included, that an uncut text's masks are guessed in.
+
+    A text that fits is one, with all its masks; of a longer one, which is told, each mask has its own, with as
+    much of the text on either side as there is. InputError where nothing would stand beside the mask.
+    """
+    masks = [row for row, token in enumerate(encoding.ids) if token == mask_id]
+    if len(encoding.ids) <= limit:
+        return [MaskWindow(encoding.ids, encoding.segments, [(row, row) for row in masks])]
+    own = [row for row, source in enumerate(encoding.sources) if source is not None]
+    begin, end = own[0], own[-1] + 1
+    room = limit - (len(encoding.ids) - (end - begin))
+    if room < 2:
+        raise InputError(
+            f"--max-length {limit}: the special tokens leave no room for a mask and a word", "raise it"
+        )
+    tell(
+        f"the text has {counted(len(encoding.ids), 'token')} and {limit:,} are read at a time: each mask is "
+        "guessed from the text around it"
+    )
+    found = []
+    for row in masks:
+        first = max(begin, min(row - room // 2, end - room))
+        rows = [*range(begin), *range(first, first + room), *range(end, len(encoding.ids))]
+        found.append(
+            MaskWindow(
+                [encoding.ids[r] for r in rows],
+                [encoding.segments[r] for r in rows],
+                [(row - first + begin, row)],
+            )
+        )
+    return found

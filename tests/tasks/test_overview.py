@@ -1,0 +1,185 @@
+"""What labelled examples are like: tables of labels, and sentences on what may be a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.tasks.classify import Classify, label_names
+from bertsmith.tasks.labels import Naming, facts_of_names
+from bertsmith.tasks.overview import Labels, excerpt, listed, of_labels
+from bertsmith.tasks.regress import Regress
+from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.tag import Tag
+from bertsmith.tasks.tagged import TagExample
+from bertsmith.tasks.texts import TextExample
+
+
+def labels(file: str, **times: int) -> Labels:
+    found = [label for label, number in times.items() for _ in range(number)]
+    return Labels.of((label, f"{file}:{line}") for line, label in enumerate(found, 2))
+
+
+def overview(train: Labels, dev: Labels | None = None) -> Overview:
+    return of_labels(train, labels("dev.csv", **train.times) if dev is None else dev, list(train.times))
+
+
+def texts(rows: list[tuple[str, str]], file: str = "train.csv") -> list[TextExample]:
+    return [TextExample(text, None, label, f"{file}:{line}") for line, (text, label) in enumerate(rows, 2)]
+
+
+def test_each_label_has_a_row_with_its_share() -> None:
+    found = overview(labels("a.csv", joy=3, fear=1), labels("dev.csv", fear=2))
+    (table,) = found.tables
+    assert table.columns == ["label", "train", "share", "dev", "share"]
+    assert table.rows == [["joy", "3", "75.0%", "0", "0.0%"], ["fear", "1", "25.0%", "2", "100.0%"]]
+    assert found.details == {"labels": {"train": {"joy": 3, "fear": 1}, "dev": {"fear": 2}}}
+
+
+def test_of_many_labels_the_rarest_share_a_row() -> None:
+    many = {f"intent_{i}": 100 - i for i in range(77)}
+    (table,) = overview(labels("a.csv", **many)).tables
+    assert len(table.rows) == 21
+    assert table.rows[0][0] == "intent_0"
+    assert table.rows[-1][:2] == ["and 57 more", f"{sum(100 - i for i in range(20, 77)):,}"]
+    (whole,) = overview(labels("a.csv", **{f"l{i}": 2 for i in range(21)})).tables
+    assert len(whole.rows) == 21
+
+
+def test_odd_labels_are_named_with_their_places() -> None:
+    train = labels("a.csv", joy=20, Joy=1, sadness=30, sadnes=1)
+    said = overview(train).warnings
+    assert said == [
+        "2 labels occur only once in training: 'Joy' (a.csv:22), 'sadnes' (a.csv:53): too little to learn from",
+        "labels that differ only by case or spaces are different labels to the model: 'Joy' (a.csv:22) and 'joy' "
+        "(40 times)",
+        "labels that may be misspelt, one letter from another: 'sadnes' (a.csv:53) and 'sadness' (60 times)",
+    ]
+
+
+MISSPELT = [
+    ("postive", "positive"),
+    ("angre", "anger"),
+    ("neutrall", "neutral"),
+    ("surprize", "surprise"),
+    ("B-PERSN", "B-PERSON"),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), MISSPELT)
+def test_a_letter_more_less_other_or_exchanged_is_noticed(written: str, meant: str) -> None:
+    said = overview(labels("a.csv", **{meant: 40, "other": 40, written: 1})).warnings
+    assert any(f"'{written}' (a.csv:82) and '{meant}'" in line and "misspelt" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"B-PER": 40, "I-PER": 1, "B-ORG": 30, "I-ORG": 2},
+        {"B-PERSON": 40, "I-PERSON": 1},
+        {"1": 50, "2": 1, "10": 1},
+        {"NN": 300, "NNS": 1, "NNP": 40, "NNPS": 1, "VBD": 60, "VBZ": 1},
+        {"nsubj": 60, "csubj": 1, "amod": 40, "nmod": 1},
+        {"class_1": 60, "class_2": 1},
+        {"service": 30, "services": 29},
+        {"Cause-Effect(e1,e2)": 40, "Cause-Effect(e2,e1)": 1},
+    ],
+)
+def test_labels_that_are_meant_to_be_alike_are_not_suspected(times: dict[str, int]) -> None:
+    assert not [
+        line for line in overview(labels("a.csv", **times)).warnings if "differ" in line or "misspelt" in line
+    ]
+
+
+def test_spaces_and_unseen_characters_are_noticed() -> None:
+    said = overview(labels("a.csv", **{"not sure": 5, "notsure": 5, "joy": 9, "joy\u200b": 2})).warnings
+    (line,) = (line for line in said if "case or spaces" in line)
+    assert "'not sure'" in line
+    assert "'joy' (18 times)" in line
+
+
+def test_what_dev_does_not_have_and_train_does_not_have() -> None:
+    train, dev = labels("a.csv", joy=5, fear=5, awe=5), labels("b.csv", joy=2, anger=1)
+    assert of_labels(train, dev, ["joy", "fear", "awe", "hope"]).warnings == [
+        "1 label of dev does not occur in training, so the model cannot learn it: 'anger' (b.csv:4)",
+        "1 label has no training example: 'hope'",
+        "2 labels of train are missing in dev, so its scores say nothing of them: 'fear', 'awe'",
+    ]
+    (one,) = of_labels(train, labels("b.csv", joy=9), list(train.times)).warnings
+    assert one.startswith("everything in dev has the label 'joy', so its scores say nothing of the others")
+
+
+def test_empty_texts_and_equal_texts_with_different_labels() -> None:
+    train = texts([("kaba", "joy"), ("", "fear"), ("kaba", "fear"), ("  ", "joy"), ("lode", "joy")])
+    said = Classify.overview(
+        train, texts([("lode", "fear")], "dev.csv"), {"labels": ["fear", "joy"]}
+    ).warnings
+    assert "2 texts occur with different labels: 'kaba' has 'joy' (train.csv:2), 'fear' (train.csv:4)" in said
+    assert "2 texts are empty: train.csv:3, train.csv:5: fill them in, or remove these rows" in said
+
+
+def test_numbers_as_labels_are_told_what_to_do() -> None:
+    few = Classify.overview(texts([("a", "0"), ("b", "1"), ("c", "2")] * 2), [], {"labels": ["0", "1", "2"]})
+    (said,) = (line for line in few.warnings if "numbers" in line)
+    assert "--label-names" in said
+    assert "finetune regress" in said
+    many = [str(i) for i in range(40)]
+    found = Classify.overview(texts([(f"t{i}", i) for i in many * 2]), [], {"labels": many})
+    assert any("40 different numbers" in line and "finetune regress" in line for line in found.warnings)
+    words = Classify.overview(texts([("a", "x"), ("b", "y")] * 2), [], {"labels": ["x", "y"]})
+    assert not [line for line in words.warnings if "numbers" in line]
+
+
+def test_measures_are_not_learnt_as_classes() -> None:
+    with pytest.raises(Exception, match=r"train\.csv:2: the labels are 12 different numbers in 12 examples"):
+        label_names(texts([(f"t{i}", f"{i / 7:.3f}") for i in range(12)]))
+    assert label_names(texts([(f"t{i}", ("0.5", "1.0")[i % 2]) for i in range(12)])) == ["0.5", "1.0"]
+
+
+def test_numbers_have_a_table_of_their_spread() -> None:
+    train, dev = texts([("a", "1"), ("b", "2.5"), ("a", "3")]), texts([("c", "2")], "dev.csv")
+    found = Regress.overview(train, dev, {})
+    assert found.details["numbers"]["train"] == pytest.approx(
+        {"count": 3, "mean": 6.5 / 3, "deviation": 0.849837, "lowest": 1, "highest": 3}, rel=1e-5
+    )
+    assert found.tables[0].rows[1] == ["dev", "1", "2", "0", "2", "2"]
+    assert found.warnings == [
+        "1 text occurs with different labels: 'a' has '1' (train.csv:2), '3' (train.csv:4)"
+    ]
+
+
+def test_tags_are_counted_word_by_word() -> None:
+    train = [TagExample(("kaba", "lode"), ("0", "1"), "a.conll:1"), TagExample(("mi",), ("0",), "a.conll:4")]
+    found = Tag.overview(train, train[:1], {"labels": ["O", "NAME"], "numbered": True})
+    assert found.details["labels"] == {"train": {"O": 2, "NAME": 1}, "dev": {"O": 1, "NAME": 1}}
+    assert found.warnings == [
+        "1 label occurs only once in training: 'NAME' (a.conll:1): too little to learn from"
+    ]
+
+
+def test_codes_have_names() -> None:
+    facts = facts_of_names({"10": "joy", "2": "fear", "7": "joy"})
+    assert facts == {
+        "labels": ["fear", "joy"],
+        "numbered": False,
+        "codes": {"2": "fear", "7": "joy", "10": "joy"},
+    }
+    naming = Naming.of(facts)
+    assert [naming.id(label) for label in ("2", "7", "10", "10.0", "joy", "3")] == [0, 1, 1, 1, 1, None]
+    assert facts_of_names({"1": "b", "0": "a"}) == {"labels": ["a", "b"], "numbered": True}
+    assert Naming(["a", "b"], numbered=True).id("1.0") == 1
+
+
+def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
+    naming = Naming(["joy", "Sadness", "fear"])
+    assert naming.unknown("sadnes", "dev.csv:7", "--label-column").remedy == (
+        "did you mean 'Sadness'? the model's labels are: joy, Sadness, fear; fix the row, or name another column "
+        "with --label-column"
+    )
+    assert "did you mean" not in str(naming.unknown("hope", "dev.csv:7", "--label-column"))
+
+
+def test_lists_and_texts_are_cut_for_a_sentence() -> None:
+    assert listed("abc", 2) == "a, b and 1 more"
+    assert listed("ab", 2) == "a, b"
+    assert excerpt("two\n lines") == "'two lines'"
+    assert len(excerpt("x" * 90)) == 42

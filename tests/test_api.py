@@ -1,0 +1,449 @@
+"""The Python face as a user of notebooks and scripts meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pydoc
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import bertsmith as bs
+import tiny_run
+from bertsmith import console
+from bertsmith.files.files import read_documents
+from bertsmith.files.memory import InMemory, as_file, as_files
+from bertsmith.keywords import assignments_of
+from bertsmith.reports.curve import loss_curve
+from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.workflows.finetune import FinetuneSettings
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+
+FEW: dict[str, Any] = {
+    "max_steps": 3,
+    "threads": 1,
+    "precision": "fp32",
+    "tensorboard": False,
+    "log_every": 1,
+}
+ROWS = [{"title": text, "label": label} for text, label in tiny_run.examples(24)]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny pre-trained run."""
+    folder = tmp_path_factory.mktemp("bert")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=3")
+
+
+@pytest.fixture(scope="module")
+def moods(bert: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A classifier that was fine-tuned on data in memory."""
+    out = tmp_path_factory.mktemp("moods") / "moods"
+    return bs.finetune("classify", bert, out, train=ROWS, dev=ROWS[:9], text_column="title", **FEW)
+
+
+class Arrow:
+    """A table of a library that only offers Arrow's stream."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._table = pa.Table.from_pylist(rows)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def pandas_frame(rows: list[dict[str, Any]]) -> Any:
+    frame = pytest.importorskip("pandas").DataFrame(rows)
+    return frame.set_index(frame.index * 10 + 5)
+
+
+FORMS: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "dicts": lambda rows: rows,
+    "columns": lambda rows: {key: [row[key] for row in rows] for key in rows[0]},
+    "pyarrow": pa.Table.from_pylist,
+    "arrow stream": Arrow,
+    "pandas": pandas_frame,
+    "polars": lambda rows: pytest.importorskip("polars").DataFrame(rows),
+    "datasets": lambda rows: pytest.importorskip("datasets").Dataset.from_list(rows),
+}
+
+
+# Files and data in memory
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_of_any_library_reads_as_the_file_with_the_same_rows(form: str, tmp_path: Path) -> None:
+    rows = [{"title": "one\ntwo", "n": 1}, {"title": "žluť 好 😀", "n": 2}, {"title": ' "quoted", ', "n": 3}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reading = bs.Reading(text_column="title")
+    (held,) = as_files(FORMS[form](rows))
+    found = [document.text for document in read_documents([held], reading)]
+    assert found == [document.text for document in read_documents([file], reading)]
+    assert [document.place for document in read_documents([held], reading)][1] == "data (in memory):2"
+
+
+@pytest.mark.parametrize("given", ["corpus.txt", Path("corpus.txt"), ["corpus.txt"], (Path("corpus.txt"),)])
+def test_one_path_needs_no_list(given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
+    tokenizer = bs.train_tokenizer(given, "tokenizer", vocab_size=60)
+    assert bs.prepare(given, tokenizer, "shards", workers=1).documents == 24
+    assert bs.check_corpus(given, probe=False)["documents"]["number"] == 24
+    assert bs.inspect_tokenizers("tokenizer", given)["files"] == ["corpus.txt"]
+    assert bs.extend_tokenizer(given, None, tokenizer="tokenizer", words=2, min_frequency=1)["added"] == 2
+
+
+def test_texts_in_memory_become_the_shards_of_the_same_file(tmp_path: Path) -> None:
+    texts = tiny_run.corpus().strip().split("\n\n")
+    (tmp_path / "corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
+    file, here = tmp_path / "file", tmp_path / "here"
+    from_file = bs.prepare(tmp_path / "corpus.txt", tiny_run.tokenizer(), file, workers=1)
+    from_here = bs.prepare(bs.Texts(texts), tiny_run.tokenizer(), here, workers=1)
+    everything = np.arange(from_file.tokens)
+    assert from_here.take(everything).tolist() == from_file.take(everything).tolist()
+    assert from_here.hashes.tolist() == from_file.hashes.tolist()
+    assert from_here.place(4) == "texts (in memory):5"
+    trained = [
+        bs.train_tokenizer(source, tmp_path / name, vocab_size=60).tokens
+        for name, source in (("a", tmp_path / "corpus.txt"), ("b", bs.Texts(texts)))
+    ]
+    assert trained[0] == trained[1]
+    checked = bs.check_corpus([bs.Texts(texts), bs.Texts(texts[:2])], probe=False, sample=500)
+    assert checked["files"] == ["texts (in memory)", "texts 2 (in memory)"]
+
+
+def test_what_is_neither_a_path_nor_a_table_is_refused_in_a_sentence() -> None:
+    for data, said in (
+        (5, "data: 5 is no path"),
+        (["corpus.txt", 7], "data: 7 is neither a path"),
+        ({"train": {"text": ["a"]}}, "data: this holds several tables: train"),
+        ({"text": ["a", "b"], "label": ["x"]}, "data: the columns differ in length: text 2, label 1"),
+        ({"text": "a"}, "data: column 'text' is 'a', not a list"),
+    ):
+        with pytest.raises(bs.InputError, match=f"^{said}"):
+            as_files(data)
+    with pytest.raises(bs.InputError, match=r"^Texts takes a list of texts"):
+        bs.Texts("one text")
+
+
+def test_classes_of_a_data_set_come_with_their_names() -> None:
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"label": names, "tags": datasets.Sequence(names)})
+    data = datasets.Dataset.from_dict({"label": [1, 0, -1], "tags": [[0, 1], [], [1]]}, features=features)
+    held = as_file(data.select([2, 0]), "train")
+    assert isinstance(held, InMemory)
+    assert list(held.rows[0:2]) == [
+        {"label": None, "tags": ["pos"]},
+        {"label": "pos", "tags": ["neg", "pos"]},
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_finetuning_on_data_in_memory_is_finetuning_on_the_file(
+    form: str, bert: bs.Model, moods: bs.Model, tmp_path: Path
+) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "log_every": 1}
+    same = bs.finetune(
+        "classify", bert, tmp_path / "run", train=FORMS[form](ROWS), dev=FORMS[form](ROWS[:9]), settings=settings,
+        threads=1, precision="fp32", tensorboard=False,
+    )  # fmt: skip
+    assert same.folder.weights_digest() == moods.folder.weights_digest()
+    scores = moods.evaluate(tmp_path / "train.jsonl")
+    assert moods.evaluate(FORMS[form](ROWS)) == scores
+    texts = [row["title"] for row in ROWS]
+    assert moods.predict(FORMS[form](ROWS)) == moods.predict(texts)
+
+
+def test_a_run_on_data_in_memory_is_resumed_with_the_same_data_only(moods: bs.Model, bert: bs.Model) -> None:
+    run, data = moods.path, {"train": ROWS, "dev": ROWS[:9]}
+    settings = (run / "settings.yaml").read_text(encoding="utf-8")
+    assert "train: train (in memory)" in settings
+    again = bs.finetune("classify", bert, run, **data, resume=True)
+    assert again.report["steps"] == 3
+    with pytest.raises(bs.InputError, match="the dev examples of this run were in memory\ngive them again"):
+        bs.finetune("classify", bert, run, train=ROWS, resume=True)
+    with pytest.raises(bs.InputError, match="other settings or data"):
+        bs.finetune("classify", bert, run, train=ROWS[1:], dev=ROWS[:9], resume=True)
+
+
+def test_the_place_of_a_fault_in_memory_is_its_row(moods: bs.Model) -> None:
+    with pytest.raises(bs.InputError, match=r"^data row 3: the field 'label' is missing"):
+        moods.evaluate([*ROWS[:2], {"title": "mi"}])
+    with pytest.raises(bs.InputError, match=r"^data row 2: \('mi',\) is not \(title, label\)"):
+        moods.evaluate([("mi", "joy"), ("mi",)])
+
+
+def test_tuples_have_the_columns_that_their_task_asks_for() -> None:
+    names = {name: task_type(name).columns_of_tuples(task_type(name).settings_type(), 2) for name in TASKS}
+    assert names["classify"] == names["regress"] == ["text", "label"]
+    assert names["tag"] == ["words", "tags"]
+    assert names["answer"] == ["question", "context", "answer"]
+    pairs = task_type("classify").settings_type(second_column="other")
+    assert task_type("classify").columns_of_tuples(pairs, 3) == ["text", "other", "label"]
+
+
+@pytest.mark.parametrize("column", [np.array, pa.array, pa.chunked_array, tuple])
+def test_predict_takes_a_column_of_any_library(column: Callable[[Any], Any], moods: bs.Model) -> None:
+    texts = [row["title"] for row in ROWS[:4]]
+    given = column([texts]) if column is pa.chunked_array else column(texts)
+    assert moods.predict(given) == moods.predict(texts)
+
+
+# Settings
+
+
+def test_settings_are_assignments_mappings_or_keywords() -> None:
+    wanted = FinetuneSettings().changed(["train.epochs=4", "train.betas=[0.5, 0.6]", "train.seed=3"])
+    for settings, keywords in (
+        (["train.epochs=4", "train.betas=[0.5, 0.6]"], {"seed": 3}),
+        ({"train.epochs": 4, "betas": (0.5, 0.6)}, {"seed": np.int64(3)}),
+        ({"train": {"epochs": 4, "betas": [0.5, 0.6], "seed": 3}}, {}),
+        ("train.epochs=4", {"betas": (0.5, 0.6), "seed": 3}),
+    ):
+        assert FinetuneSettings().changed(assignments_of(FinetuneSettings, settings, keywords, "f")) == wanted
+
+
+@pytest.mark.parametrize("value", ["none", "3", "yes", "a: b", "\t", "'", "1e-3", "žluť", "# no", "{}", "-"])
+def test_text_stays_text_whatever_yaml_would_make_of_it(value: str) -> None:
+    kind = task_type("classify").settings_type
+    assert kind().changed(assignments_of(kind, {}, {"text_column": value}, "f")).text_column == value
+
+
+def test_a_keyword_that_is_no_setting_is_told_with_the_nearest() -> None:
+    with pytest.raises(
+        bs.InputError, match=r"no argument or setting 'learningrate'\ndid you mean 'learning_rate'"
+    ):
+        assignments_of(PretrainSettings, (), {"learningrate": 1}, "pretrain")
+    with pytest.raises(bs.InputError, match=r"prepare: .* 'text_colum'\ndid you mean 'text_column'"):
+        bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "out", text_colum="title")
+    with pytest.raises(bs.InputError, match=r"'train\.epoch'"):
+        FinetuneSettings().changed(assignments_of(FinetuneSettings, {"train.epoch": 3}, {}, "finetune"))
+
+
+# Overwriting
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_a_cell_wrote_is_replaced_by_the_cell_run_again(tmp_path: Path, bert: bs.Model) -> None:
+    texts = tiny_run.corpus().strip().split("\n\n")
+
+    def cell(size: int, overwrite: bool) -> tuple[int, int, int, int]:
+        tokenizer = bs.train_tokenizer(
+            bs.Texts(texts[:size]), tmp_path / "tokenizer", vocab_size=60 + size, overwrite=overwrite
+        )
+        shards = bs.prepare(
+            bs.Texts(texts[:size]), tiny_run.tokenizer(), tmp_path / "shards", workers=1, overwrite=overwrite
+        )
+        how = {**FEW, "max_steps": size // 8}
+        again = bs.pretrain(shards, tmp_path / "run", settings=tiny_run.SETTINGS, overwrite=overwrite, **how)
+        moods = bs.finetune(
+            "classify", bert, tmp_path / "moods", train=ROWS, dev_share=0.3, text_column="title",
+            overwrite=overwrite, **how,
+        )  # fmt: skip
+        return len(tokenizer), shards.documents, again.report["steps"], moods.report["steps"]
+
+    assert cell(16, False)[1:] == (16, 2, 2)
+    before = contents(tmp_path)
+    for verb in (
+        lambda: bs.train_tokenizer(bs.Texts(texts), tmp_path / "tokenizer", vocab_size=60),
+        lambda: bs.prepare(bs.Texts(texts), tiny_run.tokenizer(), tmp_path / "shards"),
+        lambda: bs.finetune("classify", bert, tmp_path / "moods", train=ROWS, dev=ROWS, text_column="title"),
+    ):
+        with pytest.raises(bs.InputError, match="overwrite=True"):
+            verb()
+    assert contents(tmp_path) == before
+    assert cell(24, True)[1:] == (24, 3, 3)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert bs.Shards.open(tmp_path / "shards").documents == 24
+
+
+def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path: Path, moods: bs.Model) -> None:
+    shards = bs.prepare(bs.Texts(["kaba lode."]), tiny_run.tokenizer(), tmp_path / "shards", workers=1)
+    (shards.folder / "notes.txt").write_text("mine")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("mine")
+    before = contents(tmp_path)
+    for out in ("shards", "home"):
+        with pytest.raises(bs.InputError, match=r"is not replaced.*(notes\.txt|thesis\.tex)"):
+            bs.prepare(bs.Texts(["kaba."]), tiny_run.tokenizer(), tmp_path / out, overwrite=True)
+        with pytest.raises(bs.InputError):
+            bs.train_tokenizer(bs.Texts(["kaba."]), tmp_path / out, overwrite=True)
+        with pytest.raises(bs.InputError):
+            bs.finetune("classify", moods, tmp_path / out, train=ROWS, dev=ROWS, overwrite=True)
+        with pytest.raises(bs.InputError):
+            moods.save(tmp_path / out, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_the_new_one_needs_is_not_removed(moods: bs.Model) -> None:
+    before = contents(moods.path)
+    how: dict[str, Any] = {"train": ROWS, "dev": ROWS, "text_column": "title", **FEW}
+    with pytest.raises(bs.InputError, match="is needed, and is in the run that would be replaced"):
+        bs.finetune("classify", moods, moods.path, overwrite=True, **how)
+    with pytest.raises(bs.InputError, match=r"no argument or setting 'epoch'"):
+        bs.finetune("classify", moods, moods.path, overwrite=True, epoch=3, **how)
+    with pytest.raises(bs.InputError, match="either continued or replaced"):
+        bs.finetune("classify", moods, moods.path, overwrite=True, resume=True, **how)
+    assert contents(moods.path) == before
+
+
+# Tokenizer and Model
+
+
+def test_a_tokenizer_is_called_as_people_know_it() -> None:
+    tokenizer = tiny_run.tokenizer()
+    assert len(tokenizer) == tokenizer.vocab_size == len(tiny_run.TOKENS)
+    assert tokenizer("kaba lode") == tokenizer.encode("kaba lode")
+    assert tokenizer("kaba", "lode", max_length=5) == tokenizer.encode("kaba", "lode", max_length=5)
+    assert tokenizer(["kaba", "mi"]) == tokenizer.encode_many(["kaba", "mi"])
+    assert tokenizer(["kaba"], ["mi"])[0].segments == tokenizer.encode("kaba", "mi").segments
+
+
+def test_embeddings_are_the_pooled_hidden_states_of_each_text_alone(bert: bs.Model) -> None:
+    texts = ["kaba", "lode kaba migi nufo", "zu" * 50, "", "kaba lode " * 60]
+    vectors = bert.embed(texts)
+    assert vectors.shape == (5, 32)
+    assert vectors.dtype == np.float32
+    for row, text in zip(vectors, texts, strict=True):
+        encoding = bert.tokenizer.encode(text, max_length=64)
+        with torch.inference_mode():
+            states = bert.encoder(torch.tensor([encoding.ids]))[0]
+        np.testing.assert_allclose(row, states.mean(0), atol=1e-6)
+        np.testing.assert_allclose(bert.embed([text], pooling="cls")[0], states[0], atol=1e-6)
+        np.testing.assert_allclose(bert.embed([text], pooling="max")[0], states.max(0).values, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(bert.embed(texts, normalize=True), axis=1), 1, atol=1e-6)
+    assert bert.embed([]).shape == (0, 32)
+    assert not np.allclose(bert.embed(texts[1:2], max_length=3), vectors[1])
+    for wrong, said in (("kaba", "takes a list"), ([3], "text 1: 3 is not a string")):
+        with pytest.raises(bs.InputError, match=said):
+            bert.embed(wrong)
+    with pytest.raises(bs.InputError, match="no such pooling"):
+        bert.embed(texts, pooling="sum")  # type: ignore[arg-type]
+
+
+def test_a_saved_model_is_the_model(moods: bs.Model, tmp_path: Path) -> None:
+    folder = moods.save(tmp_path / "saved")
+    again = bs.load(folder)
+    assert again.predict(["kaba lode"]) == moods.predict(["kaba lode"])
+    assert contents(folder) == contents(moods.model_folder)
+    with pytest.raises(bs.InputError, match="already exists"):
+        moods.save(folder)
+    assert moods.save(folder, overwrite=True) == folder
+
+
+# Notebooks
+
+
+def test_pages_of_notebooks_escape_what_came_from_files(moods: bs.Model, tmp_path: Path) -> None:
+    page = moods._repr_html_()
+    assert "BertForSequenceClassification" in page
+    assert "<svg" in page
+    assert "dev" in page
+    tokenizer = bs.Tokenizer.of_vocabulary([*tiny_run.TOKENS, "<script>"], lowercase=True)
+    assert "<script>" not in tokenizer._repr_html_()
+    assert f"{len(tokenizer)}" in tokenizer._repr_html_()
+    shards = bs.prepare(bs.Texts(["kaba lode."]), tiny_run.tokenizer(), tmp_path / "<b>", workers=1)
+    assert "<b>shards" not in shards._repr_html_()
+    assert "&lt;b&gt;" in shards._repr_html_()
+    scores = moods.evaluate(ROWS)
+    assert isinstance(scores, dict)
+    assert json.loads(json.dumps(scores)) == scores
+    assert "accuracy" in scores._repr_html_()  # type: ignore[attr-defined]
+
+
+class Shown:
+    """What IPython gives a notebook's kernel."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+
+    def update(self, page: str) -> None:
+        self.pages.append(page)
+
+    def display(self, page: str, display_id: bool) -> Shown:
+        assert display_id
+        self.pages.append(page)
+        return self
+
+
+def test_a_notebook_sees_a_bar_and_notes_and_a_script_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = bs.Texts(tiny_run.corpus().strip().split("\n\n"))
+    bs.prepare(texts, tiny_run.tokenizer(), tmp_path / "script", workers=1)
+    console.tell("a note")
+    assert capsys.readouterr() == ("", "")
+    shown = Shown()
+    module = type(sys)("IPython")
+    module.get_ipython = lambda: type("Shell", (), {"kernel": True})()  # type: ignore[attr-defined]
+    pages = type(sys)("IPython.display")
+    pages.HTML, pages.display = str, shown.display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", pages)
+    bs.prepare(texts, tiny_run.tokenizer(), tmp_path / "notebook", workers=1)
+    assert "encoding" in shown.pages[-1]
+    assert " in 0 s" in shown.pages[-1] or " in 1 s" in shown.pages[-1]
+    console.tell("a note")
+    assert capsys.readouterr() == ("a note\n", "")
+
+
+def test_a_notebook_shows_an_error_s_sentence_and_no_traceback() -> None:
+    error = bs.InputError("a.csv: is empty", "name another --out")
+    assert error._render_traceback_() == ["InputError: a.csv: is empty\nname another out=…"]
+
+
+def test_the_curve_compares_the_same_part_of_the_loss(bert: bs.Model, tmp_path: Path) -> None:
+    lines = [json.dumps({"step": i, "kind": "train", "loss": 9.0 - i, "mlm": 5.0 - i}) for i in range(3)]
+    lines.append(json.dumps({"step": 2, "kind": "evaluation", "mlm_loss": 3.5}))
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(lines))
+    assert "loss from 5.000 at update 0 to 3.000 at update 2" in str(loss_curve(log))
+    log.write_text(lines[0])
+    assert loss_curve(log) is None
+    assert loss_curve(tmp_path / "none") is None
+    log.write_text("no json")
+    assert loss_curve(log) is None
+
+
+# The module
+
+
+def test_help_fits_into_a_screen_and_dir_lists_the_names() -> None:
+    assert bs.__doc__ is not None
+    assert len(bs.__doc__.splitlines()) <= 22
+    assert max(map(len, bs.__doc__.splitlines())) <= 78
+    rendered = pydoc.plain(pydoc.render_doc(bs))
+    assert len(rendered.splitlines()) <= 64  # the modules of the package follow, and nothing else
+    for name in set(dir(bs)) - {"__version__"}:
+        assert getattr(bs, name).__doc__, name
+        assert name in bs.__doc__, name
+
+
+def test_importing_costs_nothing() -> None:
+    code = (
+        "import sys, bertsmith; print([m for m in ('torch', 'numpy', 'pyarrow', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,83 @@
+"""What --label-names may be: names, a file of names, or a file of codes and names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.workflows.label_names import names_of
+
+CODES = {"0": "joy", "1": "fear"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("a.csv", "code,name\n0,joy\n1,fear\n", CODES),
+        ("a.csv", "\ufeff0;joy\r\n1;fear\r\n", CODES),
+        ("a.csv", "name;code\njoy;0\nfear;1\n", CODES),
+        ("a.csv", "joy,0\nfear,1\n", CODES),
+        ("a.tsv", "label\tname\n0\tjoy\n1\tfear\n", CODES),
+        ("a.csv", "x,y\n0,joy\n1,fear\n", CODES),
+        ("a.txt", "0 joy\n1 fear\n", CODES),
+        ("a.txt", "0: joy\n1: fear\n", CODES),
+        ("a.csv", "POS,good\nNEG,bad\n", {"POS": "good", "NEG": "bad"}),
+        ("a.txt", "joy\nfear\n", ["joy", "fear"]),
+        ("a.csv", "label\njoy\nfear\n", ["joy", "fear"]),
+    ],
+)
+def test_files_of_names_and_of_codes(tmp_path: Path, name: str, text: str, wanted: object) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    assert names_of(tmp_path / name) == wanted
+    assert names_of(str(tmp_path / name)) == wanted
+
+
+def test_names_themselves() -> None:
+    assert names_of("a, b,c") == ["a", "b", "c"]
+    assert names_of(("a", "b")) == ["a", "b"]
+    assert names_of({"x": "a"}) == {"x": "a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,c\n1,2,3\n", "3 columns"),
+        ("0,joy\n0,fear\n", "the code '0' occurs twice"),
+        ("joy\n", "two names or more"),
+        ("0,joy\n1,\n", "a code or a name is empty"),
+    ],
+)
+def test_what_is_neither_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        names_of(tmp_path / "a.csv")
+    with pytest.raises(InputError, match="there is no such file"):
+        names_of("none.csv")
+
+
+def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=2")
+    codes = {"joy": "100", "fear": "7", "anger": "x"}
+    (tmp_path / "names.csv").write_text("name;code\njoy;100\nanger;x\nfear;7\n")
+    rows = [(text, codes[label]) for text, label in tiny_run.examples(30)]
+    few = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+    run = bs.finetune(
+        "classify",
+        base,
+        tmp_path / "run",
+        train=tiny_run.table(tmp_path / "all.csv", rows),
+        dev_share=0.3,
+        label_names=tmp_path / "names.csv",
+        settings=few,
+    )
+    assert run.labels == ["joy", "anger", "fear"]
+    assert run.report["examples"]["labels"]["train"] == {"joy": 7, "fear": 7, "anger": 7}
+    again = bs.load(tmp_path / "run")
+    named = tiny_run.table(tmp_path / "named.csv", tiny_run.examples(30))
+    assert again.evaluate(tmp_path / "all.csv") == again.evaluate(named)
+    with pytest.raises(InputError, match="the label '8' is unknown"):
+        again.evaluate(tiny_run.table(tmp_path / "odd.csv", [("kaba", "8")]))
