@@ -114,6 +114,26 @@ def test_advice_works_when_followed(call: Call, tmp_path: Path, name: str) -> No
     refused_once_at_most(call, tmp_path)
 
 
+@pytest.mark.parametrize("joined", ["".join, " ".join])
+def test_a_novel_of_paragraphs_is_read_by_lines(
+    call: Call, tmp_path: Path, joined: Callable[[Any], str]
+) -> None:
+    of = chinese(240) if joined("ab") == "ab" else NOVEL
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(joined(of[i : i + 4]) for i in range(0, 240, 4)) + "\n", encoding="utf-8")
+    checked = json.loads(call("data", "check", corpus, "--no-probe", "--json").out)["findings"]
+    assert any("--documents line, if each line" in finding["remedy"] for finding in checked)
+    made = call(
+        "tokenizer", "train", corpus, "--out", tmp_path / "t", "--vocab-size", 400, "--documents", "line"
+    )
+    command = next_command(made.told, "DIR", tmp_path / "s")
+    assert command[-4:-2] == ["--documents", "line"]
+    prepared = call(*command)
+    assert "train with" not in prepared.told
+    trained = call("pretrain", "--data", tmp_path / "s", "--out", tmp_path / "r", *SMALL)
+    assert trained.code == 0, trained.told
+
+
 def test_the_remedy_for_near_twins_works(call: Call, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join(f"{' '.join(NOVEL[:9])} {word}" for word in tiny_run.WORDS[:9]) + "\n")

@@ -113,7 +113,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
         f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]
     )
     if shards.counts.get("rejected"):
-        console.note(f"what could not be read stands in {out}/rejects.jsonl")
+        console.note(f"what could not be read is in {out}/rejects.jsonl")
     console.note(pretrain_hint(out, shards.tokenizer, needed_settings(shards)))
 
 

@@ -134,7 +134,7 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
             "asked for and drawn evenly over the corpus"
         )
     if record["size"] < record["asked"]:
-        notes.append(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
+        notes.append(f"the text has no more pieces: {record['size']:,} of the {record['asked']:,} asked for")
     if record["characters_cut"]:
         first = " ".join(record["characters_cut_first"])
         notes.append(

@@ -16,6 +16,7 @@ _JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FI
 HUGE = 1_000_000  # characters of a document
 _MANY_LINES = 50  # a file of so many lines and one document lacks its blank lines
 _ONE_LINE = 300  # median characters of a line that is itself a text of several sentences
+_SENTENCES_A_LINE = 2.5  # on average, from which on lines are paragraphs
 _WRAPPED_SHARE = 0.3  # of line ends inside documents; prose with a paragraph a line has next to none
 _WRAPPED_WIDTH = 200  # characters: no hard-wrapped line is longer
 _LEAST_BREAKS = 5
@@ -177,7 +178,8 @@ def _faults(
     if documents_are == "blank_line":
         whole = [name for name, f in documents.files.items() if f.documents == 1 and f.lines >= _MANY_LINES]
         if whole and len(whole) >= 0.5 * len(documents.files):
-            long_lines = lines.quantile(0.5) >= _ONE_LINE
+            paragraphs = documents.sentences.total >= _SENTENCES_A_LINE * documents.lines
+            long_lines = lines.quantile(0.5) >= _ONE_LINE or paragraphs
             found.append(
                 {
                     "fault": "one_document",
@@ -185,9 +187,7 @@ def _faults(
                     + (", its lines look like documents" if long_lines else ""),
                     "number": len(whole),
                     "first": f"{whole[0]}:1",
-                    "remedy": "--documents line, if each line is a document"
-                    if long_lines
-                    else _one_document_remedy(number),
+                    "remedy": _one_document_remedy(number, long_lines),
                 }
             )
     if number > 1 and documents.one_line.number == number and documents.one_sentence > 0.5 * number:
@@ -208,11 +208,13 @@ def _faults(
     return found
 
 
-def _one_document_remedy(number: int) -> str:
+def _one_document_remedy(number: int, long_lines: bool) -> str:
+    between = "put a blank line between documents, of a book between its chapters"
+    if long_lines:
+        between = "--documents line, if each line is a document or a paragraph"
     if number >= FEW_DOCUMENTS:
-        return "fine if each file is a document (--documents file); else put a blank line between documents"
-    alone = NO_PAIRS if number < 2 else NOT_HELD_OUT
-    return f"put a blank line between documents, of a book between its chapters; or train with {as_options(alone)}"
+        return f"fine if each file is a document (--documents file); else {between}"
+    return f"{between}; or train with {as_options(NO_PAIRS if number < 2 else NOT_HELD_OUT)}"
 
 
 def _verdict(level: str, why: str, remedy: str = "") -> dict[str, str]:

@@ -162,6 +162,6 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
     if abs(share - 0.5) > _UNEVEN:
         tell(
             f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counts['documents']:,} documents have one sentence, which has no next one; train without pairs: "
-            + as_options(FULL_SENTENCES)
+            f"{counted(counts['documents'], 'document')} with one sentence only, which has no next one; "
+            f"train without pairs: {as_options(FULL_SENTENCES)}"
         )
