@@ -27,7 +27,8 @@ _TOO_DEEP, _TOO_MANY = "nested too deeply", "too many values"
 _LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
-# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. No number of a run depends on it.
+# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. A run's numbers so far do not
+# depend on it.
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
 
 

@@ -69,6 +69,7 @@ def bertsmith() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    machine.have_threads_sleep()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)

@@ -29,7 +29,8 @@ def _pretrain_settings() -> type[Settings]:
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     metavar="M",
-    help="How long to train; evaluations come on top.",
+    help="How long the run may take in all: measuring, evaluations, checkpoints and the model included. With "
+    "--resume the earlier parts count.",
 )
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."

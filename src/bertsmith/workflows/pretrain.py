@@ -26,9 +26,10 @@ from bertsmith.training.loop import (
     Evaluation,
     Progress,
     fingerprint,
-    seconds_per_update,
     train,
 )
+from bertsmith.wording import counted
+from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
@@ -38,6 +39,7 @@ from bertsmith.workflows.run import (
     check_accumulation,
     check_folders,
     goes_on,
+    is_written,
     numbers,
     place_of,
     run_alone,
@@ -45,8 +47,6 @@ from bertsmith.workflows.run import (
     write_report,
     write_whole,
 )
-
-_CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
 @run_alone
@@ -67,15 +67,16 @@ def pretrain(
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
     model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
     bert-mini-uncased); the vocabulary's size comes from the data. recipe: YAML of settings; `settings`:
-    assignments like "train.max_steps=500", which win. minutes: a budget, turned into a number of updates by
-    measuring a few. tokenizer: only checked against the data's.
-    resume: go on from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
-    otherwise are refused.
+    assignments like "train.max_steps=500", which win. minutes: that this may take in all; the number of updates is
+    planned anew as the run goes. tokenizer: only checked against the data's.
+    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
+    otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what may
+    change without changing what was computed so far.
 
     Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
     after a signal.
     """
-    out = Path(out)
+    out, begun = Path(out), machine.clock()
     shards = data if isinstance(data, Shards) else Shards.open(data)
     shards.verify()
     if tokenizer is not None:
@@ -84,26 +85,43 @@ def pretrain(
     resuming = goes_on(out, resume=resume, tell=tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
     _check_length(chosen)
-    place, threads = place_of(chosen.train, tell)
+    place = place_of(chosen.train)
     _check_memory(chosen, place)
     source = Source.of(shards, chosen, tell)
-    if not resuming:
-        chosen = _budgeted(chosen, source, place, threads, tell)
-        write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts)
     check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
     batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
+
+    def updates() -> int:
+        return _updates(chosen, source)
+
+    on = footing(encoder, objective, source.phases, chosen.train, place, updates, tell, resuming=resuming)
+    expect_evaluations(on.speeds, held_out, _tokens_per_update(source))
+    expect_writing(on.speeds, encoder, objective)
+    named = _named(recipe, assignments) if resuming else None
+    aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
+    if not resuming:
+        chosen = _settled(chosen, on.place)
+        write_whole(out / SETTINGS, chosen.to_yaml())
     course = Course(
-        source.phases(chosen.train.max_steps or 1),
+        source.phases,
         chosen.train,
         out,
         title="pretrain",
         fingerprint=fingerprint(numbers(chosen), disk.digest(shards.folder / "manifest.json")),
-        evaluation=_evaluation(held_out, encoder, objective, place),
+        aim=aim,
+        evaluation=_evaluation(held_out, encoder, objective, on.place),
+        speeds=on.speeds,
     )
-    progress = train(encoder, objective, course, place, resume=resume, tell=tell)
+    progress = train(encoder, objective, course, on.place, resume=resume, tell=tell)
+    if resuming and not progress.made and is_written(out, progress.step):
+        tell(
+            f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+            "A larger budget would train it further"
+        )
+        return load(out)
     figures = dict(progress.evaluation)
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
@@ -173,37 +191,27 @@ def first_weights(
     return encoder, objective
 
 
-def _budgeted(
-    chosen: PretrainSettings,
-    source: Source,
-    place: Place,
-    threads: int,
-    tell: Callable[[str], None],
-) -> PretrainSettings:
-    """The settings with the budget as a number of updates, and the place and threads it will have."""
+def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
+    """What this command says of settings, in its recipe and by assignments."""
+    _, values = asked_for(None, recipe)
+    return [*as_assignments(values), *assignments]
+
+
+def _settled(chosen: PretrainSettings, place: Place) -> PretrainSettings:
+    """The settings with what was left open to the machine."""
+    fixed = {"precision": place.precision, "device": str(place.device)}
+    return chosen.model_copy(update={"train": chosen.train.model_copy(update=fixed)})
+
+
+def _updates(chosen: PretrainSettings, source: Source) -> int:
+    """How many updates a budget comes to that is not one of minutes."""
     settings = chosen.train
     if settings.max_steps:
-        updates = settings.max_steps
-    elif settings.max_tokens:
-        updates = math.ceil(settings.max_tokens / _tokens_per_update(source))
-    elif settings.max_minutes:
-        seconds = _seconds_per_update(source, place)
-        updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
-        tell(
-            f"{settings.max_minutes:g} minutes are {updates:,} updates at the {seconds:.3f} s measured for one"
-        )
-    else:
-        check_accumulation(settings, _updates_per_epoch(source))
-        updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
-    fixed = {
-        "max_steps": updates,
-        "max_tokens": None,
-        "max_minutes": None,
-        "precision": place.precision,
-        "device": str(place.device),
-        "threads": threads,
-    }
-    return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
+        return settings.max_steps
+    if settings.max_tokens:
+        return math.ceil(settings.max_tokens / _tokens_per_update(source))
+    check_accumulation(settings, _updates_per_epoch(source))
+    return max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
 
 
 def _updates_per_epoch(source: Source) -> float:
@@ -219,21 +227,6 @@ def _tokens_per_update(source: Source) -> float:
         share * float(stream.filling(0, train.batch_size).tokens.mean())
         for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
     )
-
-
-def _seconds_per_update(source: Source, place: Place) -> float:
-    """Measured with weights and a generator that are thrown away."""
-    train = source.chosen.train
-    budget = (train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
-    total = 0.0
-    for phase, (_, share) in zip(source.phases(2), source.lengths, strict=True):
-        trial = Place.of(str(place.device), place.precision, train.seed)
-        encoder, objective = first_weights(source.chosen, trial.drawing, source.counts)
-        trial.settle(encoder, objective)
-        total += share * seconds_per_update(
-            encoder, objective, phase, train, trial, seconds=min(10.0, budget)
-        )
-    return total
 
 
 def _evaluation(
@@ -268,7 +261,7 @@ def _report(
         "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
         "precision": chosen.train.precision,
         "device": chosen.train.device,
-        "threads": chosen.train.threads,
+        "threads": progress.threads,
         "held_out": held_out,
         "corpus": source.shards.counts,
         "first_epoch": source.streams[0].plan(0).counts,

@@ -17,7 +17,7 @@ from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.run import BUDGETS
+from bertsmith.workflows.budget import in_place_of_budgets
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
@@ -123,10 +123,8 @@ def resolved(
     sizes = sizes or preset(_PRESET).model_dump()
     own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
-    if any(assignment.partition("=")[0].strip() in BUDGETS for assignment in assignments):
-        assignments = [*(f"{budget}=none" for budget in BUDGETS), *assignments]  # in place of the recipe's
     kind = settings_type(_objective_name(values, assignments))
-    chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
+    chosen = kind.of(values, str(recipe or "settings")).changed(in_place_of_budgets(assignments))
     if chosen.model.vocab_size != tokenizer.vocab_size:
         raise InputError(
             f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",

@@ -18,16 +18,11 @@ from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.budget import in_place_of_budgets, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
-# Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
-BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_LEFT_OPEN = {
-    "train.precision": "auto",
-    "train.device": "auto",
-    "train.threads": None,
-    "train.evaluate_every": None,
-}
+# Settled when the run began.
+_LEFT_OPEN = {"train.precision": "auto", "train.device": "auto", "train.evaluate_every": None}
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 Arguments = ParamSpec("Arguments")
@@ -79,18 +74,19 @@ def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
     """A run's own settings; assignments may repeat them, or change what leaves its numbers alone.
 
-    What was settled when the run began is not compared, so that the same command with --resume goes on.
+    What was settled when the run began is not compared, so that the same command with --resume continues. A budget
+    among the assignments stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
-    compared = [a for a in assignments if a.partition("=")[0].strip() not in BUDGETS[1:]]
-    asked = flat(kept.changed(compared).model_dump(mode="json"))
+    assignments = in_place_of_budgets(assignments)
+    asked = flat(kept.changed(assignments).model_dump(mode="json"))
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
-    changed = kept.changed([a for a in compared if a.partition("=")[0].strip() not in settled])
+    changed = kept.changed([a for a in assignments if name_of(a) not in settled])
     before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
     for name, value in after.items():
         if value != before[name] and name not in kind.may_change():
             raise InputError(
-                f"{out}: this run has {name}={before[name]}, it cannot go on with {value}",
+                f"{out}: this run has {name}={before[name]}, it cannot continue with {value}",
                 f"leave --set {name} out, or start a new run in another --out",
             )
     return changed
@@ -133,10 +129,19 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
         )
 
 
-def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:
-    """Set the process up; returns where to compute, and the threads."""
-    threads = machine.prepare_process(train.threads)
-    return Place.of(train.device, train.precision, train.seed, tell), threads
+def place_of(train: TrainSettings) -> Place:
+    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet."""
+    machine.prepare_process(train.threads)
+    return Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+
+
+def is_written(out: Path, step: int) -> bool:
+    """Whether a run's report is there and is of so many updates, so that nothing is left to write."""
+    try:
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(report, dict) and report.get("steps") == step and not report.get("unfinished")
 
 
 def write_whole(path: Path, text: str) -> None:
