@@ -120,9 +120,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     "--out", default="quickstart", show_default=True, metavar="DIR", help="Where everything is written."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N")
-@click.option(
-    "--minutes", type=click.FloatRange(0.5), metavar="M", help="About how long pre-training may take."
-)
+@click.option("--minutes", type=click.FloatRange(0.5), metavar="M", help="How long pre-training may take.")
 @options.as_json
 def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> None:
     """The whole way in five minutes: text → vocabulary → BERT → a task, with nothing to download.

@@ -81,8 +81,8 @@ class Aim:
         updates, finished = self._updates(run, step, spent), step >= plan.updates
         if updates < step:
             raise InputError(
-                f"{run}: the run has made {counted(step, 'update')} already; {_said(self.budget)} "
-                f"{'is' if self.updates == 1 else 'are'} {updates:,}",
+                f"{run}: the run has made {counted(step, 'update')} already; {_said(self.budget)} asks for "
+                f"{updates:,}",
                 "name a larger budget, or none to continue with the run's own",
             )
         if updates == step and finished:

@@ -30,7 +30,7 @@ from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.step import Trained, update
-from bertsmith.training.trial import numbers_of_threads, tried, ways
+from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
 from bertsmith.wording import counted
 
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
@@ -294,11 +294,12 @@ class _Running:
             position=progress.position,
         )
         quickest = min(found, key=lambda way: found[way])
-        if found[quickest] > _CLEARLY * next(iter(found.values())):
+        now = found.get(Way(threads, self.place.precision))  # none where it was dropped as hopeless
+        if now is not None and found[quickest] > _CLEARLY * now:
             return None
-        now = counted(quickest.threads, "thread")
         self.tell(
-            f"from update {progress.step + 1:,} on computing on {now}, not on {threads}: updates are quicker so"
+            f"from update {progress.step + 1:,} on computing on {counted(quickest.threads, 'thread')}, not on "
+            f"{threads}: updates are faster so at the moment"
         )
         return plan.last.model_copy(
             update={

@@ -17,7 +17,7 @@ from bertsmith.training.settings import TrainSettings
 # Shares of the budget after which the plan is looked at: often while little is known and while little is left.
 _MOMENTS = tuple(2**-n for n in range(6, 0, -1)) + tuple(1 - 2**-n for n in range(2, 7))
 _DRIFT = 0.02  # of the budget that the run may be ahead or behind before the plan is looked at
-_MEMORY = 16  # updates over which the speed is smoothed
+_MEMORY = 32  # updates over which the speed is smoothed
 _RECENT = 12  # updates whose median is the speed that is compared with the best
 _COLLAPSE = 2.5  # times as long as at best: one busy process a core alone doubles it
 _FIRST_REST = 64  # updates between two looks at other numbers of threads; doubled after each
@@ -153,7 +153,7 @@ class Pace:
     def replanned(self, plan: Plan, step: int, spent: float) -> Entry | None:
         """An entry where minutes hold another number of updates than planned; spent: seconds so far."""
         minutes = self._minutes
-        if minutes is None or not minutes.due(plan, step, spent, self.speeds):
+        if minutes is None or step >= plan.updates or not minutes.due(plan, step, spent, self.speeds):
             return None
         progress = plan.progress(step)
         updates = minutes.updates(step, progress, spent, self.speeds, self._between)

@@ -167,18 +167,20 @@ def _in_minutes(
     """About how many updates there is time for, as the trial has it."""
     minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
     found = max(1, int((minutes * 60 * (1 - _TRIAL_SHARE) - speeds.closing) / seconds))
-    cap = int(budget.get("max_steps", max(found, _FEWEST)))
-    found = min(found, cap)
+    cap = budget.get("max_steps")
+    short = found < _FEW_TO_LEARN and (cap is None or found < cap)
+    found = found if cap is None else min(found, int(cap))
     tell(
         f"{duration(minutes * 60)} will hold about {counted(found, 'update')}; the number is corrected as the run "
         "goes"
     )
-    if found < _FEW_TO_LEARN and found < cap:
+    if short:
         tell(
             f"this is short: in {counted(found, 'update')} a model learns little but which words are frequent; "
             f"{_FEW_TO_LEARN:,} updates take about {duration(_FEW_TO_LEARN * seconds + speeds.closing)} here"
         )
-    return min(max(found, _FEWEST), cap)
+    planned = max(found, _FEWEST)
+    return planned if cap is None else min(planned, int(cap))
 
 
 def expect_evaluations(speeds: Speeds, held_out: Mapping[str, Sequence[Batch]], tokens: float) -> None:

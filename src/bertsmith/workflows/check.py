@@ -22,6 +22,7 @@ from bertsmith.wording import counted
 if TYPE_CHECKING:
     from bertsmith.place import Place
     from bertsmith.training.trial import Way
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 _LENGTH, _MASKED = 128, 0.15
 _FILL = (
@@ -141,6 +142,7 @@ class _Timed:
 def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
     """How long an update takes here: a few are made on random text; where they would take too long, it is computed
     from the rate of a matrix product."""
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
     from bertsmith.workflows.run import place_of
 
     place = place_of(settings)
@@ -154,7 +156,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
             "was",
         )
     tell("measuring the speed of an update ...")
-    measured, way = timed_on_random_text(config, settings, place)
+    measured, way = timed_on_random_text(PretrainSettings(model=config), place)
     return _Timed(
         measured,
         f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
@@ -200,23 +202,23 @@ def _flops(config: ModelConfig, settings: TrainSettings) -> float:
     return 6 * tokens * (layers + _MASKED * (config.vocab_size * h + h * h))
 
 
-def timed_on_random_text(config: ModelConfig, settings: TrainSettings, place: Place) -> tuple[float, Way]:
-    """Seconds of an update with the usual settings on random text, in the quickest way here; and which that is."""
+def timed_on_random_text(chosen: PretrainSettings, place: Place) -> tuple[float, Way]:
+    """Seconds of an update of a run with these settings on random text, in the quickest way here, and that way."""
     from bertsmith.instances.random_text import RandomPairs
     from bertsmith.training.loader import Phase
     from bertsmith.training.step import Trained
     from bertsmith.training.trial import best_way, tried
     from bertsmith.workflows.budget import ways_of
     from bertsmith.workflows.pretrain import first_weights
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    chosen = PretrainSettings(model=config)
+    data, train = chosen.data, chosen.train
     encoder, objective = first_weights(chosen, place.drawing)
     place.settle(encoder, objective)
-    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED, chosen.data.sentence_task)
-    phase = Phase(pairs, 1.0, settings.batch_size)
+    length = round(data.sequence_length * _FILL)
+    pairs = RandomPairs(chosen.model.vocab_size, length, data.mask_share, data.sentence_task)
+    phase = Phase(pairs, 1.0, train.batch_size)
     trained = Trained(encoder, objective)
-    found = tried(trained, phase, settings, place, ways_of(settings, place), lambda _: _PROBE_SECONDS)
+    found = tried(trained, phase, train, place, ways_of(train, place), lambda _: _PROBE_SECONDS)
     way = best_way(found)
     return found.get(way, min(found.values())), way
 
