@@ -247,8 +247,8 @@ class Threads:
 
 
 def crowded(step: int, threads: int) -> float:
-    """Two threads are quicker, but for the updates from 40 to 200, when other work stands in their way."""
-    return (0.3 if threads == 2 else 0.5) if not 40 <= step < 200 else (3.0 if threads == 2 else 0.8)
+    """Two threads are quicker, but for the updates from 40 to 150, when other work stands in their way."""
+    return (0.3 if threads == 2 else 0.5) if not 40 <= step < 150 else (3.0 if threads == 2 else 0.8)
 
 
 def test_threads_step_down_in_a_crowd_and_come_back(shards: Shards, tmp_path: Path) -> None:
