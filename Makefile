@@ -1,5 +1,5 @@
 # The whole interface of a developer.
-.PHONY: setup check test slow bench
+.PHONY: setup check docs test slow bench
 
 setup:
 	pip install -c constraints.txt -e '.[dev]'
@@ -9,6 +9,10 @@ check:
 	ruff format --check .
 	mypy
 	lint-imports
+	$(MAKE) docs
+
+docs:
+	sphinx-build -W --keep-going -q docs docs/_build
 
 test: check
 	pytest

@@ -73,7 +73,14 @@ def ours(threads: int) -> dict[str, Any]:
     ]
     begin = time.perf_counter()
     model = bs.finetune(
-        "classify", CHECKPOINT, out, train=train, dev=dev, settings=settings, resume=True, tell=print
+        "classify",
+        CHECKPOINT,
+        out,
+        train=train,
+        dev=dev,
+        settings=settings,
+        resume=(out / "settings.yaml").exists(),
+        tell=print,
     )
     evaluations = [line["accuracy"] for line in log_of(out) if line["kind"] == "evaluation"]
     return {

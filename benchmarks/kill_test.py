@@ -176,7 +176,7 @@ def chain(
     at_random = place[0] == "none"
     code = run(command(work, out, place), log=out / "log.jsonl" if at_random else None, kill_after=after)
     left = where(out)
-    run([*command(work, out), "--resume"])
+    run([*command(work, out), *(["--resume"] if (out / "settings.yaml").exists() else [])])
     found = outcome(out)
     differing = sorted(
         name for name in found.keys() | straight.keys() if found.get(name) != straight.get(name)

@@ -65,7 +65,7 @@ def main() -> None:
             preset="bert-mini-uncased",
             minutes=options.minutes,
             settings=[*PRETRAINING, f"train.threads={options.threads}"],
-            resume=True,
+            resume=(WORK / "pays-bert" / "settings.yaml").exists(),
             tell=print,
         )
         if not (WORK / "pays-bert" / "report.json").exists()

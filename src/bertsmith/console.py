@@ -2,19 +2,28 @@
 
 Labels, file names and texts are other people's: what would act on a terminal is shown as the escape that a
 programmer would write (`visible`), in all that goes out here.
+
+In a notebook, verbs called from Python show a bar and their notes (`tell`, `with_bar`); in a script they are
+silent.
 """
 
 from __future__ import annotations
 
+import functools
+import html
+import importlib
 import json
 import re
+import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from io import StringIO
+from typing import Any, ParamSpec, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Table
@@ -23,9 +32,15 @@ from rich.text import Text
 # Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
 # Python reads bytes of a file name that are not UTF-8.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
+_LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
 _SPEED_SECONDS = 60.0  # over which the speed is taken that the time left follows from
 _WIDE, _BAR = 60, 10  # columns of a terminal that has room for a bar beside the line, and of the bar
+_FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 
 def _console(stderr: bool) -> Console:
@@ -57,6 +72,36 @@ def note(text: str) -> None:
         _console(stderr=True).print(visible(text), markup=False)
 
 
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this, whose pages show HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def tell(text: str) -> None:
+    """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
+    if in_notebook():
+        print(visible(text))
+
+
+def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """A verb whose argument `progress` hears the bytes done so far: in a notebook a bar, where nobody else
+    listens."""
+
+    def shown(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        @functools.wraps(verb)
+        def with_it(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+            if named.get("progress") is not None or not in_notebook():
+                return verb(*given, **named)
+            with Bar(title, None) as bar:
+                named["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
+                return verb(*given, **named)
+
+        return with_it
+
+    return shown
+
+
 def result(text: str) -> None:
     """A line of the result: to stdout."""
     _console(stderr=False).print(visible(text), markup=False)
@@ -85,22 +130,104 @@ def result_json(document: Any) -> None:
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers are set right. A tuple is a cell of several lines."""
+    """A table on stdout; numbers are set right. A tuple is a cell of several lines.
+
+    Where the terminal is too narrow for its columns, each row becomes a paragraph. A square table, whose columns
+    have the names of its rows, has numbered columns instead, or is a list of its largest cells off the diagonal;
+    its first heading says what the two sides are: "truth, down; prediction, across".
+    """
+    _print_table(_console(stderr=False), title, columns, rows)
+
+
+def table_text(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> str:
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    width = width or shutil.get_terminal_size((100, 24)).columns
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    with console.capture() as captured:
+        _print_table(console, title, columns, rows)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
     kept = [[_cell(cell) for cell in row] for row in rows]
+    names = [visible(column, one_line=True) for column in columns]
+    if not _fits(names, kept, console.width) and len(names) > 2:
+        if names[1:] != [row[0] for row in kept]:
+            _print_paragraphs(console, title, names, kept)
+            return
+        numbered = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(kept, 1)]
+        numbers = [names[0], *(str(i) for i in range(1, len(names)))]
+        if not _fits(numbers, numbered, console.width):
+            _print_largest(console, title, names, kept)
+            return
+        names, kept = numbers, numbered
     table = Table(
         title=visible(title, one_line=True) or None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
     )
-    for i, column in enumerate(columns):
-        numeric = bool(kept) and all(_is_number(row[i]) for row in kept)
-        table.add_column(
-            visible(column, one_line=True), justify="right" if numeric else "left", overflow="fold"
-        )
+    for i, name in enumerate(names):
+        table.add_column(name, justify="right" if _is_numeric(kept, i) else "left", overflow="fold")
     for row in kept:
         table.add_row(*row)
-    _console(stderr=False).print(table, markup=False)
+    console.print(table, markup=False)
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    return bool(rows) and all(_is_number(row[column]) for row in rows)
+
+
+def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a table has room for the words of its headings, for its numbers, and for some words of its texts."""
+    needed = 1
+    for i, name in enumerate(names):
+        lines = [line for row in rows for line in row[i].splitlines()]
+        longest = max(map(cell_len, lines), default=0)
+        cell = longest if _is_numeric(rows, i) else min(longest, _LEAST_TEXT)
+        needed += 3 + max(cell, *(cell_len(word) for word in (*name.split(), "")))
+    return needed <= width
+
+
+def _print_paragraphs(
+    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """A table as a paragraph a row: what its first column says, then each other column's name and what it says."""
+    if title:
+        console.print(Text(visible(title, one_line=True), style="bold"))
+    for row in rows:
+        console.print(Text(row[0] if row[0] else "–", style="bold"))
+        for name, cell in zip(names[1:], row[1:], strict=True):
+            said = f"{name}: {cell}" if name else cell
+            if not cell:
+                continue
+            text = Text(said.replace("\n", " "))
+            for line in [text] if console.soft_wrap else text.wrap(console, console.width - 2):
+                console.print(Text("  ") + line)
+
+
+def _print_largest(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The largest cells of a square table that lie off its diagonal."""
+    cells = [
+        (int(cell.replace(",", "")), row[0], name)
+        for i, row in enumerate(rows)
+        for j, (name, cell) in enumerate(zip(names[1:], row[1:], strict=True))
+        if i != j and int(cell.replace(",", ""))
+    ]
+    largest = sorted(cells, key=lambda cell: -cell[0])[:_LARGEST]
+    down, _, across = names[0].partition("; ")
+    heads = [down.removesuffix(", down") or "row", across.removesuffix(", across") or "column", "times"]
+    left = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
+    _print_table(
+        console,
+        title or f"the largest off the diagonal{left}",
+        heads,
+        [(row, column, f"{number:,}") for number, row, column in largest],
+    )
 
 
 def _cell(cell: object) -> str:
@@ -109,9 +236,9 @@ def _cell(cell: object) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return (
+    return cell == "–" or (
         bool(cell)
-        and all(c in "0123456789.,%+-±–× ()eGMKBis" for c in cell)
+        and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
         and any(c.isdigit() for c in cell)
     )
 
@@ -132,7 +259,8 @@ def _roughly(seconds: float) -> str:
 
 
 class Bar:
-    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere.
+    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere; in a notebook a
+    bar.
 
     total: units of work, None if unknown. begun_at: units that were done before. unit: what is counted, to be
     shown as "12/60 updates"; without one, a share. `advance_to(done, text)` may be called as often as one likes.
@@ -147,8 +275,9 @@ class Bar:
         self._told = time.monotonic()
         self._seen = deque([(self._told, begun_at)])
         self._progress: Progress | None = None
+        self._page = _PageBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
-        if console.is_terminal:
+        if console.is_terminal and self._page is None:
             line = _BarLine(self, console)
             columns = [line] if console.width < _WIDE else [BarColumn(bar_width=_BAR), line]
             self._progress = Progress(*columns, console=console, transient=True)
@@ -163,6 +292,8 @@ class Bar:
         if self._progress:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
+        if self._page:
+            self._page.end()
 
     def advance_to(
         self, done: float, text: str = "", *, total: float | None = None, left: float | None = None
@@ -178,7 +309,9 @@ class Bar:
         while len(self._seen) > 2 and now - self._seen[1][0] > _SPEED_SECONDS:
             self._seen.popleft()
         self._left = self._remaining() if left is None else left
-        if self._progress:
+        if self._page:
+            self._page.advance_to(done, self._text, self._share(), self._total, self._left)
+        elif self._progress:
             self._progress.update(self._task, completed=done, total=self._total)
         elif now - self._told >= _NOTE_SECONDS:
             self._told = now
@@ -227,3 +360,48 @@ class _BarLine(ProgressColumn):
         width = self._console.width
         room = width - (_BAR + 2 if width >= _WIDE else 1)
         return Text(self._bar.line(room), no_wrap=True, overflow="ellipsis")
+
+
+class _PageBar:
+    """The bar of a notebook: HTML that replaces itself. It needs no widgets, and stays as its last picture."""
+
+    def __init__(self, title: str, total: float | None) -> None:
+        self._title, self._total = title, total
+        self._begin = time.monotonic()
+        self._done, self._text, self._drawn = 0.0, "", -_FRAME_SECONDS
+        self._share = ""
+        self._left: float | None = None
+        self._shown: Any = None
+
+    def advance_to(self, done: float, text: str, share: str, total: float | None, left: float | None) -> None:
+        self._done, self._text, self._total = done, text, total
+        self._share, self._left = share, left
+        if time.monotonic() - self._drawn >= _FRAME_SECONDS:
+            self._draw(ended=False)
+
+    def end(self) -> None:
+        self._draw(ended=True)
+
+    def _draw(self, *, ended: bool) -> None:
+        pages: Any = importlib.import_module("IPython.display")
+
+        self._drawn = now = time.monotonic()
+        size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
+        took = now - self._begin
+        if ended:
+            clock = f"in {duration(took)}"
+        elif self._left is not None:
+            clock = f"time left {duration(self._left)}"
+        else:
+            clock = duration(took)
+        bar = (
+            "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
+        )
+        parts = [html.escape(self._title), bar, self._share, html.escape(self._text), clock]
+        page = pages.HTML(
+            f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
+        )
+        if self._shown is None:
+            self._shown = pages.display(page, display_id=True)
+        else:
+            self._shown.update(page)

@@ -17,6 +17,8 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from bertsmith.errors import InputError
@@ -52,11 +54,16 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(place: Path) -> Iterator[Path]:
-    """A hidden folder to write into; without an error in between it becomes `place`, which must not hold anything.
+def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A hidden folder to write into; without an error in between it becomes `place`, which must not hold anything,
+    or takes its place (replace).
 
     Raises InputError as `refuse_filled` does, before anything is written.
     """
+    if replace:
+        with replace_folder(place) as folder:
+            yield folder
+        return
     refuse_filled(place)
     place = _real(place)
     with _beside(place) as folder:
@@ -81,11 +88,57 @@ def replace_folder(place: Path) -> Iterator[Path]:
         synchronise(place.parent)
 
 
-def finish_folder(folder: Path, place: Path) -> None:
-    """Have all of a folder on the disk, then give it its name; `place` is missing, or an empty folder."""
+def finish_folder(folder: Path, place: Path, *, replace: bool = False) -> None:
+    """Have all of a folder on the disk, then give it its name; `place` is missing, or an empty folder, or it is
+    replaced at one stroke and removed."""
     _settle(folder)
-    os.replace(folder, place)
+    if replace and place.exists():
+        _exchange(folder, place, place.with_name(f".{place.name[:_LONGEST]}.old"))
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        os.replace(folder, place)
     synchronise(place.parent)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a folder of ours is known, so that it may be replaced: what it is, a file or folder that it cannot be
+    without, and patterns of all names in it."""
+
+    what: str
+    mark: str
+    names: tuple[str, ...]
+
+    def is_replaced(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
+        """Whether `out` holds a folder of this layout that gives way to a new one; False where it holds nothing.
+
+        InputError as `refuse_filled`, and where anything else is in it: that is never removed.
+        """
+        place = _real(out)
+        if not overwrite or not place.is_dir() or not any(place.iterdir()):
+            refuse_filled(out, in_place=in_place)
+            return False
+        found = sorted(os.listdir(place))
+        others = [name for name in found if not any(fnmatch(name, known) for known in self.names)]
+        if others or not (place / self.mark).exists():
+            said = (
+                f"it holds '{others[0]}', which is not a part of it" if others else f"it has no {self.mark}"
+            )
+            raise InputError(
+                f"{out}: is not replaced, since it is not only {self.what}: {said}",
+                "name another --out, or remove it",
+            )
+        _refuse_in_use(out, in_place)
+        return True
+
+
+def clear_folder(folder: Path) -> None:
+    """Remove all that is in a folder of ours, the folder itself stays, and its lock."""
+    for path in sorted(_real(folder).iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            remove_folder(path)
+        else:
+            path.unlink()
 
 
 def refuse_filled(out: Path, *, in_place: bool = False) -> None:
@@ -95,7 +148,16 @@ def refuse_filled(out: Path, *, in_place: bool = False) -> None:
     """
     place = _real(out)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(f"{out}: already exists and is not empty", "name another --out, or remove it")
+        raise InputError(
+            f"{out}: already exists and is not empty",
+            "name another --out, or remove it",
+            python="name another out=…, or replace it with overwrite=True",
+        )
+    _refuse_in_use(out, in_place)
+
+
+def _refuse_in_use(out: Path, in_place: bool) -> None:
+    place = _real(out)
     if not in_place and place.is_dir() and (place == Path.cwd() or place.is_mount()):
         raise InputError(
             f"{out}: this folder is in use (as the current folder or a mount point) and cannot be replaced",

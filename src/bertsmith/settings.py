@@ -1,7 +1,7 @@
 """What a user may set: the base that every room's settings build on, YAML recipes and `--set key=value`.
 
 Every setting has a default, a range and a one-line description (pydantic's `Field`), and says with `MAY_CHANGE`
-whether a run may go on with another value; an unknown name is an error that names the nearest known one.
+whether a run may continue with another value; an unknown name is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from bertsmith.errors import InputError
+from bertsmith.nearest import did_you_mean, nearest
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -25,6 +26,7 @@ _LARGEST_FILE = 2**20  # bytes of a recipe
 _MOST_NODES, _DEEPEST = 10_000, 50  # of one YAML document, with each alias counted as what it stands for
 _TOO_DEEP, _TOO_MANY = "nested too deeply", "too many values"
 _LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
+_FEW = 10  # names that are listed in a message
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
 # In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. A run's numbers so far do not
@@ -55,13 +57,13 @@ class Settings(BaseModel):
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """The dotted names of the settings that a run may go on with another value of (`MAY_CHANGE`)."""
+        """The dotted names of the settings that may change when a run continues (`MAY_CHANGE`)."""
         return frozenset(name for name, field in cls.names() if may_change(field))
 
     @classmethod
     def of(cls, values: Mapping[str, Any], place: str) -> Self:
         """Settings from nested values; a fault is an `InputError` that begins with `place`."""
-        _refuse_unknown(cls, values, "", place)
+        _refuse_unknown(cls, values, "", place, cls)
         _refuse_huge(values, "", place)
         try:
             return cls.model_validate(dict(values))
@@ -215,19 +217,38 @@ def _scalar(text: str, assignment: str) -> Any:
     return value
 
 
-def _refuse_unknown(cls: type[Settings], values: Mapping[str, Any], prefix: str, place: str) -> None:
+def _refuse_unknown(
+    cls: type[Settings], values: Mapping[str, Any], prefix: str, place: str, top: type[Settings]
+) -> None:
+    """InputError for the first name that `cls`, the group of `top` at this prefix, does not have."""
     for key, value in values.items():
         field = cls.model_fields.get(key)
         if field is None:
-            known = [name for name, _ in cls.names(prefix)]
-            full = f"{prefix}{key}"
-            near = difflib.get_close_matches(full[:100], known, n=1, cutoff=0.5) or [
-                name for name in known if name.rpartition(".")[2] == str(key)
-            ]
-            hint = f"did you mean '{near[0]}'?" if near else "known here: " + ", ".join(known)
-            raise InputError(f"{place}: there is no setting '{full[:100]}'", hint)
+            full = f"{prefix}{key}"[:100]
+            what = "group of settings" if isinstance(value, Mapping) else "setting"
+            raise InputError(f"{place}: there is no {what} '{full}'", _meant(cls, full, value, prefix, top))
         if _is_group(field) and isinstance(value, Mapping):
-            _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place)  # type: ignore[arg-type]
+            _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place, top)  # type: ignore[arg-type]
+
+
+def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Settings]) -> str:
+    """What to write instead of a name that is not there."""
+    names = [name for name, _ in top.names()]
+    groups = [name for name, field in cls.model_fields.items() if _is_group(field)]
+    if isinstance(value, Mapping) and groups:
+        near = difflib.get_close_matches(full, groups, n=1)
+        inner = nearest(f"{near[0] if near else full}.{next(iter(value), '')}", names)
+        near = [name for name in inner if not near or name.startswith(f"{near[0]}.")] or near
+        listed = f"the groups are: {', '.join(groups)}"
+        return f"{did_you_mean(near)} {listed}" if near else listed
+    if near := nearest(full, names):
+        return did_you_mean(near)
+    here = [name for name in names if name.startswith(prefix)]
+    if len(here) <= _FEW:
+        return f"known here: {', '.join(here)}"
+    if not prefix:
+        return f"the groups are: {', '.join(groups)}; --help lists their settings"
+    return f"--help lists the settings of '{prefix[:-1]}'"
 
 
 def _refuse_huge(value: Any, name: str, place: str) -> None:

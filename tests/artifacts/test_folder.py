@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_we_did_not_write_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="is no model folder of bertsmith"):
+    with pytest.raises(InputError, match="is not a model folder of bertsmith"):
         written(tmp_path)
     with pytest.raises(InputError, match="thesis"):
         refuse_foreign(tmp_path / "thesis.tex")
@@ -242,12 +242,12 @@ def test_published_names_come_from_the_hubs_cache(tmp_path: Path, monkeypatch: p
     assert locate("owner/known") == model
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
-        locate("unknown")
-    assert asked == [("owner/known", True), ("unknown", True)]
+        locate("owner/unknown")
+    assert asked == [("owner/known", True), ("owner/unknown", True)]
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with pytest.raises(InputError, match="not cached"):
-        locate("unknown")
-    assert asked[2:] == [("unknown", True), ("unknown", False)]
+        locate("owner/unknown")
+    assert asked[2:] == [("owner/unknown", True), ("owner/unknown", False)]
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(InputError, match="pip install 'bertsmith"):
         locate("owner/known")

@@ -236,8 +236,8 @@ def test_an_index_that_its_files_do_not_bear_out_is_refused(tmp_path: Path) -> N
             read_folder(path)
 
     others = {name: file for name, file in index.items() if name != first}
-    refused({"weight_map": others}, "does not hold the tensors that")
-    refused({"weight_map": {**index, "more": index[first]}}, "does not hold the tensors that")
+    refused({"weight_map": others}, "lacks the tensors that")
+    refused({"weight_map": {**index, "more": index[first]}}, "lacks the tensors that")
     refused(
         {"weight_map": {**index, "more": "none.safetensors"}}, "none.safetensors is missing from the folder"
     )
@@ -274,7 +274,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     tensor[3, 4] = bad
     weigh(path, **{"bert.pooler.dense.weight": tensor})
     with pytest.raises(
-        InputError, match=r"tensor 'bert\.pooler\.dense\.weight' holds numbers that are infinite"
+        InputError, match=r"tensor 'bert\.pooler\.dense\.weight' has values that are infinite"
     ):
         read_folder(path).encoder()
 
@@ -395,7 +395,7 @@ def test_wrong_kinds_in_a_config_are_named_by_file_and_key(tmp_path: Path, text:
         ('{"tokens": 1e999}', "'tokens' is not a finite number"),
         ('{"dev": {"accuracy": NaN}}', "'dev.accuracy' is not a finite number"),
         ('{"extended": {"words": 3}}', "'extended' should be a valid list"),
-        ("[]", "holds no JSON object"),
+        ("[]", "is not a JSON object"),
         ("{", "this is not JSON"),
         ("[" * 100_000, "this is not JSON"),
     ],

@@ -25,6 +25,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "hint"),
     [
         ("runs/bertt", "did you mean runs/bert?"),
+        ("bret", "did you mean bert?"),
+        ("./bret", "did you mean bert?"),
+        ("nowhere", "name a run"),
         ("run/bert", "did you mean runs/bert?"),
         ("bertt", "did you mean bert?"),
         ("./zz", "name a run"),
@@ -55,7 +58,14 @@ def test_what_reads_as_a_path_is_not_looked_up(name: str, hint: str, monkeypatch
 
 @pytest.mark.parametrize(
     "name",
-    ["bert-base-uncased", "google-bert/bert-base-uncased", "owner/model-v1.5", "owner/name_2", "albert-v2"],
+    [
+        "bert-base-uncased",
+        "google-bert/bert-base-uncased",
+        "owner/model-v1.5",
+        "owner/name_2",
+        "albert-v2",
+        "gpt2",
+    ],
 )
 def test_what_may_be_published_passes(name: str) -> None:
     refuse_mistyped(name)

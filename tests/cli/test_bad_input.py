@@ -26,6 +26,9 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
+TINY_APART_FROM_HELD_OUT = [
+    word for setting in tiny_run.SETTINGS if "held_out" not in setting for word in ("--set", setting)
+]
 FEW = ["--set", "train.max_steps=4", "--set", "train.checkpoint_every=1", "--set", "train.keep_checkpoints=2"]
 TUNE = ["--set", "train.max_steps=3", "--set", "train.threads=1", "--set", "train.precision=fp32"]
 TUNE += ["--set", "train.tensorboard=false"]
@@ -77,10 +80,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(result: Result, code: int, *parts: str) -> None:
-    """One sentence, at most one remedy, nothing on stdout, and the parts in it."""
+    """One sentence, at most one remedy, the parts in it; nothing on stdout, or with --json the error."""
     assert result.code == code, result.told
-    assert result.out == ""
-    lines = [line for line in result.told.splitlines() if line.startswith(("error:", "Error:"))]
+    if result.out:
+        error = json.loads(result.out)["error"]
+        assert f"error: {error['sentence']}\n" in result.told
+        assert error["exit_code"] == code
+    lines = [line for line in result.told.splitlines() if line.startswith("error:")]
     assert len(lines) == 1, result.told
     for part in parts:
         assert part in result.told
@@ -95,7 +101,7 @@ def pretrain(world: Path, out: Path, *more: object) -> list[object]:
         world / "shards",
         "--out",
         out,
-        *TINY,
+        *(TINY_APART_FROM_HELD_OUT if "--held-out" in more else TINY),
         *FEW,
         *more,
     ]
@@ -234,7 +240,7 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         tmp_path / "s",
         "--out",
         tmp_path / "r",
-        *TINY,
+        *TINY_APART_FROM_HELD_OUT,
         *FEW,
     ]
     refused(call(*base), 2, "two documents")

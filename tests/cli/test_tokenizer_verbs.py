@@ -44,7 +44,7 @@ def test_inspect_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -
     out, told = run(
         capsys, "inspect", "one", "<b>two<b>", "--text", "text.txt", "--html", "r.html", "--plot", "p.png"
     )
-    assert "pieces a word" in out
+    assert "pieces per known" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "written: r.html" in told
     assert (place / "p.png").read_bytes().startswith(b"\x89PNG")
@@ -59,7 +59,38 @@ def test_inspect_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert list(report["tokenizers"]) == ["one", "<b>two<b>"]
     first, second = report["tokenizers"].values()
     assert first["unknown_characters"] > 0
-    assert second["pieces_a_word"] < first["pieces_a_word"]
+    assert second["pieces_per_word"] < first["pieces_per_word"]
+
+
+def test_many_tokenizers_fit_the_screen_and_unknown_words_are_told(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight tokenizers side by side; one that knows no word does not look like one of one piece per word."""
+    names = [f"tokenizer-{i}" for i in range(8)]
+    for i, name in enumerate(names):
+        tokens = [*TOKENS, "é", "猫", "<", ">", "/", "(", ")", "1"] if i else [*SPECIALS, "x"]
+        Tokenizer.of_vocabulary(tokens, lowercase=True).save(place / name)
+    (place / "plain.txt").write_text("The cardio, the card.\n" * 9, encoding="utf-8")
+    for columns in (40, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out, _ = run(capsys, "inspect", *names, "--text", "plain.txt")
+        tables = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
+        assert max(map(len, tables)) <= columns
+        for word in (
+            "characters",
+            "unknown",
+            "words",
+            "whole",
+            "letters",
+            "times",
+            "vocabulary",
+            "lower-cased",
+        ):
+            assert any(word in re.sub("[┃│]", " ", line).split() for line in tables), (columns, word)
+    rows = [line.split("│")[1:-1] for line in out.splitlines() if "tokenizer-" in line and "%" in line][:8]
+    assert [row[0].strip() for row in rows] == [*names[1:], f"{names[0]} *"]  # the worst last, and marked
+    assert [cell.strip() for cell in rows[-1][1:]] == ["100 %", "0 %", "–"]
+    assert "* knows less than 99.5 % of the words" in out
 
 
 def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +156,7 @@ def test_extend_proposes_then_adds(place: Path, capsys: pytest.CaptureFixture[st
     assert Tokenizer.load(place / "new").tokens == [*TOKENS, "cardiogram"]
     (place / "list.txt").write_text("cardio\nthe\n")
     out, told = run(capsys, "extend", "--tokenizer", "one", "--word-list", "list.txt", "--out", "listed")
-    assert "1 words of the list need no entry" in told
+    assert "for 1 word of the list" in told
     assert Tokenizer.load(place / "listed").tokens == [*TOKENS, "cardio"]
     (place / "plain.txt").write_text("the cardio " * 99)
     out, _ = run(capsys, *how, "--against", "plain.txt", "--propose-only")

@@ -26,7 +26,8 @@ from bertsmith.loss import Loss
 from bertsmith.models.heads import ClassHead, Pooler
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
-from bertsmith.tasks.task import TASKS, Prediction, Scores, ScoreTable, Task
+from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.task import TASKS, Prediction, Task
 
 
 class ToySettings(Settings):

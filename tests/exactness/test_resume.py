@@ -232,7 +232,7 @@ def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_pa
     recipe.write_text("data:\n  mask_share: 0.3\n")
     with pytest.raises(InputError, match="mask_share"):
         tiny_run.run(shards, run, *TWO_EPOCHS, resume=True, recipe=recipe)
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="resume=True"):
         tiny_run.run(shards, run, *TWO_EPOCHS)
 
 

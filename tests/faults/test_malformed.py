@@ -230,7 +230,7 @@ REFUSED: list[tuple[str, bytes, Reading, str, list[str], Told]] = [
             ("unclosed.csv", '"open,1', "a quote opens in this row and never closes"),
             ("behind.csv", '"a"b,1', "text follows a closing quote"),
             ("nested.csv", '"he said "no" to it",1', "text follows a closing quote"),
-            ("return.csv", "a\rb,1", "a carriage return stands in a field"),
+            ("return.csv", "a\rb,1", "a carriage return is in a field"),
             ("again.csv", "text,label", "the header is repeated here"),
             ("lines.csv", '"a\nb",1,2', "3 fields where the header has 2"),
         )

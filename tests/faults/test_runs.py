@@ -43,10 +43,10 @@ def test_a_folder_of_somebody_elses_files_is_refused_and_untouched(
         out = tmp_path / f"out-{name}"
         out.mkdir()
         (out / name).write_text("mine")
-        for resume in (False, True):
-            with pytest.raises(InputError, match="already exists and is not empty"):
+        for resume, words in ((False, "already exists and is not empty"), (True, "there is no run in")):
+            with pytest.raises(InputError, match=words):
                 tiny_run.run(shards, out, *FEW, resume=resume)
-            with pytest.raises(InputError, match="already exists and is not empty"):
+            with pytest.raises(InputError, match=words):
                 finetune("classify", finished, out, train=rows, dev=rows, resume=resume)
         assert content(out) == {name: b"mine"}
 
@@ -95,8 +95,8 @@ def empty(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (remove("settings.yaml"), r"settings\.yaml: is missing, and step-4 cannot be gone on with"),
-        (empty("settings.yaml"), r"settings\.yaml: is empty, and step-4 cannot be gone on with"),
+        (remove("settings.yaml"), r"settings\.yaml: is missing, and step-4 cannot be continued"),
+        (empty("settings.yaml"), r"settings\.yaml: is empty, and step-4 cannot be continued"),
     ],
 )
 def test_a_run_without_its_settings_says_so(
@@ -140,3 +140,40 @@ def test_a_run_goes_into_a_link_to_an_empty_folder(shards: Shards, tmp_path: Pat
 def test_all_files_of_a_run_can_be_read_by_whoever_may_read_one(finished: Path) -> None:
     modes = {stat.S_IMODE(path.stat().st_mode) for path in finished.rglob("*") if path.is_file()}
     assert len(modes) == 1
+
+
+def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
+    shards: Shards, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mistyped name, as the model inside the run, as the folder around it; nothing is made."""
+    for name in ("bert-mini", "bert-small", "moods"):
+        shutil.copytree(finished, tmp_path / "runs" / name)
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
+    monkeypatch.chdir(tmp_path)
+    before = content(tmp_path)
+    for out, hint in (
+        ("runs/bert-mnii", "did you mean runs/bert-mini"),
+        ("runs/moods/model", r"did you mean runs/moods\?"),
+        ("runs/moods/checkpoints/step-4", r"did you mean runs/moods\?"),
+        (
+            "runs/other",
+            r"the runs beside it: runs/\S+, runs/\S+, runs/\S+; to start a new run, leave --resume out",
+        ),
+        ("runs", r"did you mean runs/\S+ or runs/\S+ or runs/\S+\?"),
+        ("nowhere/at/all", "^nowhere/at/all: there is no run in this folder to continue\nto start a new run"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            tiny_run.run(shards, Path(out), *FEW, resume=True)
+        with pytest.raises(InputError, match=hint):
+            finetune("classify", finished, out, train=rows, dev=rows, resume=True)
+    assert content(tmp_path) == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_run_that_has_settings_and_no_checkpoint_is_resumed(
+    shards: Shards, finished: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(finished / "settings.yaml", tmp_path / "run")
+    tiny_run.run(shards, tmp_path / "run", *FEW, resume=True)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (finished / "log.jsonl").read_bytes()

@@ -73,13 +73,13 @@ def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\n\nalone\n", ":3: 1 field where the header has 2"),
         ("a.csv", 'text,label\n"a\nb",x\n"open,y\nz,z\n', ":4: a quote opens in this row and never closes"),
         ("a.csv", 'text,label\n"a"b,x\n', ":2: text follows a closing quote"),
-        ("a.csv", "text,label\nx\ry,z\n", ":2: a carriage return stands in a field without quotes"),
+        ("a.csv", "text,label\nx\ry,z\n", ":2: a carriage return is in a field without quotes"),
         ("a.csv", "text,text\na,b\n", ":1: the column 'text' occurs twice in the header"),
         ("a.csv", "", ":1: this table is empty"),
         ("a.jsonl", "\n\n", ":1: this table is empty"),
         ("a.tsv", "text\tlabel\n", ":1: there is a header but no row"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ":2: this is not a JSON object"),
-        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not tell how columns are parted"),
+        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not say what separates columns"),
     ],
 )
 def test_faults_are_told_with_their_line(tmp_path: Path, name: str, content: str, told: str) -> None:
@@ -164,7 +164,7 @@ def test_prose_is_a_text_a_line(tmp_path: Path, text: str) -> None:
         found = read_table(file, header=header)
         assert found.plain
         assert found.column("1") == text.splitlines()
-    with pytest.raises(InputError, match="column 'label' is missing: this file has a text a line"):
+    with pytest.raises(InputError, match="column 'label' is missing: this file has one text per line"):
         found.column("label", "--label-column")
 
 

@@ -202,7 +202,7 @@ def test_what_is_held_out_is_told(twins: Shards) -> None:
     settings = DataSettings.of({"held_out": 0.9}, "test")
     split = Split.of(twins, settings)
     told = list(split.described(twins, settings))
-    assert f"{len(split.held_out)} documents held out" in told[0]
+    assert f"held out: {len(split.held_out)} documents" in told[0]
     assert f"{twins.documents} documents have twins" in told[1]
     assert "lend each other no NotNext" in told[1]
     assert f"only {len(split.training)} of {twins.documents} documents" in told[2]

@@ -42,6 +42,8 @@ MASKED_ONLY = {
     "albert-xxlarge-v2": (4_434_432, 201_379_840, 205_814_272, 222_595_584, 206_368_944),
 }
 
+OWN = {f"bert-{size}-chinese" for size in ("tiny", "mini", "small")}  # published sizes, not published models
+
 
 def total(config: ModelConfig, heads: tuple[str, ...], labels: int = 2) -> int:
     return sum(term.size for term in count_parameters(config, heads, labels))
@@ -66,8 +68,15 @@ def test_parameter_sums_with_the_masked_head_alone(name: str) -> None:
 
 
 def test_each_preset_has_a_published_sum() -> None:
-    of_sizes = {name.replace("-cased", "-uncased") for name in presets()}
+    of_sizes = {name.replace("-cased", "-uncased") for name in presets()} - OWN
     assert of_sizes <= PUBLISHED.keys() | MASKED_ONLY.keys()
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small"])
+def test_small_chinese_presets_are_those_sizes_with_the_chinese_vocabulary(size: str) -> None:
+    chinese, vocabulary = preset(f"bert-{size}-chinese"), preset("bert-base-chinese").vocab_size
+    assert chinese == preset(f"bert-{size}-uncased", vocab_size=vocabulary)
+    assert vocabulary == 21_128
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_presets_name_each_published_size_and_case() -> None:
     sizes = ("tiny", "mini", "small", "medium", "base", "large")
     expected = {f"bert-{s}-{c}" for s in sizes for c in ("uncased", "cased")}
     expected |= {f"bert-base-{name}" for name in ("chinese", "multilingual-cased", "multilingual-uncased")}
-    expected |= {"roberta-base", "roberta-large", "distilroberta-base"}
+    expected |= OWN | {"roberta-base", "roberta-large", "distilroberta-base"}
     expected |= {f"albert-{s}-v{v}" for s in ("base", "large", "xlarge", "xxlarge") for v in (1, 2)}
     assert set(presets()) == expected
     assert preset("bert-base-uncased") == ModelConfig()
@@ -149,5 +158,5 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, object], sai
 def test_unknown_preset_names_the_near_ones() -> None:
     with pytest.raises(InputError, match="bert-mini-uncased"):
         preset("bert-mini-uncasd")
-    with pytest.raises(InputError, match="known presets"):
+    with pytest.raises(InputError, match=r"known presets.*bert-mini-chinese"):
         preset("zzz")

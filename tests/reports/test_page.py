@@ -1,26 +1,23 @@
-"""Pages and plots: everything escaped, pictures inside, the same bytes each time."""
+"""What all pages have in common: everything escaped, figures said plainly, plots whole, colours readable."""
 
 from __future__ import annotations
 
+import importlib.resources
+import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import jinja2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertsmith.reports import plots
-from bertsmith.reports.page import number, percent, render
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(None, ""), (0, "0 %"), (1, "100 %"), (0.5, "50.0 %"), (0.0123, "1.23 %"), (1e-6, "0.0001 %")],
-)
-def test_shares_are_written_as_per_cent(share: float | None, text: str) -> None:
-    assert percent(share) == text
+from bertsmith.reports.page import number, render, told
 
 
 def test_numbers_have_commas() -> None:
-    assert (number(1234567), number(1234.5)) == ("1,234,567", "1,234.50")
+    assert (number(1234567), number(1234.5), number(None)) == ("1,234,567", "1,234.50", "–")
 
 
 def test_a_value_that_a_template_lacks_is_an_error() -> None:
@@ -28,17 +25,59 @@ def test_a_value_that_a_template_lacks_is_an_error() -> None:
         render("corpus.html")
 
 
-def test_a_plot_is_whole_svg_in_the_colour_of_the_page() -> None:
-    text = plots.picture(plots.bars(["a<b", "c"], [0.25, 0.75], "share & more", shares=True), 'it "says" <b>')
+def test_figures_stay_with_their_units_and_options_whole() -> None:
+    assert told("at 12.3 % of 2 MB: <b> or --on-error skip; 3 minutes") == (
+        'at 12.3\u00a0% of 2\u00a0MB: &lt;b&gt; or <span class="option">--on-error</span> skip; 3 minutes'
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_words_are_readable(scheme: str) -> None:
+    """At least 4.5 to 1 against the page (WCAG 2.2, 1.4.3); what is drawn at least 3 to 1 (1.4.11)."""
+    style = (
+        importlib.resources.files("bertsmith.reports").joinpath("templates", "base.html").read_text("utf-8")
+    )
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", {"light": light, "dark": dark}[scheme]))
+    assert set(dict(re.findall(r"--([\w-]+): (#\w{6})", light))) == set(colours)
+    for name in ("ink", "soft", "bad", "warn", "note"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5, name
+    for name in ("bar", "part-1", "lost"):
+        assert contrast(colours[name], colours["paper"]) >= 3, name
+    parts = [colours[f"part-{i}"] for i in range(1, 5)]
+    assert all(contrast(one, other) > 1.35 for one, other in pairwise(parts))  # with a gap between them
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_a_plot_is_whole_svg_in_the_colours_of_the_page() -> None:
+    text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "a<b & more", "texts"), 'it "says" <b>')
     root = ElementTree.fromstring(text)
     assert root.attrib["aria-label"] == 'it "says" <b>'
+    assert root.attrib["role"] == "img"
     words = "".join(root.itertext())
-    assert "a<b" in words
-    assert "share & more" in words
-    assert "25 %" in words
-    assert "currentColor" in text
+    assert "a<b & more" in words
+    assert {"currentColor", "var(--bar)", "var(--line)"} <= set(
+        re.findall(r"(?:fill|stroke): ([^;\"]+)", text)
+    )
+    assert "#1234" not in text
     assert "<metadata" not in text
-    assert "#123457" not in text
+
+
+def test_the_words_of_a_plot_have_one_size() -> None:
+    """Drawn as wide as a phone: 11 units are about 11 pixels there, and 13 on a screen."""
+    text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "x", "y"), "z")
+    assert set(re.findall(r"font(?:-size)?: ([\d.]+)px", text)) == {"11"}
+    width = float(str(ElementTree.fromstring(text).attrib["viewBox"]).split()[2])
+    assert width == pytest.approx(340)
 
 
 def test_the_same_numbers_give_the_same_picture() -> None:
@@ -51,3 +90,70 @@ def test_a_histogram_draws_a_bar_for_each_count() -> None:
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches] == [5, 0, 7]
     assert axes.get_xscale() == "log"
+
+
+@pytest.mark.parametrize("edges", [[37, 38], [1, 2, 3], [3, 4, 5, 6]])
+def test_few_bars_do_not_fill_the_plot(edges: list[int]) -> None:
+    figure = plots.histogram(edges, [1] * (len(edges) - 1), "x", "y")
+    (axes,) = figure.axes
+    left, right = axes.get_xlim()
+    assert all(bar.get_width() <= (right - left) / 8 for bar in axes.patches)
+    assert all(left < bar.get_x() and bar.get_x() + bar.get_width() < right for bar in axes.patches)
+
+
+@given(
+    st.lists(st.integers(1, 10**7), min_size=2, max_size=42, unique=True).map(sorted),
+    st.integers(0, 10**9),
+)
+def test_ticks_of_a_histogram_are_distinct_and_plain(edges: list[int], most: int) -> None:
+    figure = plots.histogram(edges, [most] * (len(edges) - 1), "x", "y")
+    (axes,) = figure.axes
+    for axis in (axes.xaxis, axes.yaxis):
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        assert 1 <= len(labels) <= 6
+        assert len(set(labels)) == len(labels)
+        assert not any("e" in label for label in labels)
+        assert not axis.get_minorticklocs().size
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(4, 12))
+def test_whole_ticks_are_few_even_and_within(low: int, wide: int, most: int) -> None:
+    ticks = plots.whole_ticks(low, low + wide, most)
+    assert len(ticks) <= most
+    assert all(low <= tick <= low + wide for tick in ticks)
+    assert len({after - before for before, after in pairwise(ticks)}) <= 1
+    assert ticks
+    if wide < most:
+        assert ticks == list(range(low, low + wide + 1))
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(4, 12))
+def test_log_ticks_are_few_rising_and_within(low: int, wide: int, most: int) -> None:
+    ticks = plots.log_ticks(low, low + wide, most)
+    assert len(ticks) <= most
+    assert all(low <= tick <= low + wide for tick in ticks)
+    assert all(before < after for before, after in pairwise(ticks))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(2, 231, [3, 10, 30, 100]), (1, 60, [1, 2, 5, 10, 20, 50]), (37, 60, [40, 50, 60]),
+     (1, 10**6, [1, 100, 10**4, 10**6])],
+)  # fmt: skip
+def test_log_ticks_reach_over_the_whole_scale(low: int, high: int, ticks: list[int]) -> None:
+    assert plots.log_ticks(low, high) == ticks
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12))
+def test_labels_are_exact(one: int, other: int) -> None:
+    assert (plots.tick_label(one) == plots.tick_label(other)) == (one == other)
+    assert len(plots.tick_label(one * 100_000)) <= len(f"{one * 100_000:,}")
+
+
+@pytest.mark.parametrize(
+    ("tick", "label"),
+    [(0, "0"), (950, "950"), (2500, "2,500"), (20_000, "20 k"), (100_000, "0.1 M"), (1_500_000, "1.5 M"),
+     (2_000_000, "2 M"), (12_345, "12,345")],
+)  # fmt: skip
+def test_labels_are_short(tick: int, label: str) -> None:
+    assert plots.tick_label(tick) == label

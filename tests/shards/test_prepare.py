@@ -184,7 +184,7 @@ def test_killed_and_started_again_it_goes_on(
     assert shards.counts["documents"] == 40
     assert shards.counts["duplicates_dropped"] == 12
     assert sum(encoded) == 40 - done  # whole shards are not made again
-    assert [text[:14] for text in heard] == (["going on behind"[:14]] if moment > 1 else [])
+    assert [text[:14] for text in heard] == (["continuing after"[:14]] if moment > 1 else [])
 
 
 def counting(results: Any, heard: list[int]) -> Any:
@@ -232,7 +232,7 @@ def test_a_shard_that_changed_in_between_is_not_gone_on_from(
     monkeypatch.setattr(preparing, "_SHARD", 60)
     heard: list[str] = []
     prepare([file], tokenizer, tmp_path / "out", tell=heard.append)
-    assert heard == [f"{shard}: its contents changed since it was written; starting anew"]
+    assert heard == [f"{shard}: its contents changed since it was written; starting over"]
     Shards.open(tmp_path / "out").verify()
 
 
@@ -263,7 +263,7 @@ def test_a_bent_progress_starts_anew_and_says_so(
     prepare([file], tokenizer, tmp_path / "out", tell=heard.append)
     assert len(heard) == 1
     assert heard[0].startswith(f"{record}: ")
-    assert heard[0].endswith("; starting anew")
+    assert heard[0].endswith("; starting over")
     assert contents(tmp_path / "out") == expected
 
 
@@ -299,7 +299,7 @@ def test_repeated_documents_are_dropped_on_request(tmp_path: Path, tokenizer: To
 
 def test_memory_rules_the_workers(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = corpus(tmp_path, "a b.")
-    with pytest.raises(InputError, match=r"--max-ram 100 MB is too little"):
+    with pytest.raises(InputError, match=r"max_ram=100 MB is too little"):
         prepare([file], tokenizer, tmp_path / "out", max_ram=100_000_000)
     assert prepare([file], tokenizer, tmp_path / "out", max_ram=512_000_000).documents == 1
     assert preparing._workers(8, 512_000_000, "local") < 8

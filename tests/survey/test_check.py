@@ -18,6 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.shards.fingerprints import code_points
 from bertsmith.shards.prepare import prepare
+from bertsmith.survey import faults
 from bertsmith.survey import lines as lines_room
 from bertsmith.survey.characters import KINDS
 from bertsmith.survey.check import CheckOptions, check
@@ -180,6 +181,56 @@ def test_right_text_is_not_taken_for_another_encoding(tmp_path: Path, text: str)
     found = documents(2)
     found[0][0] += f" {text}."
     assert check([write(tmp_path / "a.txt", found)])["characters"]["mojibake"]["number"] == 0
+
+
+def test_every_file_s_faults_are_listed(tmp_path: Path) -> None:
+    """Forty faults of one file do not hide those of the files behind it."""
+    many = write(tmp_path / "a.txt", [["Wort\0 \x07Ã©."] * 40])
+    few = write(tmp_path / "b.txt", [["Good.", "A NUL\0 here, and Ã¼."], ["Fine."]])
+    (bad := tmp_path / "c.txt").write_bytes(b"Good.\ncaf\xe9 \xff.\n")
+    (rows := tmp_path / "d.jsonl").write_text('{broken\n{"text": "A NUL\\u0000."}\n', encoding="utf-8")
+    (packed := tmp_path / "e.txt.gz").write_bytes(b"not gzip")
+    clean = write(tmp_path / "f.txt", documents(3))
+    files = [many, few, bad, rows, packed, clean]
+    report = check(files, CheckOptions(listed=20))
+    assert len(report["characters"]["kinds"]["NUL characters"]["places"]) == 20
+    found = report["faults_by_file"]
+    assert found["files_not_listed"] == 0
+    assert [entry["file"] for entry in found["files"]] == [str(file) for file in files[:-1]]
+    of_file = [{f["what"]: f for f in entry["faults"]} for entry in found["files"]]
+    wrong = "UTF-8 that was read as another encoding"
+    assert {what: f["number"] for what, f in of_file[0].items()} == {
+        "NUL characters": 40, "control characters": 40, wrong: 40,
+    }  # fmt: skip
+    assert [p["at"] for p in of_file[0]["NUL characters"]["places"]] == [f"{n}:5" for n in range(1, 6)]
+    assert of_file[1]["NUL characters"] == {
+        "number": 1,
+        "what": "NUL characters",
+        "places": [{"at": "2:6", "told": ""}],
+    }
+    assert of_file[1][wrong]["places"] == [{"at": "2:18", "told": "Ã¼ for ü"}]
+    assert of_file[2]["bytes that are not UTF-8"]["places"] == [{"at": "2:4", "told": "0xE9"}]
+    assert of_file[2]["bytes that are not UTF-8"]["number"] == 2
+    assert of_file[3]["lines or rows that cannot be read"]["places"][0]["at"] == "1"
+    assert of_file[3]["NUL characters"]["places"][0]["at"] == "2"
+    assert of_file[4]["cannot be read to its end"]["places"][0]["at"] == ""
+    # what is found in all files together is what is found in each
+    for name, kind in report["characters"]["kinds"].items():
+        assert kind["number"] == sum(f[name]["number"] for f in of_file if name in f)
+
+
+def test_the_faults_of_very_many_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_MOST_FILES", 2)
+    found = faults.FaultsByFile(1)
+    for file in ("a", "b", "c", "d", "c", "a"):
+        found.add(file, "it", f"{file}:1:2")
+    assert found.summary() == {
+        "files": [
+            {"file": file, "faults": [{"what": "it", "number": n, "places": [{"at": "1:2", "told": ""}]}]}
+            for file, n in (("a", 2), ("b", 1))
+        ],
+        "files_not_listed": 2,
+    }
 
 
 def test_repeated_documents_exact_and_near(tmp_path: Path) -> None:
@@ -402,7 +453,7 @@ def test_words_that_fall_apart_are_weighed_by_frequency(tmp_path: Path) -> None:
         {"word": "Walking", "times": 1, "pieces": ["walk", "##ing"]},
     ]
     assert report["words"] == 7
-    assert report["pieces_a_word"] == pytest.approx((3 + 3 * 2 + 3) / 7, abs=1e-4)
+    assert report["pieces_per_word"] == pytest.approx((3 + 3 * 2 + 3) / 7, abs=1e-4)
     assert report["words_by_pieces"][:5] == [0, 3, 3, 1, 0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,19 @@ def test_counted_by_hand(tmp_path: Path) -> None:
     assert row["vocab_size"] == len(TOKENS)
     # the run ##ning 37 [UNK] . the run ##ning a ##b 猫 [UNK] the [UNK]
     assert (row["tokens"], row["unknown_tokens"], row["unknown_words"]) == (15, 3, 3)
-    assert row["words_by_pieces"][:4] == [0, 8, 3, 0]
-    assert row["pieces_a_word"] == pytest.approx(14 / 11, abs=1e-6)
+    assert row["words_by_pieces"][:4] == [0, 5, 3, 0]  # of the eight known words
+    assert row["pieces_per_word"] == pytest.approx(11 / 8, abs=1e-6)
     assert row["words_kept_whole"] == pytest.approx(5 / 11, abs=1e-6)
-    assert row["characters_a_token"] == pytest.approx(42 / 15, abs=1e-6)
+    assert row["characters_per_token"] == pytest.approx(42 / 15, abs=1e-6)
     assert row["frequent_unknown_words"] == [{"word": w, "times": 1} for w in ("cats", "κ", "狗")]
     letters = {e["character"] for e in row["frequent_unknown_characters"]}
     assert letters >= {"κ", "狗", "c", "t", "s"}
     assert "a" not in letters
     assert row["scripts"]["Han"] == {
-        "letters_known": 0.5, "words_known": 0.5, "words_kept_whole": 0.5, "pieces_a_word": 1.0,
+        "letters_known": 0.5, "words_known": 0.5, "words_kept_whole": 0.5, "pieces_per_word": 1.0,
     }  # fmt: skip
     assert row["scripts"]["Greek"]["words_known"] == 0
+    assert row["scripts"]["Greek"]["pieces_per_word"] is None
     assert row["scripts"]["digits"]["letters_known"] is None
     assert row["falling_apart"] == [
         {"word": "Running", "times": 1, "pieces": ["run", "##ning"]},
@@ -75,6 +77,40 @@ def test_counted_by_hand(tmp_path: Path) -> None:
     assert row["pieces_used_share"] == 1
     assert row["longest_pieces"][0] == "##ning"
     assert row["longest_pieces_used"][0] == {"piece": "##ning", "times": 2}
+
+
+def test_a_tokenizer_that_knows_nearly_nothing_looks_bad(tmp_path: Path) -> None:
+    """An unknown word is not one piece per word: pieces are those of known words, and it ranks last."""
+    file = tmp_path / "text.txt"
+    file.write_text("running " + "κόσμος " * 19 + "\n", encoding="utf-8")
+    spells = Tokenizer.of_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
+    nothing = Tokenizer.of_vocabulary([*SPECIALS, "x"], lowercase=True)
+    report = measure([file], {"nothing": nothing, "most unknown": small(), "spells": spells})
+    rows = report["tokenizers"]
+    assert rows["most unknown"]["unknown_word_share"] == 0.95
+    assert rows["most unknown"]["pieces_per_word"] == 2  # run ##ning, the only word it knows
+    assert rows["most unknown"]["words_by_pieces"][:3] == [0, 0, 1]
+    assert rows["nothing"]["pieces_per_word"] is None
+    assert rows["spells"]["unknown_words"] == 0
+    assert rows["spells"]["pieces_per_word"] > 5
+    assert report["order"] == ["spells", "most unknown", "nothing"]
+    (note,) = report["notes"]
+    assert note.startswith("words unknown to nothing 100 %, to most unknown 95.0 %:")
+
+
+@given(st.dictionaries(st.text(), st.tuples(st.floats(0, 1), st.floats(1, 9)), max_size=6))
+def test_the_order_puts_known_words_before_few_pieces(found: dict[str, tuple[float, float]]) -> None:
+    rows = {
+        name: {"unknown_word_share": lost, "pieces_per_word": pieces if lost < 1 else None}
+        for name, (lost, pieces) in found.items()
+    }
+    order = inspect.ranked(rows)
+    assert sorted(order) == sorted(rows)
+    for better, worse in pairwise(order):
+        lost, more = found[better][0], found[worse][0]
+        assert lost <= max(inspect.MANY_UNKNOWN, more)
+        if more <= inspect.MANY_UNKNOWN:
+            assert found[better][1] <= found[worse][1]
 
 
 def gpt() -> Library:
@@ -121,7 +157,7 @@ def test_unigram_words_and_unknown_runs(tmp_path: Path) -> None:
     tokenizer = saved(library, tmp_path / "uni", **{f"{k}_token": v for k, v in names.items()})
     _, row = one(tmp_path, "The cats. The 猫狗", tokenizer)
     assert row["kind"] == "Unigram"
-    assert row["words_by_pieces"][:3] == [0, 4, 1]  # the the 猫 狗 | cat s
+    assert row["words_by_pieces"][:3] == [0, 2, 1]  # the the | cat s
     assert row["unknown_words"] == 2
     assert row["unknown_characters"] == 2
     assert row["unknown_tokens"] == 1  # the model takes unknown letters in a row together
@@ -143,9 +179,10 @@ def test_numbers_equal_plain_counting(tmp_path_factory: pytest.TempPathFactory, 
     assert read["words"] == words.total()
     pieces = {w: tokenizer.pieces([w])[0] for w in words}
     assert row["unknown_words"] == sum(n for w, n in words.items() if tokenizer.unk_id in pieces[w])
-    assert sum(row["words_by_pieces"]) == words.total()
-    assert row["pieces_a_word"] == pytest.approx(
-        sum(n * len(pieces[w]) for w, n in words.items()) / words.total(), abs=1e-6
+    known = {w: n for w, n in words.items() if tokenizer.unk_id not in pieces[w]}
+    assert sum(row["words_by_pieces"]) == sum(known.values()) == words.total() - row["unknown_words"]
+    assert row["pieces_per_word"] == pytest.approx(
+        sum(n * len(pieces[w]) for w, n in known.items()) / sum(known.values()), abs=1e-6
     )
 
 
@@ -175,7 +212,8 @@ def test_a_limit_shares_itself_over_the_files_and_is_said(tmp_path: Path) -> Non
     assert 1990 <= report["text"]["bytes"] <= 2003
     assert any("a sample" in note for note in report["notes"])
     whole = measure([tmp_path / "b.txt"], {"it": small()}, limit=10**6)
-    assert whole["text"]["cut_short"] == whole["notes"] == []
+    assert whole["text"]["cut_short"] == []
+    assert not any("a sample" in note for note in whole["notes"])
 
 
 @given(st.text(max_size=20), st.integers(0, 100))
@@ -245,4 +283,5 @@ def test_published_vocabularies_side_by_side(shared_data: Path, tmp_path: Path) 
     assert rows["gpt2"]["unknown_tokens"] == 0
     assert rows["albert-base"]["scripts"]["Han"]["letters_known"] == 0
     assert rows["bert-base-chinese"]["scripts"]["Han"]["letters_known"] > 0.9
-    assert all(sum(row["words_by_pieces"]) == report["text"]["words"] for row in rows.values())
+    for row in rows.values():
+        assert sum(row["words_by_pieces"]) + row["unknown_words"] == report["text"]["words"]

@@ -21,8 +21,9 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.tasks.answer import Answer, AnswerSettings, Gold, PassageExample
+from bertsmith.tasks.answer import Answer, AnswerSettings
 from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.passages import Gold, PassageExample
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
 
@@ -207,7 +208,7 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
     assert (answer["tokens"], answer["tokens_read"]) == (4 + 13, 2 + 13)
     scores = model.score([answer], [example("migi")])
     assert (scores.details, list(scores.notes)) == (
-        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 texts were cut; 2 tokens were not read"],
+        {"cut_texts": 1, "cut_tokens": 2, "moved_answers": 0}, ["1 text was cut; 2 tokens were not read"],
     )  # fmt: skip
 
 

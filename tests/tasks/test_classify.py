@@ -11,9 +11,10 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.tasks.classify import Classify, label_id, label_names
+from bertsmith.tasks.labels import Naming
 from bertsmith.tasks.texts import TextExample, TextSettings
 
-NAMES = {"no": 0, "yes": 1}
+NAMES = ["no", "yes"]
 
 
 def example(label: str, text: str = "kaba") -> TextExample:
@@ -53,26 +54,25 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 
 def test_labels_are_sorted_and_numbers_by_value() -> None:
-    assert label_names([example(label) for label in ("b", "a", "b")], None) == ["a", "b"]
-    assert label_names([example(label) for label in ("10", "9", "-1")], None) == ["-1", "9", "10"]
-    assert label_names([example("0"), example("1")], ["no", "yes"]) == ["no", "yes"]
+    assert label_names([example(label) for label in ("b", "a", "b")]) == ["a", "b"]
+    assert label_names([example(label) for label in ("10", "9", "-1")]) == ["-1", "9", "10"]
 
 
 def test_one_label_is_no_task() -> None:
     with pytest.raises(InputError, match=r"file\.csv:a: all examples have the label 'a'"):
-        label_names([example("a")], None)
+        label_names([example("a")])
 
 
 def test_numbers_stand_for_names_only_where_names_were_given() -> None:
-    assert label_id(example("1"), NAMES, numbered=True) == 1
-    assert label_id(example("yes"), NAMES, numbered=False) == 1
+    assert label_id(example("1"), Naming(NAMES, numbered=True)) == 1
+    assert label_id(example("yes"), Naming(NAMES)) == 1
     for label, numbered in (("1", False), ("2", True), ("-1", True), ("maybe", True)):
         with pytest.raises(InputError, match=f"file.csv:{label}: the label '{label}' is unknown"):
-            label_id(example(label), NAMES, numbered=numbered)
+            label_id(example(label), Naming(NAMES, numbered=numbered))
 
 
 def test_a_number_that_is_a_label_is_that_label() -> None:
-    assert label_id(example("3"), {"3": 0, "5": 1}, numbered=True) == 0
+    assert label_id(example("3"), Naming(["3", "5"], numbered=True)) == 0
 
 
 def test_pairs_become_two_segments(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
 
 
 def test_names_that_are_numbers_are_names_only() -> None:
-    assert label_id(example("2"), {"1": 0, "2": 1}, numbered=True) == 1
+    assert label_id(example("2"), Naming(["1", "2"], numbered=True)) == 1
     with pytest.raises(InputError, match="the label '0' is unknown"):
-        label_id(example("0"), {"1": 0, "2": 1}, numbered=True)
+        label_id(example("0"), Naming(["1", "2"], numbered=True))
 
 
 def test_labels_equal_as_numbers_have_one_order() -> None:
-    assert label_names([example(label) for label in ("1", "01", "0")], None) == ["0", "01", "1"]
+    assert label_names([example(label) for label in ("1", "01", "0")]) == ["0", "01", "1"]
 
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:

@@ -182,7 +182,7 @@ def test_tags_by_number_take_the_names_that_are_given() -> None:
     (item,) = task.encode(some, Tokenizer.of_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (0, 1, 2)
     assert task.score([{"tags": ["O", "B-PER", "I-PER"], "scores": [1, 1, 1]}], some).numbers["f1"] == 1.0
-    with pytest.raises(InputError, match="the tag '2' is none of --label-names"):
+    with pytest.raises(InputError, match="the tag '2' is none of label_names"):
         Tag.learnt(some, PLAIN, ["O", "B-PER"])
 
 

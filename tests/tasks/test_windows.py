@@ -73,7 +73,7 @@ def test_a_long_question_is_cut_to_what_is_kept_of_it_and_the_loss_is_told() -> 
 def test_no_room_beside_the_question_is_refused_with_its_place() -> None:
     encoding = tiny_run.tokenizer().encode(text_of(9), "kaba", max_length=UNCUT)
     around = len(encoding.ids) - encoding.sources.count(1)
-    with pytest.raises(InputError, match=f"a.json:3: what stands around the text takes {around} of {around}"):
+    with pytest.raises(InputError, match=f"a.json:3: what is put around the text takes {around} of {around}"):
         windows(encoding, around, source=1, place="a.json:3")
 
 

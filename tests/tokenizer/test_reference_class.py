@@ -210,7 +210,7 @@ def test_words_begin_by_the_models_own_prefix(tmp_path: Path) -> None:
     assert tokenizer.word_starts(ids).tolist() == [True, True, False, True, False]
     assert tokenizer.decode(ids) == "the cats unable"
     none = Tokenizer.load(written(tmp_path / "none", set_in("model", "continuing_subword_prefix", value="")))
-    with pytest.raises(InputError, match="does not mark the pieces that go on a word"):
+    with pytest.raises(InputError, match="does not mark the pieces that continue a word"):
         none.word_starts(ids)
 
 

@@ -145,6 +145,7 @@ def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: P
     [
         ({"kind": "byte_level_bpe", "vocab_size": 200}, "no room for all bytes and specials, 261 in all"),
         ({"kind": "byte_level_bpe", "cased": False}, "byte-level BPE keeps case"),
+        ({"kind": "unigram", "min_frequency": 5}, "Unigram merges none"),
         ({"kind": "unigram", "normalizer": "google"}, "the google reading is of BERT's normaliser"),
         ({"max_ram": 1_000_000}, "leave no room for words"),
         (

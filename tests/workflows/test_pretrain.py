@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith import machine
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
@@ -39,7 +41,8 @@ def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
 def test_the_same_command_in_minutes_resumes(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("train.checkpoint_every=1",)
+    settings, ticks = ("train.checkpoint_every=1",), itertools.count()
+    monkeypatch.setattr(machine, "clock", lambda: next(ticks) / 50)  # a clock that only work moves
     with monkeypatch.context() as patch:
         stopped_at(2, patch)
         with pytest.raises(KeyboardInterrupt):
@@ -64,12 +67,6 @@ def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> 
     bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one, resume=True)
     with pytest.raises(InputError, match="it cannot continue with"):
         bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
-
-
-def test_a_resume_of_nothing_says_so(shards: Shards, tmp_path: Path) -> None:
-    told: list[str] = []
-    tiny_run.run(shards, tmp_path / "typo", "train.max_steps=1", resume=True, tell=told.append)
-    assert any("no run in" in line for line in told)
 
 
 def test_the_encoder_is_an_ordinary_module_whoever_asked_first(shards: Shards, tmp_path: Path) -> None:
@@ -250,3 +247,40 @@ def test_the_second_phase_is_judged_at_its_own_length(tmp_path: Path) -> None:
     held = run.report["held_out"]
     assert {"mlm_loss", "long_mlm_loss", "unigram_mlm_loss", "long_unigram_mlm_loss"} <= held.keys()
     assert held["mlm_loss"] != held["long_mlm_loss"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "rate", "deviation"),
+    [("bert-tiny-uncased", 3e-3, 0.06), ("bert-mini-cased", 1e-3, 0.06), ("bert-small-uncased", 5e-4, 0.04)],
+)
+def test_small_models_have_settings_that_they_learn_with(preset: str, rate: float, deviation: float) -> None:
+    """Where nobody says otherwise: below a recipe, even an empty one, and below assignments (RESULTS.md)."""
+    sizes, values = asked_for(preset, None)
+    own = resolved(sizes, values, None, ["train.warmup=0.2"], tiny_run.tokenizer())
+    assert (own.train.learning_rate, own.model.initializer_range) == (rate, deviation)
+    assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
+    assert (own.start.positions, own.start.output_bias) == ("sinusoidal", "unigram")
+    assert own.train.warmup == 0.2
+
+
+def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("preset: bert-tiny-uncased\n")
+    for preset, file in ((None, recipe), ("bert-base-uncased", None), ("roberta-base", None)):
+        chosen = resolved(*asked_for(preset, file), file, [], tiny_run.tokenizer())
+        assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
+        assert chosen.model.hidden_dropout_prob == 0.1
+
+
+def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
+    shards: Shards, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
+    own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
+    bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one, tell=told.append)
+    assert sum("learning rate 0.003" in line for line in told) == 1
+    told.clear()
+    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own, tell=told.append)
+    assert not any("learning rate" in line for line in told)
+    bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)

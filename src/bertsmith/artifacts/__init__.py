@@ -1,1 +1,1 @@
-"""Folders that leave the house: models in the field's file layout, read and written."""
+"""Folders that leave the house: models in the Hugging Face layout, read and written."""

@@ -1,4 +1,4 @@
-"""Model folders in the field's layout: written whole or not at all, read and verified.
+"""Model folders in the Hugging Face layout: written whole or not at all, read and verified.
 
 config.json, model.safetensors and the tokenizer's files are what every tool of the field opens;
 bertsmith.json beside them holds the training record and the weights' hash.
@@ -41,6 +41,8 @@ from bertsmith.models.heads import PARTS, ProblemType
 from bertsmith.models.names import NameTable
 
 RECORD = "bertsmith.json"
+MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
+"""What `write_folder` writes beside the tokenizer's files."""
 _WITH_LABELS = ("classifier", "tagger")
 
 
@@ -72,13 +74,11 @@ class ModelFolder:
     _table: NameTable = field(repr=False)
     _weights: dict[str, Tensor] | None = field(default=None, repr=False)
 
-    def encoder(self, generator: torch.Generator | None = None) -> Encoder:
+    def encoder(self, generator: torch.Generator | None = None, config: ModelConfig | None = None) -> Encoder:
         """The encoder with the folder's weights, fp32, in training mode, on the device of `generator`, which is
-        for its dropout."""
+        for its dropout. config: the folder's with other dropout."""
         own = torch.Generator().manual_seed(0) if generator is None else generator
-        encoder = _on_meta(
-            self.config, own
-        )  # no memory and no time for weights that are about to be replaced
+        encoder = _on_meta(config or self.config, own)  # no memory, no time: its weights are replaced at once
         self.fill("encoder", encoder, own.device)
         return encoder
 
@@ -217,7 +217,9 @@ def refuse_foreign(folder: Path) -> None:
     if folder.exists() and not (
         folder.is_dir() and ((folder / RECORD).is_file() or not any(folder.iterdir()))
     ):
-        raise InputError(f"{folder}: stands there and is no model folder of bertsmith", "name another folder")
+        raise InputError(
+            f"{folder}: already exists and is not a model folder of bertsmith", "name another folder"
+        )
 
 
 def _on_meta(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:

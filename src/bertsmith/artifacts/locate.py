@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bertsmith.artifacts.mistyped import refuse_mistyped
+from bertsmith.artifacts.mistyped import nearest_here, refuse_mistyped
 from bertsmith.errors import InputError
 
 CONFIG = "config.json"
@@ -34,7 +34,8 @@ def _from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise InputError(
-            f"{name}: there is no such folder", "if it is a published name: pip install 'bertsmith[hub]'"
+            f"{name}: there is no such folder",
+            f"{_meant(name)}if it is a published name: pip install 'bertsmith[hub]'",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     reason = ""
@@ -47,5 +48,13 @@ def _from_hub(name: str) -> Path:
         if (found / CONFIG).is_file() and any((found / weights).is_file() for weights in _WEIGHTS):
             return found
         reason = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}"
-    where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the hub: {reason}"
-    raise InputError(f"{name}: no such folder here, and it was not found {where}", "check the name")
+    where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
+    raise InputError(
+        f"{name}: there is no such folder here, and no such model was found {where}",
+        f"{_meant(name)}name a run, a model folder or a published name",
+    )
+
+
+def _meant(name: str) -> str:
+    near = nearest_here(name)
+    return f"did you mean {near}? else " if near else ""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bertsmith.errors import InputError
 
-_PUBLISHED = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
+# owner/name; or a name of one part, which has a hyphen or a number in it: bert-base-uncased, gpt2
+_PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILE = re.compile(
     r".*\.(?:safetensors|json|jsonl|ya?ml|txt|csv|tsv|gz|zst|bin|pt|pth|ckpt|onnx|model|arrow|html)"
 )
@@ -18,10 +19,10 @@ _FILE = re.compile(
 def refuse_mistyped(name: str) -> None:
     """InputError for a name that is not here and reads as a path; what may be published passes.
 
-    A path has two separators, or begins with ~, . or /, or ends as a file does, or its first folder is here, or
-    is one letter off something here. The error names the nearest that is here.
+    A path has two separators, or begins with ~, . or /, or ends as a file does, or is a word alone, or its first
+    folder is here, or it is one letter off something here. The error names the nearest that is here.
     """
-    near = _nearest(Path(name).expanduser())
+    near = nearest_here(name)
     parts = Path(name).parts
     is_path = (
         not _PUBLISHED.fullmatch(name)
@@ -35,8 +36,9 @@ def refuse_mistyped(name: str) -> None:
         raise InputError(f"{name}: there is no such folder", hint)
 
 
-def _nearest(path: Path) -> str | None:
+def nearest_here(name: str) -> str | None:
     """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
+    path = Path(name).expanduser()
     folder = next((above for above in path.parents if above.is_dir()), None)
     if folder is None:
         return None

@@ -77,7 +77,7 @@ def check_names(names: Iterable[str], table: NameTable, place: str) -> None:
     if unexpected:
         raise InputError(
             f"{place}: unexpected {_listed(unexpected)}",
-            "a model of the sizes in config.json and its heads have no such part",
+            "no part of a model of config.json's sizes and heads has this name",
         )
 
 

@@ -53,6 +53,13 @@ class FieldConfig(_Typed):
         return self.architectures[0] if self.architectures else None
 
 
+class Unfinished(_Typed):
+    """Of a model whose run has not finished: the update that its weights are of, and how many there are to be."""
+
+    step: int
+    of: int
+
+
 class Record(_Typed):
     """What bertsmith.json keeps of a model's making; other keys are a task's own."""
 
@@ -69,6 +76,9 @@ class Record(_Typed):
     held_out: dict[str, Any] | None = None
     dev: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
+    base: str | None = None
+    sentence_task: str | None = None
+    unfinished: Unfinished | None = None
 
 
 class Index(_Typed):
@@ -109,9 +119,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: this is not JSON ({error})", "it is torn or damaged") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: holds no JSON object")
+        raise InputError(f"{path}: is not a JSON object")
     if infinite is not None:
-        raise InputError(f"{path}: '{infinite}' is not a finite number", "correct the file, or make it again")
+        raise InputError(f"{path}: '{infinite}' is not a finite number", "fix the file, or write it again")
     return values
 
 

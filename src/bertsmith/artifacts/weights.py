@@ -88,9 +88,7 @@ def _sharded(folder: Path) -> Stored:
             raise InputError(f"{place}: {name} is missing from the folder", "copy the folder again")
         found = _shapes(folder / name)
         if set(found) != {tensor for tensor, file in named.items() if file == name}:
-            raise InputError(
-                f"{folder / name}: does not hold the tensors that {INDEX} says", "copy the folder again"
-            )
+            raise InputError(f"{folder / name}: lacks the tensors that {INDEX} says", "copy the folder again")
         files[folder / name] = list(found)
         shapes |= found
     return Stored(place, files, shapes)
@@ -108,7 +106,7 @@ def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
     wide = tensor.float() if tensor.dtype == torch.float64 else tensor  # what we compute with: fp32 at most
     if tensor.numel() and not bool(torch.stack(torch.aminmax(wide)).isfinite().all()):  # a NaN is both ends
         raise InputError(
-            f"{path}: tensor '{name}' holds numbers that are infinite or not a number",
+            f"{path}: tensor '{name}' has values that are infinite or not a number",
             "the training that wrote it failed; take an earlier model",
         )
     return tensor

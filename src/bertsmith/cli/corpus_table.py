@@ -1,12 +1,17 @@
-"""A corpus check on a terminal: findings first, the worst on top, then the facts in a few tables."""
+"""A corpus check on a terminal: findings first, the worst on top, then the facts in a few tables.
+
+No table has more than four columns that hold words, so that they can be read on 40 columns.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bertsmith import console
+from bertsmith.wording import counted, percent, seconds, size
 
 _ROWS = 10
+_PLACES = 3  # of a fault in a file
 
 
 def print_check(report: dict[str, Any]) -> None:
@@ -14,19 +19,23 @@ def print_check(report: dict[str, Any]) -> None:
     found = report["findings"]
     if found:
         console.result_table(
-            "findings", ["", "what, and what to do", "number", "first"], map(_finding, found)
+            "findings", ["", "what, where first, and what to do", "number"], map(_finding, found)
         )
     else:
         console.result("nothing was found")
-    _print_places(report)
+    _print_faults(report["faults_by_file"])
     _print_corpus(report)
     structure = report["structure"]
     console.result_table(
         "fit for",
-        ["objective", "verdict", "why", "what to do"],
+        ["", "objective, why, and what to do"],
         [
-            (name, structure[key]["verdict"], structure[key]["why"], structure[key]["remedy"])
-            for name, key in (("NSP", "nsp"), ("SOP", "sop"), ("full sentences", "full_sentences"))
+            (judged["verdict"], (f"{name}: {judged['why']}", *_remedy(judged["remedy"])))
+            for name, judged in (
+                ("NSP", structure["nsp"]),
+                ("SOP", structure["sop"]),
+                ("full sentences", structure["full_sentences"]),
+            )
         ],
     )
     _print_repetitions(report)
@@ -40,42 +49,59 @@ def print_check(report: dict[str, Any]) -> None:
 
 
 def _finding(finding: dict[str, Any]) -> tuple[object, ...]:
+    told = [finding["what"]]
+    if finding["first"]:
+        told.append(f"first at {finding['first']}")
     number = [f"{finding['number']:,}"]
     if finding["share"] is not None:
-        number.append(_percent(finding["share"]))
-    return finding["severity"], (finding["what"], f"→ {finding['remedy']}"), tuple(number), finding["first"]
+        number.append(percent(finding["share"]))
+    return finding["severity"], (*told, *_remedy(finding["remedy"])), tuple(number)
 
 
-def _print_places(report: dict[str, Any]) -> None:
-    """Where faults of bytes and characters stand: the first of each kind."""
-    rows: list[tuple[str, str]] = []
-    for part in ("unreadable", "encoding", "records"):
-        rows += [(fault["place"], fault["reason"]) for fault in report[part]["places"][:_ROWS]]
-    wrong = report["characters"]["mojibake"]["places"][:_ROWS]
-    rows += [(fault["place"], f"{fault['found']} for {fault['meant']}") for fault in wrong]
-    for name, found in report["characters"]["kinds"].items():
-        rows += [(place, name) for place in found["places"][: _ROWS // 2]]
-    if rows:
-        console.result_table("first places", ["place", "what stands there"], rows)
+def _remedy(remedy: str) -> tuple[str, ...]:
+    return (f"→ {remedy}",) if remedy else ()
+
+
+def _print_faults(found: dict[str, Any]) -> None:
+    """Each file's faults, and where the first of them are."""
+    files = found["files"]
+    if not files:
+        return
+    rows = [((entry["file"], *map(_fault, entry["faults"])),) for entry in files[:_ROWS]]
+    console.result_table("faults by file", ["file; faults at line:column, or line of a record"], rows)
+    if more := len(files) - len(rows) + found["files_not_listed"]:
+        console.note(
+            f"{counted(more, 'more file has', 'more files have')} faults: --html and --json list them"
+        )
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    places = fault["places"][:_PLACES]
+    if not places[0]["at"]:
+        return f"- {fault['what']}: {places[0]['told']}"
+    told = "; " if any(place["told"] for place in places) else ", "
+    first = "first " if fault["number"] > len(places) else ""
+    at = told.join(f"{place['at']} {place['told']}".rstrip() for place in places)
+    return f"- {fault['what']}: {fault['number']:,}, {first}at {at}"
 
 
 def _print_corpus(report: dict[str, Any]) -> None:
     documents = report["documents"]
     lengths, lines = documents["characters"], report["lines"]["lengths"]
-    sentences = documents["sentences_a_document"]
+    sentences = documents["sentences_per_document"]
     boilerplate = report["lines"]["boilerplate"]["any"]
     rows = [
         ("files", f"{len(report['files']):,}"),
-        ("text", f"{report['bytes'] / 1e6:,.2f} MB"),
+        ("text", size(report["bytes"])),
         ("documents", f"{documents['number']:,}, of {_spread(lengths)} characters"),
         (
             "of one line, without a word",
             f"{documents['one_line']['number']:,}, {documents['empty']['number']:,}",
         ),
-        ("sentences", f"{documents['sentences']:,}, {_spread(sentences)} a document"),
+        ("sentences", f"{documents['sentences']:,}, {_spread(sentences)} per document"),
         ("lines", f"{lines['number']:,}, of {_spread(lines)} characters"),
         ("words", f"{report['words']:,}"),
-        ("lines not like prose", f"{_percent(boilerplate['share_of_characters'])} of the characters"),
+        ("lines not like prose", f"{percent(boilerplate['share_of_characters'])} of the characters"),
         ("scripts", _shares(report["scripts"])),
         ("languages (a guess)", _shares(report["languages"])),
     ]
@@ -84,34 +110,41 @@ def _print_corpus(report: dict[str, Any]) -> None:
 
 def _print_repetitions(report: dict[str, Any]) -> None:
     rows = [
-        (kind, cluster["first"], str(cluster["repeated"]), ", ".join(cluster["places"][:3]))
+        (kind, (cluster["first"], f"again at {', '.join(cluster['places'][:3])}"), f"{cluster['repeated']:,}")
         for kind in ("exact", "near")
         for cluster in report["duplicates"][kind]["clusters"][: _ROWS // 2]
     ]
     if rows:
-        console.result_table("repeated documents", ["", "first", "times more", "at"], rows)
+        console.result_table("repeated documents", ["", "first", "times more"], rows)
     lines = report["lines"]["repeated"]["examples"][:_ROWS]
     if lines:
         console.result_table(
             "repeated lines",
-            ["line", "times", "documents", "first"],
-            [(line["text"], str(line["times"]), str(line["documents"]), line["first"]) for line in lines],
+            ["line, and where first", "times", "documents"],
+            [
+                ((line["text"], f"first at {line['first']}"), f"{line['times']:,}", f"{line['documents']:,}")
+                for line in lines
+            ],
         )
 
 
 def _print_tokenizer(found: dict[str, Any]) -> None:
     rows = [
         ("tokens", f"{found['tokens']:,}"),
-        ("unknown", f"{found['unknown_tokens']:,} ({_percent(found['unknown_token_share'])})"),
-        ("pieces a word", f"{found['pieces_a_word']:.3f}"),
-        ("words of one piece", _percent(found["words_kept_whole"])),
+        ("unknown tokens", f"{found['unknown_tokens']:,} ({percent(found['unknown_token_share'])})"),
+        ("unknown words", f"{found['unknown_words']:,} ({percent(found['unknown_word_share'])})"),
+        (
+            "pieces per known word",
+            "–" if found["pieces_per_word"] is None else f"{found['pieces_per_word']:.3f}",
+        ),
+        ("words of one piece", percent(found["words_kept_whole"])),
     ]
     console.result_table("with this tokenizer", ["what", "how much"], rows)
     if found["falling_apart"]:
         console.result_table(
             "words that fall apart most",
             ["word", "times", "pieces"],
-            [(w["word"], str(w["times"]), " ".join(w["pieces"])) for w in found["falling_apart"][:_ROWS]],
+            [(w["word"], f"{w['times']:,}", " ".join(w["pieces"])) for w in found["falling_apart"][:_ROWS]],
         )
 
 
@@ -120,29 +153,32 @@ def _print_leakage(found: dict[str, Any]) -> None:
         f"task rows in the corpus (runs of {found['ngram']} words)",
         ["file", "rows", "too short", "found", "share"],
         [
-            (f["file"], str(f["rows"]), str(f["too_short"]), str(f["hit"]), _percent(f["share"]))
+            (f["file"], f"{f['rows']:,}", f"{f['too_short']:,}", f"{f['hit']:,}", percent(f["share"]))
             for f in found["files"]
         ],
     )
     if found["rows"]:
         console.result_table(
             "",
-            ["row", "in the corpus", "share of it", "text"],
-            [(r["row"], r["corpus"], _percent(r["share"]), r["text"]) for r in found["rows"][: 2 * _ROWS]],
+            ["row, where in the corpus, text", "share of it"],
+            [
+                ((r["row"], f"= {r['corpus']}", r["text"]), percent(r["share"]))
+                for r in found["rows"][: 2 * _ROWS]
+            ],
         )
         if found["hit"] > 2 * _ROWS:
-            console.note(f"{found['hit'] - 2 * _ROWS:,} more rows: --json lists them")
+            console.note(f"{counted(found['hit'] - 2 * _ROWS, 'more row')}: --json lists them")
 
 
 def _print_forecast(found: dict[str, Any]) -> None:
     rows = [
         (f"tokens ({found['tokens_are']})", f"{found['tokens']:,}"),
-        ("shards on disk", f"{found['shard_bytes'] / 1e6:,.1f} MB"),
+        ("shards on disk", size(found["shard_bytes"])),
         (f"updates of {found['batch_size']} × {found['sequence_length']} tokens", f"{found['steps']:,}"),
         ("parameters", f"{found['parameters']:,}"),
     ]
     if found["seconds"] is not None:
-        each = f"{found['seconds_per_update']:.3g} s an update"
+        each = f"{seconds(found['seconds_per_update'])} per update"
         rows.append(("time on this machine", f"{console.duration(found['seconds'])}, {each}"))
     epochs = f"{found['epochs']:g} epoch{'' if found['epochs'] == 1 else 's'}"
     console.result_table(f"forecast: {found['preset']}, {epochs}", ["what", "estimate"], rows)
@@ -154,12 +190,6 @@ def _spread(summary: dict[str, Any]) -> str:
 
 
 def _shares(found: dict[str, Any]) -> str:
-    top = [f"{name} {_percent(entry['share'])}" for name, entry in list(found.items())[:5]]
+    top = [f"{name} {percent(entry['share'])}" for name, entry in list(found.items())[:5]]
     rest = len(found) - len(top)
     return ", ".join(top) + (f", {rest} more" if rest > 0 else "") or "none"
-
-
-def _percent(share: float) -> str:
-    if share and share < 0.0001:
-        return "< 0.01 %"
-    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.2f} %"

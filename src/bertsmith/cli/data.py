@@ -9,22 +9,29 @@ from typing import Any
 import click
 
 from bertsmith.cli.options import Size, as_json, assignments, bytes_of, reading_of, reading_options
+from bertsmith.cli.verbs import Verb, Verbs
 
 _language = click.option(
-    "--language", metavar="CODE", help="Whose sentence ends to look for: en, zh, …; default: looked up."
+    "--language", metavar="CODE", help="The language, for sentence ends: en, zh, …; default: detected."
 )
 
 
-@click.group()
+@click.group(cls=Verbs)
 def data() -> None:
-    """Turn files into token shards."""
+    """Check a corpus, turn it into token shards, look at training instances.
+
+    \b
+    Example:
+      bertsmith data check corpus.txt
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+    """
 
 
 @data.command("prepare")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--tokenizer", required=True, metavar="DIR", help="A tokenizer's folder.")
 @click.option(
-    "--out", required=True, metavar="DIR", help="The folder of shards to write; must not hold anything."
+    "--out", required=True, metavar="DIR", help="The folder of shards to write; must be empty or new."
 )
 @reading_options
 @_language
@@ -33,7 +40,7 @@ def data() -> None:
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="At what cannot be read: stop, or skip it into rejects.jsonl.",
+    help="What to do with what cannot be read: stop, or skip it into rejects.jsonl.",
 )
 @click.option(
     "--max-rejects",
@@ -41,7 +48,7 @@ def data() -> None:
     default=1000,
     show_default=True,
     metavar="N",
-    help="Stop after all when more is skipped.",
+    help="Stop when more than N are skipped.",
 )
 @click.option(
     "--deduplicate",
@@ -51,7 +58,10 @@ def data() -> None:
     help="Drop documents that repeat an earlier one.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Portions encoded at a time; same bytes for any N."
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Parallel workers; the shards are the same for any N.",
 )
 @click.option("--max-ram", type=Size(), metavar="SIZE", help="Memory to stay below: 512MB, 2GB, …")
 @click.option(
@@ -72,23 +82,29 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
       bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --out shards --on-error skip
 
     FILES: files, folders and globs; plain text, .jsonl, .csv, .tsv or .parquet, each but the last also .gz,
-    .zst, .bz2 or .xz. Stopped and started again with the same arguments it goes on.
+    .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import pretrain_hint
     from bertsmith.shards.prepare import prepare
+    from bertsmith.shards.remarks import needed_settings
+    from bertsmith.workflows.check import wrapped_lines
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
+    reading = reading_of(how)
     with console.Bar("encoding", None) as bar:
         shards = prepare(
             files,
             tokenizer,
             out,
-            reading=reading_of(how),
+            reading=reading,
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
             tell=console.note,
             **how,
         )
+    if (wrapped := wrapped_lines(files, reading, how["language"])) is not None:
+        console.note(wrapped)
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:
         console.result_json(counts)
@@ -98,10 +114,10 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     )
     if shards.counts.get("rejected"):
         console.note(f"what could not be read stands in {out}/rejects.jsonl")
-    console.note(f"next: bertsmith pretrain --preset bert-mini-uncased --data {out} --out RUN --minutes 30")
+    console.note(pretrain_hint(out, shards.tokenizer, needed_settings(shards)))
 
 
-class _ManyAgainst(click.Command):
+class _ManyAgainst(Verb):
     """A command whose --against takes all that follows it up to the next option, as shells expand a glob."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -124,12 +140,12 @@ class _ManyAgainst(click.Command):
 @click.argument("files", nargs=-1, required=True)
 @reading_options
 @_language
-@click.option("--tokenizer", metavar="DIR", help="Also count its tokens, unknowns and pieces a word.")
+@click.option("--tokenizer", metavar="DIR", help="Also count its tokens, unknowns and pieces per word.")
 @click.option(
     "--against",
     multiple=True,
     metavar="TASK_FILES",
-    help="Files of tasks that must not stand in the corpus; all up to the next option.",
+    help="Task files whose rows must not be in the corpus; all up to the next option.",
 )
 @click.option(
     "--ngram",
@@ -137,14 +153,12 @@ class _ManyAgainst(click.Command):
     default=13,
     show_default=True,
     metavar="N",
-    help="Words in a row that must be equal.",
+    help="Words in a row that count as a match.",
 )
 @click.option(
     "--preset",
-    default="bert-mini-uncased",
-    show_default=True,
     metavar="NAME",
-    help="The model whose training is forecast.",
+    help="The model whose training is forecast.  [default: bert-mini-uncased, of Chinese text bert-mini-chinese]",
 )
 @click.option(
     "--epochs",
@@ -156,7 +170,7 @@ class _ManyAgainst(click.Command):
 )
 @click.option("--no-probe", is_flag=True, help="Do not measure how long an update takes here.")
 @click.option(
-    "--sample", type=Size(), metavar="SIZE", help="Look at the first SIZE of text alone: 100MB, 2GB, …"
+    "--sample", type=Size(), metavar="SIZE", help="Look only at the first SIZE of text: 100MB, 2GB, …"
 )
 @click.option(
     "--listed",
@@ -244,7 +258,7 @@ def data_show(
     phase: int,
     as_json: bool,
 ) -> None:
-    """Print one training instance: what is masked, what stood there, its label, where its text is from.
+    """Print one training instance: what is masked, what was there, its label, where its text is from.
 
     \b
     Example:

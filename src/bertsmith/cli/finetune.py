@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.verbs import Verbs
 
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 _DEVICE = click.option(
     "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
 )
+_EVALUATIONS = 20  # that a terminal shows
 
 
-class _Tasks(click.Group):
+class _Tasks(Verbs):
     """The tasks, each imported when it is called."""
+
+    kind = "task"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from bertsmith.tasks.task import TASKS
@@ -29,14 +33,13 @@ class _Tasks(click.Group):
 
         return _command(task_type(cmd_name))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from bertsmith.tasks.task import TASKS, task_type
+    def summary(self, ctx: click.Context, verb: str) -> str:
+        from bertsmith.tasks.task import task_type
 
-        with formatter.section("Tasks"):
-            formatter.write_dl([(name, task_type(name).summary) for name in TASKS])
+        return task_type(verb).summary
 
 
-@click.group(cls=_Tasks, subcommand_metavar="TASK …")
+@click.group(cls=_Tasks)
 def finetune() -> None:
     """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
 
@@ -66,9 +69,7 @@ def _command(kind: type[Task]) -> click.Command:
         options.resume,
         options.assignments,
         _DEVICE,
-        click.option(
-            "--seed", type=click.IntRange(0), metavar="N", help="Seed of the head and the order [0]."
-        ),
+        options.short_forms,
         click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
         click.option(
             "--sample",
@@ -77,7 +78,9 @@ def _command(kind: type[Task]) -> click.Command:
             help="Use N examples of --train, drawn by files.seed.",
         ),
         click.option(
-            "--label-names", metavar="FILE|A,B,C", help="Names for labels that are numbers, in their order."
+            "--label-names",
+            metavar="FILE|A,B,C",
+            help="Names for labels that are numbers, in their order; or a file of code,name rows.",
         ),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
@@ -106,7 +109,6 @@ def _finetune(
     label_names: str | None,
     sample: int | None,
     recipe: str | None,
-    seed: int | None,
     device: str | None,
     assignments: tuple[str, ...],
     resume: bool,
@@ -114,9 +116,11 @@ def _finetune(
     **own: Any,
 ) -> None:
     from bertsmith import console
+    from bertsmith.wording import counted
     from bertsmith.workflows.finetune import finetune as run
 
-    of_training = {"train.seed": seed, "train.device": device}
+    short = {**options.short_of(own), "train.device": device}
+    of_task = {f"task.{name}": value for name, value in own.items()}
     model_run = run(
         kind.name,
         model,
@@ -125,13 +129,9 @@ def _finetune(
         dev=dev,
         dev_share=dev_share,
         sample=sample,
-        label_names=_names(label_names),
+        label_names=label_names,
         recipe=recipe,
-        settings=[
-            *task_options.as_assignments(own),
-            *(f"{name}={value}" for name, value in of_training.items() if value is not None),
-            *assignments,
-        ],
+        settings=options.as_assignments({**of_task, **short}, assignments),
         resume=resume,
         tell=console.note,
     )
@@ -139,6 +139,7 @@ def _finetune(
     if as_json:
         console.result_json({"run": out, **report})
         return
+    _show_evaluations(report)
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
     shown = [name for name, value in beside.items() if isinstance(value, float)]
     console.result_table(
@@ -147,27 +148,28 @@ def _finetune(
         [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
     )
     console.note(
-        f"{report['train_examples']:,} examples trained on, {dev_scores['examples']:,} of dev, "
+        f"{counted(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
         f"{console.duration(report['seconds'])}"
     )
     console.note(f"next: bertsmith evaluate {out} --data FILE")
 
 
-def _names(text: str | None) -> list[str] | None:
-    """--label-names: a file with a name a line, or names separated by commas."""
-    import os
+def _show_evaluations(report: dict[str, Any]) -> None:
+    """Each evaluation's scores; of very many the last ones, and the one that was kept."""
+    from bertsmith import console
 
-    from bertsmith.errors import InputError
-    from bertsmith.files.files import read_lines
-
-    if text is None:
-        return None
-    if os.path.isfile(text):
-        names = [line.strip() for _, line in read_lines(text) if line.strip()]
-    elif "," in text:
-        names = [name.strip() for name in text.split(",")]
-    else:
-        raise InputError(f"--label-names {text}: there is no such file", "name a file, or the labels: a,b,c")
-    if len(names) < 2 or not all(names):
-        raise InputError(f"--label-names {text}: two names or more are needed", "a name a line, or a,b,c")
-    return names
+    every = report["evaluations"]
+    shown = [row for i, row in enumerate(every) if row["best"] or len(every) - i <= _EVALUATIONS]
+    scores = [name for name in every[0] if name not in ("step", "epoch", "loss", "best")]
+    rows = [
+        (
+            f"{row['epoch']:g}",
+            f"{row['step']:,}",
+            "–" if row["loss"] is None else f"{row['loss']:.4f}",
+            *(f"{row[name]:.4f}" for name in scores),
+            "← kept" if row["best"] else "",
+        )
+        for row in shown
+    ]
+    more = f" ({len(shown)} of {len(every):,}; all are in report.json)" if len(shown) < len(every) else ""
+    console.result_table(f"evaluations on dev{more}", ["epoch", "step", "loss", *scores, ""], rows)

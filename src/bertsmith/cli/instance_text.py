@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from bertsmith import console
+from bertsmith.wording import counted
 
 # kind → (style, how it is written without colours, what it means)
 _KINDS = {
@@ -43,13 +44,14 @@ def print_instance(found: dict[str, Any]) -> None:
         console.result_text(line)
     counts = found["counts"]
     console.result(
-        f"{counts['predicted']} of {counts['ordinary']} tokens predicted ({counts['share']:.1%}); "
+        f"{counts['predicted']} of {counted(counts['ordinary'], 'token')} predicted ({counts['share']:.1%}); "
         f"{counts['tokens']} with the special ones"
     )
     console.result("")
     for part in found["parts"]:
         console.result(
-            f"{part['name']}: document {part['document']:,}, {part['place']}, {part['tokens']} tokens from its "
+            f"{part['name']}: document {part['document']:,}, {part['place']}, "
+            f"{counted(part['tokens'], 'token')} from its "
             f"token {part['first_token']:,} on"
         )
         console.result(f"   {part['text']}")

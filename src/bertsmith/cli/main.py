@@ -10,15 +10,19 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from types import FrameType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import click
 
-from bertsmith import disk, machine
-from bertsmith.console import visible
-from bertsmith.errors import BertsmithError, MachineError, Stopped
+from bertsmith import machine
+from bertsmith.cli.failures import failure_of, stopped
+from bertsmith.cli.verbs import Verbs
+from bertsmith.nearest import nearest
 
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
@@ -33,9 +37,34 @@ _VERBS = {
     "info": ("use", "info", "What a model is made of; without one, what this machine is."),
 }
 
+_GROUPS = (
+    "tokenizer",
+    "data",
+    "finetune",
+)  # of the verbs, those that hold others; the last takes long to import
 
-class _Verbs(click.Group):
+
+class _TopVerbs(Verbs):
     """A group that lists its verbs without importing them."""
+
+    others: ClassVar = {
+        "pre-train": "pretrain",
+        "fine-tune": "finetune",
+        "train": "pretrain",
+        "test": "evaluate",
+        "score": "evaluate",
+        "eval": "evaluate",
+        "mask": "fill-mask",
+        "unmask": "fill-mask",
+        "infer": "predict",
+        "demo": "quickstart",
+        "start": "quickstart",
+        "version": "--version",
+        "help": "--help",
+        "corpus": "data",
+        "vocabulary": "tokenizer",
+        "tokenize": "tokenizer",
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -48,22 +77,37 @@ class _Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, _, text) in _VERBS.items()])
+    def meant(self, ctx: click.Context, name: str) -> Sequence[str]:
+        """Verbs of this group, and of the groups below it, whose names are imported only now."""
+        found = [*super().meant(ctx, name)]
+        for group in _GROUPS:
+            command = self.get_command(ctx, group)
+            assert isinstance(command, click.Group)
+            below = command.list_commands(ctx)
+            found += [f"{group} {verb}" for verb in nearest(name, below) if verb == name or not found]
+        return found
+
+    def summary(self, ctx: click.Context, verb: str) -> str:
+        return _VERBS[verb][2]
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_TopVerbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="bertsmith")
 def bertsmith() -> None:
     """From a folder of text to a BERT of your own.
 
     \b
-    Example, from one text file to a pre-trained model:
+    Example, from text to a model:
       bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
       bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
       bertsmith fill-mask bert "Paris is the [MASK] of France."
+
+    \b
+    Completion by the shell, in ~/.bashrc:
+      eval "$(_BERTSMITH_COMPLETE=bash_source bertsmith)"
+
+    For zsh and fish: zsh_source and fish_source. Each verb has its own --help.
     """
 
 
@@ -71,43 +115,31 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     machine.have_threads_sleep()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
+    as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, _terminated)
+        terminated = partial(_terminated, as_json)
+        signal.signal(signal.SIGTERM, terminated)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-            signal.signal(signal.SIGHUP, _terminated)
+            signal.signal(signal.SIGHUP, terminated)
     try:
         bertsmith(prog_name="bertsmith", standalone_mode=False)
         sys.stdout.flush()
-    except BertsmithError as error:
-        _tell(error.sentence, error.remedy, label="" if isinstance(error, Stopped) else "error: ")
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        click.echo(visible(shown.getvalue()), nl=False, err=True)
-        sys.exit(error.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _tell("stopped", None, label="")
-        sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output left; nobody is there to be told
         _drop_output()
         sys.exit(1)
-    except UnicodeEncodeError as error:
-        if not any("\ud800" <= character <= "\udfff" for character in error.object):
+    except BaseException as error:
+        failure = failure_of(error)
+        if failure is None:
             raise
-        _tell(f"{error.object[:200]}: this name is not UTF-8", "rename the file")
-        sys.exit(2)
-    except OSError as error:
-        _tell(*_of_system(error))
-        _drop_output()
-        sys.exit(2 if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError) else 1)
-    except (MemoryError, RuntimeError) as error:
-        if not machine.is_out_of_memory(error):
-            raise
-        _tell("there is not enough memory", "lower train.batch_size, or choose a smaller preset")
-        sys.exit(MachineError.exit_code)
+        failure.tell(as_json=as_json)
+        if isinstance(error, OSError):
+            _drop_output()
+        sys.exit(failure.exit_code)
     sys.exit(0)
 
 
@@ -134,21 +166,7 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _terminated(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
     """Leave as an exception does, so that nothing half-written stays. Training has a handler that saves."""
-    _tell("stopped", None, label="")
+    stopped(number).tell(as_json=as_json)
     sys.exit(128 + number)
-
-
-def _of_system(error: OSError) -> tuple[str, str | None]:
-    place = f"{error.filename}: " if error.filename else ""
-    if disk.is_full(error):
-        return f"{place}the disk is full", "free some space and start again"
-    return f"{place}{(error.strerror or str(error)).lower()}", None
-
-
-def _tell(sentence: str, remedy: str | None, label: str = "error: ") -> None:
-    with suppress(OSError):  # the terminal was closed
-        click.echo(f"{label}{visible(sentence, one_line=True)}", err=True)
-        if remedy:
-            click.echo(f"{' ' * len(label)}{visible(remedy, one_line=True)}", err=True)

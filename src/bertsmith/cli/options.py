@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from bertsmith.cli.verbs import VerbWithSettings
+from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.files.files import Reading
@@ -14,9 +18,9 @@ if TYPE_CHECKING:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 assignments = click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting; may be given often."
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting; may be repeated."
 )
-resume = click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint of --out.")
+resume = click.option("--resume", is_flag=True, help="Continue from the newest whole checkpoint of --out.")
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -60,7 +64,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say how files become documents; `reading_of` takes their values out of the arguments."""
     for option in (
         click.option(
-            "--delimiter", metavar="D", help="What parts the columns of a .csv; default: by its suffix."
+            "--delimiter", metavar="D", help="What separates the columns of a .csv; default: by its suffix."
         ),
         click.option(
             "--text-column",
@@ -89,31 +93,82 @@ def reading_of(arguments: dict[str, Any]) -> Reading:
     return Reading(documents, arguments.pop("text_column"), arguments.pop("delimiter"))
 
 
-def command_with_settings(find: Callable[[], type[Settings]]) -> type[click.Command]:
-    """A command whose --help ends with its settings: name, default, meaning. `find` imports them only then."""
+def command_with_settings(
+    find: Callable[[], type[Settings]],
+    sections: Callable[[], list[tuple[str, list[tuple[str, str]]]]] = list,
+) -> type[click.Command]:
+    """A command whose --help ends with its settings, `sections` before them; both are imported only then."""
 
-    class WithSettings(click.Command):
-        def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            from bertsmith.settings import may_change
+    class WithSettings(VerbWithSettings):
+        def settings(self) -> type[Settings]:
+            return find()
 
-            with formatter.section("Settings (--set NAME=VALUE)"):
-                rows = [
-                    (
-                        name,
-                        f"{field.description} [{_shown(name, field.get_default(call_default_factory=True))}]"
-                        + ("; may change on --resume" if may_change(field) else ""),
-                    )
-                    for name, field in find().names()
-                ]
-                formatter.write_dl(rows)
+        def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
+            return sections()
 
     return WithSettings
 
 
-def _shown(name: str, value: Any) -> str:
-    if name.startswith("model."):
-        return "of the preset"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+# option → the setting that it is short for
+_SHORT = {
+    "epochs": "train.epochs",
+    "steps": "train.max_steps",
+    "batch_size": "train.batch_size",
+    "learning_rate": "train.learning_rate",
+    "seed": "train.seed",
+    "threads": "train.threads",
+}
+_LENGTHS = ("train.epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")  # of a training
+
+
+def short_forms(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options for the settings of training that are changed most; `short_of` takes their values out again."""
+    for option in (
+        click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of computation."),
+        click.option("--seed", type=click.IntRange(0), metavar="N", help="The seed of everything random."),
+        click.option(
+            "--learning-rate",
+            type=click.FloatRange(0, 10, min_open=True),
+            metavar="RATE",
+            help="The highest learning rate: 1e-4, 3e-5.",
+        ),
+        click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Sequences in a batch."),
+        click.option("--steps", type=click.IntRange(1), metavar="N", help="Updates to make."),
+        click.option(
+            "--epochs", type=click.FloatRange(0, min_open=True), metavar="N", help="Passes over the data."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def short_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Setting → value of each of the `short_forms`, None if it was not given; taken out of a verb's arguments."""
+    return {setting: arguments.pop(name) for name, setting in _SHORT.items()}
+
+
+def as_assignments(given: Mapping[str, Any], assignments: Sequence[str]) -> list[str]:
+    """What options say of settings (None: not given) as assignments, and those of --set behind them."""
+    refuse_twice(given, assignments)
+    options = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    return [*options, *assignments]
+
+
+def refuse_twice(given: Mapping[str, Any], assignments: Sequence[str]) -> None:
+    """InputError where a setting, or how long to train, is given by an option and once more."""
+    options = [name for name, value in given.items() if value is not None]
+    by_set = [assignment.partition("=")[0].strip() for assignment in assignments]
+    twice = [(name, name) for name in options if name in by_set]
+    lengths = [name for name in _LENGTHS if name in options]
+    twice += [(lengths[0], name) for name in _LENGTHS if lengths and name in (*lengths[1:], *by_set)]
+    for one, other in twice:
+        flag = _flag(other) if other in options and other != one else f"--set {other}"
+        raise InputError(f"{_flag(one)} and {flag} exclude each other", "give one of them")
+
+
+def _flag(setting: str) -> str:
+    last = setting.rpartition(".")[2].removeprefix("max_") if setting.startswith("train.") else setting
+    return "--" + last.rpartition(".")[2].replace("_", "-")
 
 
 def bytes_of(files: Sequence[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -64,15 +63,12 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def as_assignments(values: dict[str, Any]) -> list[str]:
-    """The options that were given as assignments; quoted, since a column may be called 1 or yes."""
-    return [f"task.{name}={json.dumps(value)}" for name, value in values.items() if value is not None]
-
-
 def as_settings(values: dict[str, Any], assignments: tuple[str, ...]) -> dict[str, Any]:
     """The options that were given, and `--set task.NAME=VALUE`, as changes of a task's settings."""
+    from bertsmith.cli.options import refuse_twice
     from bertsmith.errors import InputError
 
+    refuse_twice({f"task.{name}": value for name, value in values.items()}, assignments)
     changed = {name: value for name, value in values.items() if value is not None}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

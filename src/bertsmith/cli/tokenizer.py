@@ -9,18 +9,31 @@ from typing import Any
 import click
 
 from bertsmith.cli.options import Size, as_json, reading_of, reading_options
+from bertsmith.cli.verbs import Verbs
+from bertsmith.wording import counted
 
 
-@click.group()
+@click.group(cls=Verbs)
 def tokenizer() -> None:
-    """Train a vocabulary, compare vocabularies, add words to one."""
+    """Train a vocabulary, compare vocabularies, add words to one.
+
+    \b
+    Example:
+      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith tokenizer inspect tokenizer --text corpus.txt
+    """
 
 
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
-@click.option("--out", required=True, metavar="DIR", help="The folder to write, in the field's file layout.")
+@click.option("--out", required=True, metavar="DIR", help="The folder to write, in the Hugging Face layout.")
 @click.option(
-    "--vocab-size", type=click.IntRange(10, 10_000_000), default=30_000, show_default=True, metavar="N"
+    "--vocab-size",
+    type=click.IntRange(10, 10_000_000),
+    default=30_000,
+    show_default=True,
+    metavar="N",
+    help="Entries of the vocabulary, special ones included.",
 )
 @click.option(
     "--kind",
@@ -30,7 +43,17 @@ def tokenizer() -> None:
     help="BERT's, RoBERTa's (case is kept) or ALBERT's.",
 )
 @click.option("--cased", is_flag=True, help="Keep case and accents.")
-@click.option("--chinese", is_flag=True, help="Keep every ideograph that fits; each is a word of its own.")
+@click.option(
+    "--chinese", is_flag=True, help="For Chinese text: every character that fits is kept; each is a word."
+)
+@click.option(
+    "--min-frequency",
+    type=click.IntRange(1, 1_000_000_000),
+    default=2,
+    show_default=True,
+    metavar="K",
+    help="Merge what occurs at least K times (not for unigram); rarer characters are kept while there is room.",
+)
 @click.option(
     "--normalizer",
     type=click.Choice(["hf", "google"]),
@@ -39,9 +62,19 @@ def tokenizer() -> None:
     help="WordPiece's reading of BERT's rules: the library's, or the original's with Unicode pinned.",
 )
 @click.option(
-    "--max-ram", type=Size(), metavar="SIZE", help="Stay below so much memory (512MB, 2GB): sample documents."
+    "--max-ram",
+    type=Size(),
+    metavar="SIZE",
+    help="Stay below this much memory (512MB, 2GB) by sampling documents.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which documents.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="With --max-ram: which documents are drawn.",
+)
 @reading_options
 @as_json
 def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any) -> None:
@@ -55,7 +88,9 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     and globs of them; each also compressed. The same files give the same vocabulary, always.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import prepare_hint
     from bertsmith.errors import InputError
+    from bertsmith.tokenizer.fitting import misfit
     from bertsmith.vocabulary.learn import train_tokenizer
 
     how["reading"] = reading_of(how)
@@ -72,11 +107,16 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     if as_json:
         console.result_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
     else:
-        console.result(f"{out}: {trained.vocab_size:,} entries from {record['words']:,} words")
+        console.result(
+            f"{out}: {counted(trained.vocab_size, 'entry', 'entries')} from {counted(record['words'], 'word')}"
+        )
     for note in _left_out(record, how["max_ram"], how["kind"]):
         console.note(note)
+    fits_not = misfit(record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"])
+    if fits_not is not None:
+        console.note(fits_not)
     if not as_json:
-        console.note(f"next: bertsmith data prepare {' '.join(files)} --tokenizer {out} --out DIR")
+        console.note(prepare_hint(files, how["reading"], out))
 
 
 def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
@@ -84,48 +124,54 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
     notes = []
     if record["share_sampled"] < 1 and max_ram is not None:
         notes.append(
-            f"the words of all {record['documents']:,} documents do not fit into {max_ram / 1e6:,.0f} MB: "
-            f"{record['documents_sampled']:,} of them, {record['share_sampled']:.3%} asked for and drawn evenly "
-            "over the corpus, made this vocabulary"
+            f"the words of all documents ({record['documents']:,}) do not fit into {max_ram / 1e6:,.0f} MB: "
+            f"this vocabulary was made from {record['documents_sampled']:,} of them, "
+            f"{record['share_sampled']:.3%} "
+            "asked for and drawn evenly over the corpus"
         )
     if record["size"] < record["asked"]:
         notes.append(f"the text holds no more pieces: {record['size']:,} of the {record['asked']:,} asked")
+    if record["characters_cut"]:
+        first = " ".join(record["characters_cut_first"])
+        notes.append(
+            f"the vocabulary is full without the {counted(record['characters_cut'], 'rarest character')} "
+            f"({record['characters_cut_share']:.3%} of the text; most often {first}): what holds one will be "
+            "unknown; ask for a larger --vocab-size"
+        )
     if record["words_cut"]:
-        share = f"{record['words_cut']:,} words ({record['words_cut'] / record['words']:.3%})"
-        if kind == "byte_level_bpe":
-            notes.append(f"{share} are too long to be words and had no say")
-        elif kind == "unigram":
-            notes.append(
-                f"{record['characters_cut']:,} rare characters got no place; {share} hold one or are too long: "
-                "left out of the training"
-            )
-        else:
-            notes.append(
-                f"{record['characters_cut']:,} rare characters got no place; {share} will be unknown"
-            )
+        share = f"{counted(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
+        too_long = {
+            "wordpiece": "too long and will be unknown",
+            "byte_level_bpe": "too long to be learnt from",
+        }
+        causes = ["hold such a character"] * bool(record["characters_cut"])
+        causes += [f"are {too_long[kind]}"] * (kind in too_long)
+        notes.append(f"{share} {' or '.join(causes)}")
     return notes
 
 
 @tokenizer.command("inspect")
 @click.argument("tokenizers", nargs=-1, required=True)
 @click.option(
-    "--text", "files", multiple=True, required=True, metavar="FILE", help="Text; may be given often."
+    "--text", "files", multiple=True, required=True, metavar="FILE", help="A text file; may be repeated."
 )
 @reading_options
 @click.option("--cased", multiple=True, metavar="TOKENIZER", help="This bare vocab.txt keeps case.")
-@click.option("--limit", type=Size(), metavar="SIZE", help="Read only so much text: 10MB, 1GB, …")
+@click.option("--limit", type=Size(), metavar="SIZE", help="Read only this much text: 10MB, 1GB, …")
 @click.option("--html", metavar="FILE", help="Write the report as one page with its plot, too.")
-@click.option("--plot", metavar="FILE", help="Draw pieces a word and unknowns: a .png or .svg.")
+@click.option(
+    "--plot", metavar="FILE", help="Draw what becomes of the words, and unknown ones: a .png or .svg."
+)
 @as_json
 def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_json: bool, **how: Any) -> None:
-    """Compare tokenizers on the same text: pieces a word, unknowns, longest pieces, coverage by script.
+    """Compare tokenizers on the same text: pieces per word, unknowns, longest pieces, coverage by script.
 
     \b
     Example:
       bertsmith tokenizer inspect tokenizer bert-base-uncased --text corpus.txt --html report.html
 
     TOKENIZERS: folders, vocab.txt or tokenizer.json files, runs, published names. A word is a run of letters,
-    marks and digits, or one ideograph, as it stands behind a blank; the same for all of them.
+    marks and digits, or one ideograph, as after a space; the same for all of them.
     """
     from bertsmith import console
     from bertsmith.cli.tokenizer_table import print_inspection
@@ -152,30 +198,35 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
 @click.argument("files", nargs=-1)
 @click.option("--model", metavar="DIR", help="A run or model folder: its vocabulary and its vectors grow.")
 @click.option("--tokenizer", "vocabulary", metavar="DIR", help="A tokenizer alone.")
-@click.option("--out", metavar="DIR", help="The folder to write; must not hold anything.")
-@click.option("--words", type=click.IntRange(1), metavar="N", help="Words to add at most.  [default: 1000]")
+@click.option("--out", metavar="DIR", help="The folder to write; must be empty or new.")
+@click.option("--words", type=click.IntRange(1), metavar="N", help="At most so many words.  [default: 1000]")
 @click.option(
-    "--min-frequency", type=click.IntRange(1), metavar="K", help="Only words so frequent.  [default: 5]"
+    "--min-frequency",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Only words that occur at least K times.  [default: 5]",
 )
 @click.option(
-    "--min-pieces", type=click.IntRange(2), metavar="K", help="Only words in so many pieces.  [default: 2]"
+    "--min-pieces", type=click.IntRange(2), metavar="K", help="Only words of at least K pieces.  [default: 2]"
 )
 @click.option(
     "--against",
     multiple=True,
     metavar="FILE",
-    help="Ordinary text: what is common there is not the domain's.",
+    help="Ordinary text: words that are common there are not proposed.",
 )
 @click.option(
-    "--keep-others", is_flag=True, help="Leave out words that change how others of the files are cut."
+    "--keep-others",
+    is_flag=True,
+    help="Leave out words that would change how other words of the files are split.",
 )
-@click.option("--word-list", metavar="FILE", help="Add the words of this file, one a line, instead.")
+@click.option("--word-list", metavar="FILE", help="Add the words of this file instead, one per line.")
 @click.option(
     "--init",
     type=click.Choice(["mean", "first"]),
     default="mean",
     show_default=True,
-    help="A new word's vector: of its pieces the mean, or the first one's.",
+    help="A new word's vector: the mean of its pieces' vectors, or the first one's.",
 )
 @click.option("--propose-only", is_flag=True, help="Show the words and what they would save; write nothing.")
 @reading_options
@@ -196,9 +247,9 @@ def tokenizer_extend(
       bertsmith tokenizer extend articles.txt --model bert --propose-only
       bertsmith tokenizer extend articles.txt --model bert --out bert-medical --words 500
 
-    FILES: the domain's text. Proposed are words that the vocabulary breaks, by the tokens that they save. New
-    words stand at its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
-    weights stay. Longer words that begin with a new one are cut in another way: the report shows them.
+    FILES: the domain's text. Words that the vocabulary splits are proposed, those that save most tokens first. New
+    words go to its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
+    weights stay. Longer words that begin with a new one are split differently: the report shows them.
     """
     from bertsmith import console
     from bertsmith.cli.tokenizer_table import print_extension
@@ -231,6 +282,8 @@ def tokenizer_extend(
         return
     print_extension(report)
     if not how["word_list"] and report["added"] < (wanted := given.get("words", Choice().words)):
-        console.note(f"the files hold no more such words: {report['added']:,} of the {wanted:,} asked")
+        console.note(f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for")
     if out is not None:
-        console.note(f"{out}: {report['vocab_size_before']:,} → {report['vocab_size']:,} entries")
+        console.note(
+            f"{out}: {report['vocab_size_before']:,} → {counted(report['vocab_size'], 'entry', 'entries')}"
+        )

@@ -1,73 +1,110 @@
-"""What a terminal shows of `tokenizer inspect` and `tokenizer extend`: tables that fit 80 columns."""
+"""What a terminal shows of `tokenizer inspect` and `tokenizer extend`: tables that fit 80 columns, and most 40."""
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 from typing import Any
 
 from bertsmith import console
+from bertsmith.wording import counted, percent, size
 
 _ROWS = 10  # of a list
 _LINE = 60  # characters of joined words in a cell
+_FEW = 3  # tokenizers whose lists are shown at length
+_SCRIPT_ROWS = 20
+_NARROW = 60  # columns: a terminal with fewer shows a table for each tokenizer
 
 
 def print_inspection(report: dict[str, Any]) -> None:
-    """The numbers side by side, scripts, then for each tokenizer its words."""
-    rows = report["tokenizers"]
+    """The tokenizers, the best first: their numbers, scripts, then for each its words."""
+    rows = {name: report["tokenizers"][name] for name in report["order"]}
     text = report["text"]
-    console.result_table(
-        f"{text['bytes']:,} bytes, {text['characters']:,} characters, {text['words']:,} words",
-        ["on this text", *rows],
-        [[head, *(show(row) for row in rows.values())] for head, show in _MEASURES],
+    title = (
+        f"{size(text['bytes'])}, {counted(text['characters'], 'character')}, {counted(text['words'], 'word')}"
     )
-    console.result_table(
-        "letters known / words kept whole, by script",
-        ["script", "letters", *rows],
-        [
-            [name, f"{counts['letters']:,}", *(_script(row["scripts"][name]) for row in rows.values())]
-            for name, counts in list(text["scripts"].items())[: 2 * _ROWS]
-        ],
-    )
+    if len(rows) == 1 or shutil.get_terminal_size().columns < _NARROW:
+        console.result(title)
+        for name, row in rows.items():
+            told = [(what, show(row)) for measures in _MEASURES for what, show in measures.items()]
+            console.result_table(name + _mark(row), ["what", "figure"], told)
+    else:
+        for measures in _MEASURES:
+            console.result_table(
+                title,
+                ["tokenizer", *measures],
+                [
+                    [name + _mark(row), *(show(row) for show in measures.values())]
+                    for name, row in rows.items()
+                ],
+            )
+            title = ""
+    if any(row["many_unknown"] for row in rows.values()):
+        console.result("* knows less than 99.5 % of the words: few tokens are no merit here")
+    _print_scripts(text["scripts"], rows)
+    listed = _ROWS if len(rows) <= _FEW else _FEW
     for name, row in rows.items():
         if row["falling_apart"]:
             console.result_table(
                 f"{name}: words that fall apart most",
                 ["word", "times", "pieces"],
-                [(e["word"], f"{e['times']:,}", " ".join(e["pieces"])) for e in row["falling_apart"][:_ROWS]],
+                [
+                    (e["word"], f"{e['times']:,}", " ".join(e["pieces"]))
+                    for e in row["falling_apart"][:listed]
+                ],
             )
     console.result_table(
         "",
-        ["tokenizer", "what", "are"],
-        [(name, what, told) for name, row in rows.items() for what, told in _lists(row) if told],
+        ["tokenizer", "words"],
+        [((name, what), told) for name, row in rows.items() for what, told in _lists(row) if told],
     )
     for note in report["notes"]:
         console.note(note)
 
 
-def _percent(share: float | None) -> str:
-    if share is None:
-        return "–"
-    return f"{share:.2%}" if share in (0, 1) or 0.0001 <= share <= 0.9999 else f"{share:.4%}"
+def _mark(row: dict[str, Any]) -> str:
+    return " *" if row["many_unknown"] else ""
 
 
-_MEASURES: list[tuple[str, Any]] = [
-    ("kind", lambda row: row["kind"]),
-    ("lower-cased", lambda row: "yes" if row["lowercase"] else "no"),
-    ("vocabulary", lambda row: f"{row['vocab_size']:,}"),
-    ("tokens", lambda row: f"{row['tokens']:,}"),
-    ("characters a token", lambda row: f"{row['characters_a_token']:.2f}"),
-    ("pieces a word", lambda row: f"{row['pieces_a_word']:.3f}"),
-    ("words kept whole", lambda row: _percent(row["words_kept_whole"])),
-    ("unknown tokens", lambda row: _percent(row["unknown_token_share"])),
-    ("unknown words", lambda row: _percent(row["unknown_word_share"])),
-    ("unknown characters", lambda row: _percent(row["unknown_character_share"])),
-    ("vocabulary used", lambda row: _percent(row["pieces_used_share"])),
+# Some tables of a few columns each, the ones that decide first.
+_MEASURES: list[dict[str, Any]] = [
+    {
+        "unknown words": lambda row: percent(row["unknown_word_share"]),
+        "words kept whole": lambda row: percent(row["words_kept_whole"]),
+        "pieces per known word": lambda row: _two_digits(row["pieces_per_word"]),
+    },
+    {
+        "tokens": lambda row: f"{row['tokens']:,}",
+        "unknown tokens": lambda row: percent(row["unknown_token_share"]),
+        "characters per token": lambda row: _two_digits(row["characters_per_token"]),
+    },
+    {
+        "vocabulary": lambda row: f"{row['vocab_size']:,}",
+        "used here": lambda row: percent(row["pieces_used_share"]),
+        "unknown characters": lambda row: percent(row["unknown_character_share"]),
+    },
+    {"kind": lambda row: row["kind"], "lower-cased": lambda row: "yes" if row["lowercase"] else "no"},
 ]
 
 
-def _script(row: dict[str, Any]) -> str:
-    shares = (row["letters_known"], row["words_kept_whole"])
-    return " / ".join("–" if share is None else f"{share:.1%}" for share in shares)
+def _two_digits(number: float | None) -> str:
+    return "–" if number is None else f"{number:.2f}"
+
+
+def _print_scripts(scripts: dict[str, Any], rows: dict[str, Any]) -> None:
+    shown = list(scripts.items())[: max(_FEW, _SCRIPT_ROWS // len(rows))]
+    one = len(rows) == 1
+    told: list[tuple[str, str, str]] = []
+    for script, counts in shown:
+        if not one:
+            told.append((f"{script}, {counted(counts['letters'], 'letter')}:", "", ""))
+        for name, row in rows.items():
+            found = row["scripts"][script]
+            figures = (percent(found["letters_known"]), percent(found["words_kept_whole"]))
+            told.append((script if one else name, *figures))
+    console.result_table("by script", ["script", "letters known", "words kept whole"], told)
+    if more := len(scripts) - len(shown):
+        console.note(f"{counted(more, 'more script')}: --html and --json list them")
 
 
 def _lists(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -106,7 +143,7 @@ def print_extension(report: dict[str, Any]) -> None:
     words, effect = report["words"], report["effect"]
     compared = any("commoner" in word for word in words)
     console.result_table(
-        f"{report['added']:,} words" + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
+        counted(report["added"], "word") + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
         ["word", "count", "pieces now", "tokens saved", *(["times commoner"] if compared else [])],
         [
             [
@@ -121,20 +158,21 @@ def print_extension(report: dict[str, Any]) -> None:
     )
     if report["already_whole"]:
         console.note(
-            f"{len(report['already_whole']):,} words of the list need no entry (one token already, or named "
-            f"before): {_joined(report['already_whole'])}"
+            f"no entry needed (one token already, or named before) for "
+            f"{counted(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
         )
     if effect is None:
         return
     console.result(
         f"tokens of the files: {effect['tokens_before']:,} → {effect['tokens_after']:,} "
-        f"({effect['saved_share']:.2%} saved)"
+        f"({percent(effect['saved_share'])} saved)"
     )
     others = effect["other_words"]
     if others["distinct"]:
         console.result_table(
-            f"{others['distinct']:,} other words ({others['times']:,} occurrences) are cut in another way; "
-            f"{others['longer']:,} take more tokens, {others['become_unknown']:,} become unknown",
+            f"{counted(others['distinct'], 'other word')} ({counted(others['times'], 'occurrence')}) cut "
+            f"in another "
+            f"way: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown",
             ["word", "times", "before", "after"],
             [
                 (e["word"], f"{e['times']:,}", " ".join(e["before"]), " ".join(e["after"]))
@@ -142,9 +180,9 @@ def print_extension(report: dict[str, Any]) -> None:
             ],
         )
     else:
-        console.result("no other word of the files is cut in another way")
+        console.result("no other word of the files is split differently")
     if effect["words_forgotten"]:
         console.note(
-            f"{effect['words_forgotten']:,} occurrences of rare words were not remembered; "
+            f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "
             "each counts as one token before and after"
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
@@ -19,9 +21,37 @@ def _pretrain_settings() -> type[Settings]:
     return PretrainSettings
 
 
-@click.command(cls=options.command_with_settings(_pretrain_settings))
+def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
+    from bertsmith.models.family import FAMILIES, family
+
+    listed = [(name, ", ".join(_braced(family(name).presets))) for name in FAMILIES]
+    return [("Presets (--preset NAME), by family", listed)]
+
+
+def _braced(names: Iterable[str]) -> list[str]:
+    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
+    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
+    for name in names:
+        first, size, end = (*name.split("-", 2), "", "")[:3]
+        ends.setdefault((first, size), []).append(end)
+    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (first, size), of_size in ends.items():
+        sizes.setdefault((first, tuple(of_size)), []).append(size)
+    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+
+
+@click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
 @click.argument("recipe", required=False)
 @click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
+@click.option(
+    "--model",
+    metavar="DIR|NAME",
+    help="Start from this model instead of new weights: a run, a model folder or a published name.",
+)
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
@@ -35,12 +65,14 @@ def _pretrain_settings() -> type[Settings]:
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
 )
+@options.short_forms
 @options.assignments
 @options.resume
 @options.as_json
 def pretrain(
     recipe: str | None,
     preset: str | None,
+    model: str | None,
     tokenizer: str | None,
     data: str,
     out: str,
@@ -49,33 +81,39 @@ def pretrain(
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    **short: Any,
 ) -> None:
     """Pre-train a BERT on token shards.
 
     \b
     Example:
       bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
-      bertsmith pretrain recipe.yaml --data shards --out bert --set train.max_steps=10000
+      bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
       bertsmith pretrain --data shards --out bert --resume
+      bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
 
-    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops; --resume goes
-    on as if nothing had happened.
+    RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
+    model marked as unfinished; --resume continues as if nothing had happened.
     """
     from bertsmith import console
+    from bertsmith.cli.hints import fill_mask_hint
     from bertsmith.workflows.pretrain import pretrain as run
 
-    model = run(
+    given = {**options.short_of(short), "data.held_out": held_out}
+    options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
+    trained = run(
         data,
         out,
         preset=preset,
         recipe=recipe,
+        model=model,
         tokenizer=tokenizer,
         minutes=minutes,
-        settings=[*assignments, *([f"data.held_out={held_out}"] if held_out is not None else [])],
+        settings=options.as_assignments(given, assignments),
         resume=resume,
         tell=console.note,
     )
-    report = model.report
+    report = trained.report
     if as_json:
         console.result_json({"run": out, **report})
         return
@@ -91,9 +129,8 @@ def pretrain(
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
-    if model.folder.has("masked"):
-        mask = model.tokenizer.mask_token
-        console.note(f'next: bertsmith fill-mask {out} "Paris is the {mask} of France."')
+    if trained.folder.has("masked"):
+        console.note(fill_mask_hint(out, trained.tokenizer))
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
@@ -115,11 +152,18 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     return rows
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--out", default="quickstart", show_default=True, metavar="DIR", help="Where everything is written."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The seed of everything random.",
+)
 @click.option("--minutes", type=click.FloatRange(0.5), metavar="M", help="How long pre-training may take.")
 @options.as_json
 def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> None:
@@ -131,7 +175,7 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
       bertsmith quickstart --out /tmp/first --seed 1
 
     The text is the English documentation that this Python installation carries. It ends with a table of what
-    was measured, and with the commands to go on with files of your own.
+    was measured, and with the commands to continue with files of your own.
     """
     from bertsmith import console
     from bertsmith.workflows.quickstart import quickstart as run

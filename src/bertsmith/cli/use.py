@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+from collections.abc import Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
 
+if TYPE_CHECKING:
+    from bertsmith.tasks.task import Task
+    from bertsmith.workflows.predictions import Answered
+
+_FILE_WIDTH = 120  # characters of a table that goes into a file
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
 
-class _OfRun(click.Command):
+class _OfRun(Verb):
     """A command on a finished RUN, which also takes the settings of the run's task as options."""
 
     def make_context(
@@ -86,12 +96,12 @@ def evaluate(
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    scores = load(run, device).scores(data, **task_options.as_settings(own, assignments))
+    scores = load(run, device, console.note).scores(data, **task_options.as_settings(own, assignments))
     if as_json:
         console.result_json(scores.document())
         return
     console.result_table(
-        f"{run} on {data} ({scores.numbers['examples']:,} examples)",
+        f"{run} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
         ["score", "value"],
         [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
@@ -104,7 +114,15 @@ def evaluate(
 @click.command(cls=_OfRun)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, a text a line.")
+@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
+@click.option("--out", metavar="FILE", help="Write the answers here: .csv, .jsonl, .json or .txt.")
+@click.option(
+    "--format",
+    "chosen",
+    type=click.Choice(["json", "csv", "table"]),
+    help="json: one object per line; csv: the file's rows, each with its answer; table: for reading "
+    "[json, or what --out ends with].",
+)
 @options.assignments
 @_DEVICE
 @options.as_json
@@ -112,27 +130,39 @@ def predict(
     run: str,
     texts: tuple[str, ...],
     file: str | None,
+    out: str | None,
+    chosen: str | None,
     device: str,
     as_json: bool,
     assignments: tuple[str, ...],
     **own: Any,
 ) -> None:
-    """Answer for TEXTS, for a file, or for the lines of standard input.
+    """Answer for TEXTS, a file or the lines of standard input, with the fine-tuned model of RUN.
 
     \b
     Example:
       bertsmith predict moods "what a day" "leave me alone"
-      bertsmith predict moods --file texts.csv > predictions.jsonl
-      cat texts.txt | bertsmith predict moods
+      bertsmith predict moods "what a day" --format table
+      bertsmith predict moods --file texts.csv --out predictions.csv
+      cat texts.txt | bertsmith predict moods > predictions.jsonl
 
-    Prints one JSON object an example, in order: the answer, its score, and how many of the text's tokens were
-    read. With --json, all of them as one list. A task on several texts (pairs; a question and its passage)
-    takes a file.
+    Prints one JSON object per example, in order: its line in the file, the text, the answer with its score, and
+    how many of the text's tokens were read. With --json, all of them as one list. --format csv gives the rows of
+    the file, each with its prediction and score: what a spreadsheet opens. FILE has the columns of training;
+    --text-column and the other settings of the task name others, and its labels are ignored. Empty texts
+    are counted, not predicted. Pairs of texts, too, come from a file, or one per line with a tab between the two;
+    questions with their passages come from a file.
     """
     from bertsmith import console
     from bertsmith.errors import InputError
+    from bertsmith.workflows import predictions
     from bertsmith.workflows.predict import load
 
+    form = predictions.format_of(out, chosen)
+    if as_json and (out or form != "json"):
+        raise InputError("--json is one JSON document on standard output", "leave one out")
+    if out and os.path.lexists(out):
+        raise InputError(f"{out}: already exists", "name another --out, or remove it")
     if texts and file:
         raise InputError("both texts and a file are given", "give one of them")
     if not texts and not file and sys.stdin.isatty():
@@ -140,26 +170,85 @@ def predict(
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
     _quiet_machine()
-    model = load(run, device)
+    model = load(run, device, console.note)
     changes = task_options.as_settings(own, assignments)
     if file:
-        answers = model.predict_file(file, **changes)
+        answered = model.answered_file(file, console.note, **changes)
     elif texts:
-        answers = iter(model.predict(texts, **changes))
+        answered = model.answered_texts(texts, console.note, **changes)
     else:
-        answers = model.predict_lines(sys.stdin.buffer, "standard input", **changes)
+        answered = model.answered_lines(sys.stdin.buffer, "standard input", console.note, **changes)
     if as_json:
-        console.result_json(list(answers))
+        console.result_json(list(predictions.as_json(model.task, answered)))
         return
-    for answer in answers:
-        console.result_json(answer)
+    delimiter = model.delimiter_of(file, **changes) if file else ","
+    _show_answers(model.task, answered, form, delimiter) if out is None else _write_answers(
+        model.task, answered, form, delimiter, Path(out)
+    )
 
 
-@click.command("fill-mask")
+def _show_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str) -> None:
+    """On standard output: JSON and csv line by line."""
+    from bertsmith import console
+    from bertsmith.workflows import predictions
+
+    if form == "table":
+        width = shutil.get_terminal_size((100, 24)).columns
+        console.result_table("", *predictions.as_table(task, answered, width))
+    elif form == "json":
+        for answer in predictions.as_json(task, answered):
+            console.result_json(answer)
+    elif sys.stdout.isatty():
+        for line in predictions.as_csv(task, answered, delimiter):
+            console.result(line.removesuffix("\n"))
+    else:  # for a file or another program: as it is
+        for line in predictions.as_csv(task, answered, delimiter):
+            sys.stdout.buffer.write(line.encode("utf-8"))
+        sys.stdout.buffer.flush()
+
+
+def _write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str, out: Path) -> None:
+    """Into a file that is whole or not there. A csv begins with a byte order mark: spreadsheets read a file
+    without one in the encoding of their country."""
+    from bertsmith import console, disk
+    from bertsmith.wording import counted
+    from bertsmith.workflows import predictions
+
+    number = 0
+
+    def counting() -> Iterator[Answered]:
+        nonlocal number
+        for one in answered:
+            number += one.prediction is not None
+            yield one
+
+    with disk.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+        if form == "csv":
+            file.write("\ufeff")
+            file.writelines(predictions.as_csv(task, counting(), delimiter))
+        elif form == "table":
+            columns, rows = predictions.as_table(task, counting(), _FILE_WIDTH)
+            file.write(console.table_text("", columns, rows, width=_FILE_WIDTH) + "\n")
+        elif out.suffix.lower() == ".json":
+            file.write(json.dumps(list(predictions.as_json(task, counting())), ensure_ascii=False) + "\n")
+        else:
+            answers = predictions.as_json(task, counting())
+            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    console.note(f"{out}: {counted(number, 'prediction')}")
+
+
+@click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
 @_DEVICE
-@click.option("--top-k", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="K")
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    metavar="K",
+    help="How many guesses to print for each mask.",
+)
 @options.as_json
 def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
@@ -167,12 +256,13 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
     \b
     Example:
       bertsmith fill-mask bert "Paris is the [MASK] of France." --top-k 3
+      bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
     from bertsmith.workflows.predict import load
 
     _quiet_machine()
-    answers = load(run, device).fill_mask(text, top_k)
+    answers = load(run, device, console.note).fill_mask(text, top_k)
     if as_json:
         console.result_json(answers)
         return
@@ -183,7 +273,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, as_json: bool) -> No
         )
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("folder", required=False)
 @options.as_json
 def info(folder: str | None, as_json: bool) -> None:
@@ -205,13 +295,13 @@ def info(folder: str | None, as_json: bool) -> None:
         return
     from bertsmith.workflows.predict import load
 
-    document = load(folder).info()
+    document = load(folder, tell=console.note).info()
     if as_json:
         console.result_json(document)
         return
     config = document["config"]
     console.result_table(
-        f"{document['path']}: {document['architecture']}, {document['parameters']:,} parameters",
+        f"{document['path']}: {document['architecture']}, {counted(document['parameters'], 'parameter')}",
         ["setting", "value"],
         list(config.items()),
     )

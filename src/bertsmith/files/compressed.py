@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from bertsmith.errors import InputError
+from bertsmith.files.memory import InMemory
 
 BLOCK = 1 << 18
 _PACKED = 1 << 14  # bytes unpacked at a time: where text repeats itself they become a thousand times as many
@@ -36,7 +37,9 @@ class FileFault(InputError):
 
 def bare_suffix(path: str | Path) -> str:
     """The suffix that tells a file's form, in lower case: that of `a.jsonl.gz` is `.jsonl`. `.ndjson` is
-    `.jsonl` by another name, and told as that."""
+    `.jsonl` by another name, and told as that, and so is what is in memory."""
+    if isinstance(path, InMemory):
+        return ".jsonl"
     name = Path(path)
     suffix = Path(name.stem).suffix.lower() if is_compressed(name) else name.suffix.lower()
     return _SAME.get(suffix, suffix)
@@ -74,6 +77,9 @@ def opened(path: str | Path) -> BinaryIO:
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file, unpacked, in blocks that are not empty. Raises as `opened`, and `FileFault`."""
+    if isinstance(path, InMemory):
+        yield from path.blocks()
+        return
     new_decoder = _DECODERS.get(Path(path).suffix.lower())
     with opened(path) as file:
         if new_decoder is not None:
@@ -110,7 +116,7 @@ def _unpacked(path: str | Path, file: BinaryIO, new_decoder: Any) -> Iterator[by
 def _fault(path: str | Path, error: Exception | None, frames: int, head: bytes) -> FileFault:
     kind = Path(path).suffix[1:].lower()
     if frames:
-        said = f"behind the compressed text stands something that is not {kind}"
+        said = f"after the compressed text comes something that is not {kind}"
     elif "memory" in str(error).lower():
         said = f"this {kind} file asks for more memory than a reader should give"
     else:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
+from bertsmith.wording import counted
 
 _UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
@@ -117,7 +118,7 @@ class _Chosen:
         if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
             raise InputError(
                 f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
-                "correct the row; where blanks separate columns no word can hold one: use tabs",
+                "fix the row; where spaces separate columns no word can contain one: use tabs",
             )
         found = [fields[at] for at in self.places]
         if "" in found:
@@ -127,4 +128,4 @@ class _Chosen:
 
 
 def _columns(number: int) -> str:
-    return "1 column" if number == 1 else f"{number} columns"
+    return counted(number, "column")

@@ -24,6 +24,7 @@ from bertsmith.files.columns import texts_of_parquet, texts_of_table
 from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed
 from bertsmith.files.jsonl import json_object, texts_of_jsonl
 from bertsmith.files.lines import Faults, LineRun, Lines, Reject, read_lines
+from bertsmith.files.memory import InMemory
 from bertsmith.files.records import delimiter_of
 
 __all__ = [
@@ -61,7 +62,7 @@ class Reading:
     """How files become documents.
 
     documents: what a document is in plain text; text_column: the key of a .jsonl, the column of a .csv, .tsv or
-    .parquet; delimiter: what parts the columns of a .csv or .tsv (None: a comma, a tab).
+    .parquet; delimiter: what separates the columns of a .csv or .tsv (None: a comma, a tab).
     """
 
     documents: Literal["blank_line", "file", "line"] = "blank_line"
@@ -69,19 +70,19 @@ class Reading:
     delimiter: str | None = None
 
 
-def find_files(paths: Sequence[str | Path]) -> list[Path]:
+def find_files(paths: Sequence[str | Path]) -> list[str | Path]:
     """The files that some paths name, in order: files as they are, of a folder all that have a known suffix (.txt,
     .text, .jsonl, .ndjson, .csv, .tsv, .parquet, and compressed) however deep, of a glob (`**` too) all.
 
-    Those of a folder or glob are sorted, and what is hidden (`.name`) is left out. Raises `InputError` for a
-    path with nothing there, a folder or glob without a file, a file that is named twice, and a name that is not
-    UTF-8.
+    Those of a folder or glob are sorted, and what is hidden (`.name`) is left out. What is in memory stays.
+    Raises `InputError` for a path with nothing there, a folder or glob without a file, a file that is named
+    twice, and a name that is not UTF-8.
     """
-    files: list[Path] = []
+    files: list[str | Path] = []
     seen: set[str] = set()
     for path in paths:
         check_name(path)
-        for file in _named(path):
+        for file in [path] if isinstance(path, InMemory) else _named(path):
             check_name(file)
             name = os.path.abspath(file)
             if name in seen:
@@ -159,7 +160,7 @@ def read_documents(
             faults.tell(fault, raw=fault.raw)
 
 
-def _documents(path: Path, reading: Reading, faults: Faults) -> Iterator[Document]:
+def _documents(path: str | Path, reading: Reading, faults: Faults) -> Iterator[Document]:
     suffix = bare_suffix(path)
     if suffix == ".parquet":
         if is_compressed(path):
@@ -178,14 +179,14 @@ def _documents(path: Path, reading: Reading, faults: Faults) -> Iterator[Documen
         yield Document(text, f"{path}:{number}")
 
 
-def _by_line(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_line(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     for run in runs:
         for number, line in enumerate(_unified(run.text).split("\n"), start=run.line):
             if line and not line.isspace():
                 yield Document(line, f"{path}:{number}")
 
 
-def _by_file(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_file(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     parts = _Parts(path)
     for run in runs:
         text, line = _unified(run.text), run.line
@@ -197,7 +198,7 @@ def _by_file(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     yield from parts.close()
 
 
-def _by_blank_lines(path: Path, runs: Iterable[LineRun]) -> Iterator[Document]:
+def _by_blank_lines(path: str | Path, runs: Iterable[LineRun]) -> Iterator[Document]:
     # Whole runs are searched for blank lines: a line costs nothing by itself.
     parts = _Parts(path)
     for run in runs:
@@ -221,7 +222,7 @@ def _unified(text: str) -> str:
 class _Parts:
     """The lines of one document until it is whole; what would grow too long goes out before, as a part."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = path
         self._waiting: list[str] = []
         self._size = self._first = self._part = 0

@@ -41,7 +41,7 @@ def json_object(path: str | Path, number: int, line: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}:{number}:{error.colno}: this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
-            "a .jsonl file holds one JSON object a line",
+            "a .jsonl file has one JSON object per line",
         ) from None
     except RecursionError:
         raise InputError(f"{path}:{number}: this JSON is nested too deeply") from None

@@ -1,4 +1,4 @@
-"""The rows of every table of text, whoever reads it: what parts columns, quotes, the header, words for a bad row.
+"""The rows of every table of text, whoever reads it: what separates columns, quotes, header, words for a bad row.
 
 Tabs part plain fields: a `"` is a character there, as GLUE's and most task files have it. Commas and other
 delimiters come with RFC 4180 quotes, which may hold delimiters, line ends and doubled quotes. A quote that never
@@ -23,7 +23,7 @@ csv.field_size_limit(sys.maxsize)
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _NAMED = 40  # columns that a remedy lists
-_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field stands in quotes'
+_CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
 def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
@@ -31,7 +31,7 @@ def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
     delimiter = delimiter or _DELIMITERS.get(suffix)
     if delimiter is None:
         raise InputError(
-            f"{path}: the suffix '{suffix}' does not tell how columns are parted",
+            f"{path}: the suffix '{suffix}' does not say what separates columns",
             "say it with --delimiter ','",
         )
     if len(delimiter) != 1 or delimiter in '"\n\r':
@@ -71,7 +71,7 @@ def ragged_remedy(delimiter: str) -> str:
     """What to do about that."""
     if delimiter == "\t":
         return "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
-    return f"a field that holds '{delimiter}' or a line end stands in quotes: \"…\""
+    return f"a field that contains '{delimiter}' or a line end needs quotes: \"…\""
 
 
 def records_of(lines: Lines, delimiter: str, faults: Faults) -> Iterator[tuple[list[Line], list[str]]]:
@@ -155,5 +155,5 @@ def _csv_fault(error: csv.Error) -> str:
     if "expected after" in said:
         return "text follows a closing quote"
     if "new-line" in said:
-        return "a carriage return stands in a field without quotes"
+        return "a carriage return is in a field without quotes"
     return said

@@ -131,7 +131,7 @@ def _whole(file: str | Path) -> bytes:
         if size > _LARGEST:
             raise InputError(
                 f"{file}: a .json is read whole, and this one has more than {_LARGEST >> 20} MiB",
-                "write a row a line into a .jsonl, or split the file",
+                "write one row per line into a .jsonl, or split the file",
             )
         parts.append(block)
     return b"".join(parts).removeprefix(codecs.BOM_UTF8)
@@ -143,7 +143,7 @@ def _fault(place: str, error: ValidationError) -> InputError:
     if first["type"] == "json_invalid":
         return InputError(
             f"{place}: this is not JSON: {first['ctx']['error']}",
-            "the file is torn or damaged, or it has an object a line and should be called .jsonl",
+            "the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
         )
     path = list(first["loc"])
     if first["type"] == "missing":

@@ -1,7 +1,7 @@
 """Task files as rows of named columns, each with its line: csv, tsv, jsonl, and the .txt that people label.
 
 The one reader for every verb that takes a task file. What parts the columns of a .csv or .tsv is said by its
-suffix; of a .txt by its lines (`delimiter_of_labelled`), and a .txt that nothing parts is a text a line.
+suffix; of a .txt by its lines (`delimiter_of_labelled`), and a .txt without any has one text per line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bertsmith.files.records import (
     records_of,
 )
 
-_LOOKED_AT = 1000  # lines that tell what parts a .txt
+_LOOKED_AT = 1000  # lines that tell what separates the columns of a .txt
 _ALIKE = 0.95  # the share of them that must agree; the others are bad rows, told when they are read
 _LONGEST_LABEL = 40  # characters
 
@@ -44,7 +44,7 @@ class Row:
 class TabularFile:
     """A file's rows, in order, and the names of its columns.
 
-    plain: a .txt of a text a line, in which nothing parts columns; its one column is "1".
+    plain: a .txt of one text per line, without columns; its one column is "1".
     """
 
     path: str
@@ -63,7 +63,8 @@ class TabularFile:
         `option` is the command line's name for the choice (`--label-column`)."""
         if name not in self.columns and self.plain:
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing: this file has a text a line and nothing that parts "
+                f"{self.path}:1: column '{name}' is missing: this file has one text per line and nothing "
+                f"that separates "
                 "columns",
                 "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
             )
@@ -169,7 +170,7 @@ def _like_labels(values: Sequence[str]) -> bool:
 def _plain(path: str | Path) -> TabularFile:
     rows = [Row(number, {"1": line}) for number, line in read_lines(path)]  # blank ones too: an answer a line
     if not rows:
-        raise InputError(f"{path}:1: this file is empty", "give a text a line")
+        raise InputError(f"{path}:1: this file is empty", "give one text per line")
     return TabularFile(str(path), ["1"], rows, plain=True)
 
 

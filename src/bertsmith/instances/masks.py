@@ -208,6 +208,6 @@ def _chosen_tokens(
 def unknown_id(token: int, vocab_size: int) -> InputError:
     """What to raise for a token id of the data that the vocabulary does not have."""
     return InputError(
-        f"the prepared data holds the token id {token:,}, and its vocabulary ends at {vocab_size - 1:,}",
+        f"the prepared data has the token id {token:,}, and its vocabulary ends at {vocab_size - 1:,}",
         "prepare the data again, or copy the folder from its source again",
     )

@@ -128,13 +128,13 @@ def check_documents(kin: NDArray[Any]) -> None:
     if len(kin) < 2:
         raise InputError(
             "next-sentence pairs need at least two documents: a NotNext sentence comes from another one",
-            "put a blank line between the documents, or give one file a document",
+            "put a blank line between documents (or say what one is: data prepare --documents) and prepare again; "
+            "or set data.sentence_task=none",
         )
     raise InputError(
         "next-sentence pairs need at least two documents that are no twins, and all "
         f"{len(kin):,} are twins or parts of one over-long document",
-        "put a blank line between the documents, or give other ones; or raise data.twin_overlap, or set "
-        "data.sentence_task to sop or none",
+        "give other documents, or raise data.twin_overlap; or set data.sentence_task=none",
     )
 
 

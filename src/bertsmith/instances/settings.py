@@ -67,7 +67,8 @@ class DataSettings(Settings):
         "none", description="who joins Chinese characters into words to mask: none, or jieba (extra zh)"
     )
     masks: Literal["dynamic", "static"] = Field(
-        "dynamic", description="instances and masks anew each epoch, or the same again after `duplicates`"
+        "dynamic",
+        description="new instances and masks each epoch, or the same again after `duplicates` epochs",
     )
     duplicates: int = Field(10, ge=1, description="epochs with masks of their own, where masks are static")
     sentence_task: Literal["nsp", "sop", "none"] = Field(
@@ -97,7 +98,7 @@ class DataSettings(Settings):
     held_out_instances: int = Field(
         1024,
         ge=1,
-        description="instances of the held-out documents to evaluate on; with their masks the same for every seed",
+        description="instances of the held-out documents to evaluate on; their masks are the same for every seed",
     )
 
     @field_validator("sentence_task", "word_segmenter", mode="before")

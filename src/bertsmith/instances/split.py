@@ -14,6 +14,7 @@ from bertsmith.instances.plan import Ints, tokens_of
 from bertsmith.instances.plan_pairs import check_documents
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.twins import Documents, kin_of
+from bertsmith.wording import counted
 
 HELD_OUT_SEED = 0
 """By what instances and masks of the held-out documents are drawn, whatever train.seed is: all runs on a corpus
@@ -46,8 +47,8 @@ class Split:
         documents = len(self.kin)
         kept, out = tokens_of(shards, self.training), tokens_of(shards, self.held_out)
         yield (
-            f"{documents:,} documents, {kept + out:,} tokens; {len(self.held_out):,} documents held out, with "
-            f"{out:,} tokens"
+            f"{counted(documents, 'document')}, {counted(kept + out, 'token')}; held out: "
+            f"{counted(len(self.held_out), 'document')}, {counted(out, 'token')}"
         )
         _, size = np.unique(self.kin, return_counts=True)
         if twins := int(size[size > 1].sum()):
@@ -58,8 +59,8 @@ class Split:
             )
         if kept < _LITTLE * (kept + out):
             yield (
-                f"only {len(self.training):,} of {documents:,} documents, with {kept:,} of {kept + out:,} tokens, "
-                f"are left to train on: data.held_out is {settings.held_out:g}"
+                f"only {len(self.training):,} of {counted(documents, 'document')}, with {kept:,} of "
+                f"{counted(kept + out, 'token')}, left to train on: data.held_out is {settings.held_out:g}"
             )
 
 
@@ -77,10 +78,15 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
     different = np.unique(hashes)
     if len(different) < 2 * least:
         needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
+        # Without held-out documents next-sentence pairs still need two: what is named works in one step.
+        settings = "data.held_out=0"
+        if len(different) < least:
+            settings = f"data.sentence_task=none and {settings}"
         raise InputError(
             f"different documents: {len(different)} (twins count as one, as do the parts of an over-long one); "
             f"{needed} to hold out are needed",
-            "give more documents (a blank line stands between two), or set data.held_out=0",
+            "put a blank line between documents (or say what one is: data prepare --documents) and prepare again; "
+            f"or set {settings}",
         )
     out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
     out |= hashes <= different[least - 1]

@@ -15,6 +15,8 @@ from bertsmith.settings import Settings
 
 # More than four times the largest published encoder: what lies above is a mistake or an attack.
 _MOST_PARAMETERS = 4_000_000_000
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+"""The settings of a model that no weight depends on."""
 
 
 class ModelConfig(Settings):
@@ -27,12 +29,12 @@ class ModelConfig(Settings):
         None, ge=1, le=16_384, description="width of the embedding tables, E, projected to H; none: H itself"
     )
     num_hidden_layers: int = Field(12, ge=1, le=256, description="layers, L")
-    num_attention_heads: int = Field(12, ge=1, le=1_024, description="attention heads a layer; divides H")
+    num_attention_heads: int = Field(12, ge=1, le=1_024, description="attention heads per layer; divides H")
     intermediate_size: int = Field(
         3_072, ge=1, le=65_536, description="width inside the feed-forward part, F"
     )
     share: Literal["none", "all", "attention", "feed_forward"] = Field(
-        "none", description="what all layers have in common: nothing, the whole block, or a part of it"
+        "none", description="what all layers share: nothing, the whole block, or a part of it"
     )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu", description="activation of the feed-forward part: exact GELU, its tanh form, or ReLU"

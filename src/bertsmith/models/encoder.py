@@ -20,6 +20,7 @@ from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
+from bertsmith.wording import counted
 
 
 class Attention(nn.Module):
@@ -225,7 +226,7 @@ class Encoder(nn.Module):
     def _check_length(self, length: int) -> None:
         if length > self.config.longest:
             raise ValueError(
-                f"a sequence has {length} tokens and the model's limit is {self.config.longest} "
+                f"a sequence has {counted(length, 'token')} and the model's limit is {self.config.longest} "
                 f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or cut it into "
                 "windows"
             )

@@ -148,6 +148,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     known = presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "known presets: " + ", ".join(known)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint += f"known presets: {', '.join(known)}"
         raise InputError(f"{name}: there is no preset of this name", hint)
     return ModelConfig.of({**known[name], **changes}, f"preset {name}")

@@ -2,79 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from markupsafe import Markup
 
 from bertsmith.reports import plots
 from bertsmith.reports.page import render
+from bertsmith.wording import counted
 
 _MOST_BARS = 10
+_MOST_PIECES = 6  # that have a bar of their own
+_UNKNOWN = "with an unknown piece"
+_MOST_FILES = 200  # whose faults are listed
+_MOST_ROWS = 50  # of tasks, found in the corpus
 
 
-def corpus_page(report: dict[str, Any]) -> str:
+def corpus_page(report: Mapping[str, Any]) -> str:
     """The HTML page of a report of `workflows.check.check_corpus`."""
     documents = report["documents"]
-    pictures = {
-        "documents": _lengths(documents["characters"], "characters a document", "documents"),
-        "sentences": _lengths(documents["sentence_characters"], "characters a sentence", "sentences"),
-        "lines": _lengths(report["lines"]["lengths"], "characters a line", "lines"),
-        "a_document": _lengths(documents["sentences_a_document"], "sentences a document", "documents"),
-        "scripts": _shares({n: v["share"] for n, v in report["scripts"].items()}, "share of the letters"),
-        "languages": _shares({n: v["share"] for n, v in report["languages"].items()}, "share of the text"),
-        "repeated": _shares(_repeated(report), "share of the characters", keep_order=True),
+    lengths = [
+        _lengths(documents["characters"], "document", "characters per document"),
+        _lengths(documents["sentences_per_document"], "document", "sentences per document"),
+        _lengths(documents["sentence_characters"], "sentence", "characters per sentence"),
+        _lengths(report["lines"]["lengths"], "line", "characters per line"),
+    ]
+    bars = {
+        "scripts": _shares(report["scripts"]),
+        "languages": _shares(report["languages"]),
+        "repeated": _repeated(report),
+        "pieces": _pieces(report["tokenizer"]) if "tokenizer" in report else [],
     }
-    if "tokenizer" in report:
-        pictures["pieces"] = _pieces(report["tokenizer"]["words_by_pieces"][1:])
-    return render("corpus.html", report=report, pictures=pictures)
+    shown = list(filter(None, lengths))
+    most = {"most_files": _MOST_FILES, "most_rows": _MOST_ROWS}
+    return render("corpus.html", report=report, lengths=shown, bars=bars, unknown=_UNKNOWN, **most)
 
 
-def _repeated(report: dict[str, Any]) -> dict[str, float]:
+def _repeated(report: Mapping[str, Any]) -> list[tuple[str, float]]:
     boilerplate = report["lines"]["boilerplate"]
-    return {
-        "documents, exactly": report["duplicates"]["exact"]["share_of_characters"],
-        "documents, nearly": report["duplicates"]["near"]["share_of_characters"],
-        "lines": report["lines"]["repeated"]["share_of_characters"],
-        "lines of many documents": report["lines"]["repeated"]["in_many_documents"]["share_of_characters"],
-        "navigation": boilerplate["navigation"]["share_of_characters"],
-        "web addresses": boilerplate["urls"]["share_of_characters"],
-        "digits and signs": boilerplate["symbols"]["share_of_characters"],
-        "no end punctuation": boilerplate["unended"]["share_of_characters"],
+    parts = {
+        "repeated documents": report["duplicates"]["exact"],
+        "near-repetitions of documents": report["duplicates"]["near"],
+        "repeated lines": report["lines"]["repeated"],
+        "lines that recur in many documents": report["lines"]["repeated"]["in_many_documents"],
+        "navigation and cookie lines": boilerplate["navigation"],
+        "lines with web addresses": boilerplate["urls"],
+        "lines of mostly digits and signs": boilerplate["symbols"],
+        "lines without punctuation at their end": boilerplate["unended"],
     }
+    return [(name, part["share_of_characters"]) for name, part in parts.items()]
 
 
-def _lengths(summary: dict[str, Any], across: str, up: str) -> Markup | None:
+def _lengths(summary: Mapping[str, Any], noun: str, measure: str) -> dict[str, Any] | None:
+    """A histogram and what it says; no picture of a single value."""
     if not summary["number"]:
         return None
+    number, least, most = (summary[key] for key in ("number", "least", "most"))
+    unit = measure.partition(" ")[0]
+    if least == most:
+        told = f"{counted(number, noun)} of {counted(most, unit[:-1])}"
+        return {"title": measure, "picture": None, "told": told + (" each" if number > 1 else "")}
+    told = (
+        f"{counted(number, noun)} of {least:,} to {most:,} {unit}; median {summary['median']:,}, "
+        f"95 % have up to {summary['percentile_95']:,}"
+    )
     histogram = summary["histogram"]
-    figure = plots.histogram(histogram["edges"], histogram["counts"], across, up)
-    told = f"{across}: median {summary['median']:,}, 95 % up to {summary['percentile_95']:,}"
-    return plots.picture(figure, told)
+    figure = plots.histogram(histogram["edges"], histogram["counts"], measure, f"{noun}s")
+    return {"title": measure, "picture": plots.picture(figure, f"{measure}: {told}"), "told": told}
 
 
-def _shares(shares: dict[str, float], across: str, *, keep_order: bool = False) -> Markup | None:
-    shown = list(shares.items())
-    if not keep_order:
-        others = sum(share for _, share in shown[_MOST_BARS:])
-        shown = [*shown[:_MOST_BARS], *([("others", others)] if others else [])]
-    if not shown:
-        return None
-    names, values = [name for name, _ in shown], [share for _, share in shown]
-    told = f"{across}: " + ", ".join(f"{name} {100 * share:.2g} %" for name, share in shown[:5])
-    return plots.picture(plots.bars(names, values, across, shares=True), told)
+def _shares(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
+    shown = [(name, entry["share"]) for name, entry in found.items()]
+    if len(shown) <= _MOST_BARS:
+        return shown
+    rest = shown[_MOST_BARS - 1 :]
+    return [*shown[: _MOST_BARS - 1], (f"{len(rest)} others", sum(share for _, share in rest))]
 
 
-def _pieces(counts: list[int]) -> Markup | None:
-    total = sum(counts)
+def _pieces(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Shares of the words by their pieces, those with an unknown piece apart."""
+    counts, total = found["words_by_pieces"][1:], found["words"]
     if not total:
-        return None
-    last = max(i for i, count in enumerate(counts) if count) + 1
-    names = [str(i + 1) for i in range(last)]
-    if last == len(counts):
-        names[-1] += " or more"
-    shown = [count / total for count in counts[:last]]
-    if last > _MOST_BARS:
-        names = [*names[: _MOST_BARS - 1], f"{_MOST_BARS} or more"]
-        shown = [*shown[: _MOST_BARS - 1], sum(shown[_MOST_BARS - 1 :])]
-    figure = plots.bars(names, shown, "share of the words, by pieces", shares=True)
-    return plots.picture(figure, f"pieces a word: {shown[0]:.0%} of the words are one piece")
+        return []
+    shown = [(counted(n, "piece"), count) for n, count in enumerate(counts[: _MOST_PIECES - 1], start=1)]
+    shown.append((f"{_MOST_PIECES} or more", sum(counts[_MOST_PIECES - 1 :])))
+    while not shown[-1][1] and len(shown) > 1:
+        shown.pop()
+    shown.append((_UNKNOWN, found["unknown_words"]))
+    return [(name, count / total) for name, count in shown]

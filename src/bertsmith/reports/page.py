@@ -1,16 +1,28 @@
-"""One self-contained page from a template beside the code: text escaped, plots inside, no script, no link."""
+"""One self-contained page from a template beside the code: text escaped, plots inside, no script, no link.
+
+A page extends `base.html`, which brings type, colours (light and dark), and the layout from phone to screen. What
+pages have in common is in `parts.html`: tables that scroll inside themselves, bars, bars of several parts,
+findings, figures.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
-from bertsmith import console
+from bertsmith import console, wording
+
+_NO_BREAK = "\u00a0"
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines behind its hyphens
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template of templates/ makes of some values. Everything is escaped but `plots.Plot`."""
+    """The page that a template of templates/ makes of some values. Everything is escaped but `plots.picture`."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bertsmith.reports", "templates"),
         autoescape=True,
@@ -19,19 +31,25 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    environment.filters["percent"] = percent
-    environment.filters["duration"] = console.duration
+    environment.filters["told"] = told
+    environment.filters["counted"] = wording.counted
+    for say in (wording.percent, wording.size, wording.seconds, console.duration):
+        environment.filters[say.__name__] = _unbroken(say)
     return environment.get_template(template).render(**values)
 
 
-def number(value: float) -> str:
-    """1,234 or 1.23."""
+def number(value: float | None) -> str:
+    """1,234 or 1.23; "–" for none."""
+    if value is None:
+        return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def percent(share: float | None) -> str:
-    """A share of 0.0123 as 1.23 %; "" for none."""
-    if share is None:
-        return ""
-    digits = 0 if share in (0, 1) else 1 if share >= 0.1 else 2 if share >= 0.0001 else 4
-    return f"{100 * share:.{digits}f} %"
+def told(text: str) -> Markup:
+    """A sentence whose figures stay with their units and whose options stay whole where a line ends."""
+    shown = _UNIT.sub(_NO_BREAK, str(escape(text)))
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', shown))
+
+
+def _unbroken(say: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: say(value).replace(" ", _NO_BREAK)

@@ -1,8 +1,13 @@
-"""Plots as pictures inside of a page: drawn without a display, in the page's own text colour."""
+"""Plots as pictures inside of a page: drawn without a display, in the page's own colours and type.
+
+A picture is drawn as wide as a phone and shown up to a quarter larger, so that its words are as large as the
+page's at any width. Bars of shares are no pictures: see `bars` in templates/parts.html.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -13,43 +18,68 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK = "#123457"  # stands for the page's text colour until the picture is written
-_BAR = "#3b82c4"
-_SIZE = (5.4, 2.7)  # inches
+# What stands for the page's colours until the picture is written.
+_INK, _BAR, _LINE = "#123457", "#123458", "#123459"
+_OF_PAGE = {_INK: "currentColor", _BAR: "var(--bar)", _LINE: "var(--line)"}
+_SIZE = (340 / 72, 200 / 72)  # inches of 72 units
+_TYPE = 11  # units
+_LEAST_BARS = 8  # there is room for: a plot of one bar is not all bar
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], across: str, up: str) -> Figure:
-    """Counts between edges, on a scale of logarithms across."""
+    """Counts of whole numbers between edges (the right one not within).
+
+    Bars of one number each stand on a plain scale, wider ones on a scale of logarithms.
+    """
 
     def draw(axes: Axes) -> None:
         widths = [right - left for left, right in pairwise(edges)]
-        axes.bar(edges[:-1], counts, width=widths, align="edge", color=_BAR)
-        if edges[-1] / max(1, edges[0]) > 50:
+        low, high = edges[0], max(edges[0], edges[-1] - 1)
+        if all(width == 1 for width in widths):
+            axes.bar(edges[:-1], counts, width=0.9, color=_BAR)
+            spare = max(0.0, (_LEAST_BARS - len(counts)) / 2)
+            axes.set_xlim(low - 0.6 - spare, high + 0.6 + spare)
+            ticks = whole_ticks(low, high)
+        else:
+            axes.bar(edges[:-1], counts, width=widths, align="edge", color=_BAR)
             axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-        axes.xaxis.set_minor_formatter("")
+            ticks = log_ticks(low, high)
+        axes.set_xticks(ticks, [tick_label(tick) for tick in ticks])
+        heights = whole_ticks(0, max(1, *counts), 5)
+        axes.set_yticks(heights, [tick_label(height) for height in heights])
+        axes.minorticks_off()
         axes.set_xlabel(across)
         axes.set_ylabel(up)
 
     return _figure(draw)
 
 
-def bars(names: Sequence[str], values: Sequence[float], across: str, *, shares: bool = False) -> Figure:
-    """A bar a name, the first on top; shares are written as per cent."""
+def whole_ticks(low: float, high: float, most: int = 6) -> list[int]:
+    """Whole numbers from low to high in even steps of 1, 2 or 5 times a power of ten; `most` (4 or more) of them
+    at most."""
+    step = 1
+    while (high - low) / step > most - 1:
+        step = step * 5 // 2 if str(step)[0] == "2" else step * 2
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
-    def draw(axes: Axes) -> None:
-        drawn = axes.barh(range(len(names)), values, color=_BAR)
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        axes.bar_label(
-            drawn, [f"{100 * v:.2g} %" if shares else f"{v:,.4g}" for v in values], padding=3, color=_INK
-        )
-        axes.margins(x=0.16)
-        if shares:
-            axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.3g} %")
-        axes.set_xlabel(across)
 
-    return _figure(draw)
+def log_ticks(low: float, high: float, most: int = 6) -> list[int]:
+    """At most `most` (4 or more) ticks for a scale of logarithms: 1, 2, 5, 10 …; or 1, 3, 10 …; or powers of ten,
+    or some of them; even steps where these are fewer than three. low: at least 1."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    choices = [[first * 10**power for power in powers for first in firsts] for firsts in ((1, 2, 5), (1, 3))]
+    choices += [[10**power for power in powers[::apart]] for apart in range(1, len(powers) + 1)]
+    fitting = ([tick for tick in ticks if low <= tick <= high] for ticks in choices)
+    ticks = next((ticks for ticks in fitting if len(ticks) <= most), [])
+    return ticks if len(ticks) > 2 else whole_ticks(low, high, 4)
+
+
+def tick_label(tick: int) -> str:
+    """A whole number, short and exact: 950, 2,500, 20 k, 1.5 M."""
+    if tick and tick % 100_000 == 0:
+        millions, tenths = divmod(tick // 100_000, 10)
+        return f"{millions:,}.{tenths} M" if tenths else f"{millions:,} M"
+    return f"{tick // 1000:,} k" if tick >= 10_000 and tick % 1000 == 0 else f"{tick:,}"
 
 
 def picture(figure: Figure, alternative: str) -> Markup:
@@ -60,7 +90,9 @@ def picture(figure: Figure, alternative: str) -> Markup:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": alternative}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
-    body = text[text.index("<svg") :].replace(_INK, "currentColor")
+    body = text[text.index("<svg") :]
+    for drawn, shown in _OF_PAGE.items():
+        body = body.replace(drawn, shown)
     # Matplotlib has escaped the words in it; links in its metadata would be the page's only ones outwards.
     begin, end = body.find("<metadata>"), body.find("</metadata>")
     if begin >= 0:
@@ -70,17 +102,21 @@ def picture(figure: Figure, alternative: str) -> Markup:
 
 
 def _figure(draw: Callable[[Axes], None]) -> Figure:
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    draw(axes)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=_INK, which="both")
-    for part in (axes.xaxis.label, axes.yaxis.label):
-        part.set_color(_INK)
-    for spine in axes.spines.values():
-        spine.set_color(_INK)
+    with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_axisbelow(True)
+        axes.grid(axis="y", color=_LINE, linewidth=0.8)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(_INK)
+        axes.tick_params(colors=_INK)
+        axes.tick_params(axis="y", length=0)
+        for part in (axes.xaxis.label, axes.yaxis.label):
+            part.set_color(_INK)
     return figure

@@ -14,13 +14,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from bertsmith import disk, machine
+from bertsmith import console, machine
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Reading, find_files, read_documents
+from bertsmith.files.memory import InMemory, Sources, as_files
 from bertsmith.files.sentences import guessed_language
+from bertsmith.keywords import with_keywords
 from bertsmith.shards.duplicates import Duplicates
 from bertsmith.shards.manifest import (
     FORMAT,
@@ -32,10 +34,12 @@ from bertsmith.shards.manifest import (
     write_manifest,
 )
 from bertsmith.shards.rejects import RejectFile
+from bertsmith.shards.remarks import remarks
 from bertsmith.shards.shards import Rows, Shards, write_shard
-from bertsmith.shards.unfinished import Unfinished
+from bertsmith.shards.unfinished import LAYOUT, Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
 _SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
@@ -54,8 +58,9 @@ class Choices:
     deduplicate: Literal["no", "exact", "near"] = "no"
 
 
+@console.with_bar("encoding")
 def prepare(
-    files: Sequence[str | Path],
+    files: Sources,
     tokenizer: Tokenizer | str | Path,
     out: str | Path,
     *,
@@ -68,10 +73,16 @@ def prepare(
     max_ram: int | None = None,
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = console.tell,
+    **how: Any,
 ) -> Shards:
     """Encode the documents of some files, folders or globs into the data folder `out`, and open it.
+
+    files: one path or several; or data in memory: `Texts([…])`, a table (pandas, polars, pyarrow), a data set, a
+    dict of columns, a list of dicts. how: fields of `reading` by name, such as text_column="title". overwrite:
+    replace an earlier data folder once the new one is whole; any other folder is refused.
 
     language: ISO 639-1, rules where sentences end; None looks at the first portion: Chinese where every fifth
     character is an ideograph, else English. reading: how files become documents. on_error: "stop" at the first
@@ -90,9 +101,9 @@ def prepare(
     any token, and what `read_documents` raises; `MachineError` for a full disk. Of what a fault in the files
     stopped nothing stays.
     """
-    out, tell = Path(out), tell or (lambda _: None)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "prepare")
     check_name(out)
-    disk.refuse_filled(out)
+    replace = LAYOUT.is_replaced(out, overwrite=overwrite)
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
     tokenizer = _framing(tokenizer)
@@ -100,10 +111,13 @@ def prepare(
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
     found = find_files(files)
-    with Unfinished.of(out, _request(found, tokenizer, choices), tell) as unfinished:
+    with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
         work = _Preparation(unfinished, tokenizer, choices)
         work.run(found, encoded, progress or (lambda _: None), tell)
-    return Shards.open(out)
+    shards = Shards.open(out)
+    for sentence in remarks(shards, work.first_characters):
+        tell(sentence)
+    return shards
 
 
 def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
@@ -125,10 +139,12 @@ class _Preparation:
         self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
         self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
+        self.first_characters: Counter[str] = Counter()
+        """How often each character occurs in the first portion."""
 
     def run(
         self,
-        files: Sequence[Path],
+        files: Sequence[str | Path],
         encoded: Callable[[Iterable[list[Document]], str], Iterator[Encoded]],
         progress: Callable[[int], None],
         tell: Callable[[str], None],
@@ -136,13 +152,18 @@ class _Preparation:
         """Read, encode and write what is not done yet, then finish the folder."""
         done, folder = self.unfinished.progress, self.unfinished.folder  # as they were at the start
         if done.portions:
-            tell(f"going on behind {len(done.shards)} finished shards ({done.counts['bytes'] / 1e6:,.0f} MB)")
+            tell(
+                f"continuing after {counted(len(done.shards), 'finished shard')} "
+                f"({done.counts['bytes'] / 1e6:,.0f} MB)"
+            )
         with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
             reject = rejects if self._choices.on_error == "skip" else None
             documents = self._counted(read_documents(files, self._choices.reading, reject=reject))
             portions = _portions(self._kept(documents))
             first = next(portions, [])
-            language = self._choices.language or guessed_language([document.text for document in first])
+            texts = [document.text for document in first]
+            language = self._choices.language or guessed_language(texts)
+            self.first_characters.update("".join(texts))
             # What is done is read again, for the rejects and duplicates in it, but not encoded again.
             left = islice(chain([first], portions), done.portions, None)
             self._write(encoded(left, language), progress)
@@ -197,10 +218,10 @@ class _Preparation:
                 )
             waiting.clear()
 
-        for rows, counted in encoded:
+        for rows, found in encoded:
             joined, last = _joined(rows, last)
             waiting.append(joined)
-            counts.update(counted)
+            counts.update(found)
             portions += 1
             if sum(len(rows.ids) for rows in waiting) >= _SHARD:
                 close_shard()
@@ -266,15 +287,25 @@ def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | Non
     return min(workers, fit)
 
 
-def _request(files: Sequence[Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
+def _request(files: Sequence[str | Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
     """What must be the same for a killed preparation to go on."""
-    states = [(str(file), os.stat(file)) for file in files if file.exists()]
     return {
-        "files": [(name, state.st_size, state.st_mtime_ns) for name, state in states],
+        "files": [state for file in files if (state := _state(file)) is not None],
         "tokenizer": tokenizer.digest,
         "choices": asdict(choices),
         "format": [FORMAT, _PORTION, _SHARD],
     }
+
+
+def _state(file: str | Path) -> tuple[object, ...] | None:
+    """What tells that a file is still the same; None where there is none, which its reader says."""
+    if isinstance(file, InMemory):
+        return str(file), file.size, file.digest
+    try:
+        state = os.stat(file)
+    except OSError:
+        return None
+    return str(file), state.st_size, state.st_mtime_ns
 
 
 def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -24,6 +24,7 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 
 @dataclass(frozen=True)
@@ -284,4 +285,6 @@ def _check_size(folder: Path, entry: FileEntry) -> None:
     if not path.is_file():
         raise InputError(f"{path}: this file is missing", AGAIN)
     if path.stat().st_size != entry.size:
-        raise InputError(f"{path}: it has {path.stat().st_size} bytes and should have {entry.size}", AGAIN)
+        raise InputError(
+            f"{path}: it has {counted(path.stat().st_size, 'byte')} and should have {entry.size:,}", AGAIN
+        )

@@ -18,6 +18,11 @@ from pathlib import Path
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.manifest import PreparationProgress, read_progress
+from bertsmith.wording import counted
+
+LAYOUT = disk.Layout(
+    "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
+)
 
 
 class Unfinished:
@@ -25,7 +30,7 @@ class Unfinished:
 
     def __init__(self, place: Path, folder: Path, request: Mapping[str, object], tell: Callable[[str], None]):
         """Use `Unfinished.of`."""
-        self._place, self.folder = place, folder
+        self._place, self.folder, self._replace = place, folder, False
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         self.progress = self._found(digest, tell) or PreparationProgress(request=digest)
         known = {"progress.json", *(entry.name for entry in self.progress.shards)}
@@ -36,7 +41,7 @@ class Unfinished:
     @classmethod
     @contextmanager
     def of(
-        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None]
+        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None], *, replace: bool = False
     ) -> Iterator[Unfinished]:
         """The folder of the preparation that makes `out`, held against others until the end. After an error its
         whole shards stay to go on from; after a fault in the files, which will be mended, nothing does.
@@ -44,19 +49,23 @@ class Unfinished:
         Raises `InputError` where another holds it, and for an `out` that `disk.refuse_filled` refuses;
         `MachineError` where the disk is full.
         """
-        disk.refuse_filled(out)
+        LAYOUT.is_replaced(out, overwrite=replace)
         place = Path(os.path.realpath(out))
         folder = place.parent / f".{place.name}.unfinished"
         with disk.locked(folder, "preparation", shown=out):
-            disk.refuse_filled(out)  # another one may have finished before the lock was free
+            LAYOUT.is_replaced(
+                out, overwrite=replace
+            )  # another one may have finished before the lock was free
             found = cls(place, folder, request, tell)
+            found._replace = replace
             try:
                 yield found
             except BaseException as error:
                 found._close(error, tell)
                 if disk.is_full(error):
                     raise MachineError(
-                        f"{out.parent}: the disk is full", "make room and start again; whole shards are kept"
+                        f"{out.parent}: the disk is full",
+                        "free some space and start again; whole shards are kept",
                     ) from None
                 raise
 
@@ -69,12 +78,13 @@ class Unfinished:
     def finish(self) -> None:
         """Make the folder the one it was to be."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        disk.finish_folder(self.folder, self._place)
+        disk.finish_folder(self.folder, self._place, replace=self._replace)
 
     def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
         if self.progress.shards and not isinstance(error, InputError):
             tell(
-                f"{len(self.progress.shards)} finished shards are kept; the same command goes on behind them"
+                f"{counted(len(self.progress.shards), 'finished shard')} kept; the same command continues "
+                f"after them"
             )
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -84,13 +94,13 @@ class Unfinished:
         try:
             progress = read_progress(self.folder / "progress.json")
         except InputError as error:
-            tell(f"{error.sentence}; starting anew")
+            tell(f"{error.sentence}; starting over")
             return None
         if progress is None or progress.request != request:
             return None
         for entry in progress.shards:
             path = self.folder / entry.name
             if not path.is_file() or path.stat().st_size != entry.size or disk.digest(path) != entry.sha256:
-                tell(f"{path}: its contents changed since it was written; starting anew")
+                tell(f"{path}: its contents changed since it was written; starting over")
                 return None
         return progress

@@ -110,10 +110,10 @@ class _Process:
             return worker.result_of(*self._from.read_next_batch_with_custom_metadata())
         except (OSError, StopIteration, pa.ArrowException):
             code = self._process.wait()
-            reason = "killed, perhaps for its memory" if code < 0 else "its error stands above"
+            reason = "killed, perhaps for its memory" if code < 0 else "its error is above"
             raise MachineError(
                 f"a worker process of the preparation ended with {code} ({reason})",
-                "start again, with --workers 1 or a smaller --max-ram; it goes on where it was",
+                "start again, with --workers 1 or a smaller --max-ram; it continues where it was",
             ) from None
 
     def close(self) -> None:

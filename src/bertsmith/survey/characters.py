@@ -16,6 +16,7 @@ from bertsmith.files.scripts import HAN, script_of
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Ints, WordHashes
 from bertsmith.survey.distribution import Found
+from bertsmith.survey.faults import FaultsByFile
 
 _CODES = 0x110000
 # What is counted with its places, by the number in the table below.
@@ -48,6 +49,7 @@ _FOLLOWERS = "".join(
     chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252")
     for byte in range(0x80, 0xC0)
 ) + "".join(map(chr, range(0x80, 0xA0)))
+_WRONGLY_READ = "UTF-8 that was read as another encoding"
 _LEADS = (("ÂÃÄÅÐÑ", 1), ("âãäåæçèéï", 2), ("ð", 3))
 _MOJIBAKE = re.compile("|".join(f"[{leads}][{re.escape(_FOLLOWERS)}]{{{n}}}" for leads, n in _LEADS))
 _LEAD_CODES = np.array([ord(lead) for leads, _ in _LEADS for lead in leads])
@@ -91,13 +93,15 @@ _LEAST_SHARE = 0.08  # of a document's words: fewer stop words say nothing
 class Characters:
     """Counts every character, and keeps the first places of those that should not be there."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, by_file: FaultsByFile) -> None:
         self._counts = np.zeros(_CODES, dtype=np.int64)
+        self._by_file = by_file
         self.kinds = {name: Found(limit) for name in KINDS[1:]}
         self.mojibake = Found(limit)
 
-    def add(self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str]) -> None:
-        """Count the characters of a window; `text` is the same as a string, `place` says where a position is."""
+    def add(self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str], file: str) -> None:
+        """Count the characters of a window; `text` is the same as a string, `place` says where in the file a
+        position is."""
         counts = np.bincount(codes)
         self._counts[: len(counts)] += counts
         kinds = _kinds()
@@ -105,14 +109,23 @@ class Characters:
         if strange[1:].any():
             table = kinds[codes]
             for kind in np.flatnonzero(strange[1:]) + 1:
-                found = self.kinds[KINDS[kind]]
-                for position in np.flatnonzero(table == kind)[: found.room].tolist():
-                    found.add(place(position), 0)
-                found.number += int(strange[kind])
+                name = KINDS[kind]
+                found = self.kinds[name]
+                room = max(found.room, self._by_file.room(file, name))
+                first, *others = np.flatnonzero(table == kind)[: max(1, room)].tolist()
+                self._found(found, file, name, place(first), int(strange[kind]))
+                for position in others:
+                    self._found(found, file, name, place(position), 0)
         if counts[_LEAD_CODES[len(counts) > _LEAD_CODES]].any():
-            self._mojibake_of(codes, text, place)
+            self._mojibake_of(codes, text, place, file)
 
-    def _mojibake_of(self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str]) -> None:
+    def _found(self, found: Found, file: str, name: str, place: str, times: int) -> None:
+        found.add(place, times)
+        self._by_file.add(file, name, place, times)
+
+    def _mojibake_of(
+        self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str], file: str
+    ) -> None:
         parts = _mojibake_parts()[codes]
         end = 0
         for position in np.flatnonzero((parts[:-1] == 1) & (parts[1:] == 2)).tolist():
@@ -127,8 +140,11 @@ class Characters:
                 meant = bytes(map(_byte, found)).decode("utf-8")
             except UnicodeDecodeError:
                 continue
-            where = place(match.start()) if self.mojibake.room else ""
+            room = self.mojibake.room or self._by_file.room(file, _WRONGLY_READ)
+            where = place(match.start()) if room else ""
             self.mojibake.add({"place": where, "found": shown(found), "meant": shown(meant)})
+            told = f"{shown(found)} for {shown(meant)}"
+            self._by_file.add(file, _WRONGLY_READ, where, told=told)
 
     def scripts(self) -> dict[str, int]:
         """Letters by script, the most frequent first."""

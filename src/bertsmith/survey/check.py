@@ -23,6 +23,7 @@ from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
 from bertsmith.survey.characters import Characters, Languages, as_shares
 from bertsmith.survey.distribution import Found
+from bertsmith.survey.faults import PLACES, FaultsByFile
 from bertsmith.survey.findings import findings
 from bertsmith.survey.leakage import Leakage
 from bertsmith.survey.lines import LineFacts, RepeatedLines, find_lines, line_hashes
@@ -30,10 +31,12 @@ from bertsmith.survey.structure import DocumentFacts, judge
 from bertsmith.survey.tokens import TokenFacts
 from bertsmith.survey.window import TextWindow, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _NEAR_CAPACITY = 500_000
 _LINE_CAPACITY = 4_000_000
 _CLUSTERS = 10_000  # of repeated documents that are told apart
+_UNREADABLE = "cannot be read to its end"
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class _Pass:
         self._faults, self._records, self._unreadable = Found(limit), Found(limit), Found(limit)
         self._fault_lines = self._bytes = self._words = 0
         self._cut_short: list[str] = []
-        self._characters, self._languages = Characters(limit), Languages()
+        self._by_file = FaultsByFile(min(limit, PLACES))
+        self._characters, self._languages = Characters(limit, self._by_file), Languages()
         self._documents, self._lines = DocumentFacts(limit), LineFacts()
         self._repeated, self._places = RepeatedLines(_LINE_CAPACITY), Places()
         self._exact = _Repetitions(Duplicates("exact"), limit)
@@ -124,6 +128,7 @@ class _Pass:
                         break
             except InputError as error:
                 self._unreadable.add({"place": file, "reason": error.sentence})
+                self._by_file.add(file, _UNREADABLE, file, told=error.sentence)
             self._documents.close()
 
     def _room(self, stop: int | None) -> int:
@@ -133,18 +138,23 @@ class _Pass:
     def _reject(self, reject: Reject) -> None:
         if reject.line is None:
             self._unreadable.add({"place": reject.file, "reason": reject.reason})
+            self._by_file.add(reject.file, _UNREADABLE, reject.file, told=reject.reason)
             return
         self._missing.append(reject.line)
         place = f"{reject.file}:{reject.line}"
         if not reject.reason.endswith("is not UTF-8"):
             self._records.add({"place": place, "reason": reject.reason})
+            self._by_file.add(reject.file, "lines or rows that cannot be read", place, told=reject.reason)
             return
         # Each byte that is not UTF-8 becomes one half character here, and nothing else does.
         line = reject.raw.decode("utf-8", "surrogateescape")
         bad = [i for i, character in enumerate(line) if "\udc80" <= character <= "\udcff"]
         self._fault_lines += 1
         reason = reject.reason.partition(": ")[2] or reject.reason
-        self._faults.add({"place": f"{place}:{bad[0] + 1 if bad else 1}", "reason": reason}, max(1, len(bad)))
+        place = f"{place}:{bad[0] + 1 if bad else 1}"
+        self._faults.add({"place": place, "reason": reason}, max(1, len(bad)))
+        byte = f"0x{ord(line[bad[0]]) - 0xDC00:02X}" if bad else ""
+        self._by_file.add(reject.file, "bytes that are not UTF-8", place, max(1, len(bad)), byte)
 
     def _look(self, file: str, documents: list[Document]) -> None:
         texts = [document.text for document in documents]
@@ -161,7 +171,7 @@ class _Pass:
                 sentences[i] += found
                 if self._tokens is not None:
                     self._tokens.add(found)
-            self._count(window)
+            self._count(file, window)
         for i, document in enumerate(documents):
             self._documents.add(file, document, sentences[i], int(number[i]))
         self._documents.sentence_lengths.add([len(s) for found in sentences for s in found])
@@ -170,11 +180,11 @@ class _Pass:
         whole = [document for i, document in enumerate(documents) if number[i] and document.part == 0]
         self._near.add(self._exact.add(whole))
 
-    def _count(self, window: TextWindow) -> None:
+    def _count(self, file: str, window: TextWindow) -> None:
         """Count what stands in a window."""
         codes, words, text = window.codes, window.words, window.text
         self._words += len(words.hashes)
-        self._characters.add(codes, text, window.place)
+        self._characters.add(codes, text, window.place, file)
         self._languages.add(codes, window.bounds, words)
         lines = find_lines(codes, window.bounds, text)
         self._lines.add(lines, text)
@@ -203,6 +213,7 @@ class _Pass:
             },
             "records": self._records.summary(),
             "unreadable": self._unreadable.summary(),
+            "faults_by_file": self._by_file.summary(),
             "characters": {
                 "number": self._documents.characters.total,
                 "kinds": {name: found.summary() for name, found in self._characters.kinds.items()},
@@ -230,6 +241,7 @@ class _Pass:
                 self._lines.wrapped,
                 self._lines.breaks,
                 self._options.reading.documents,
+                self._language or "en",
             ),
             "limits": self._limits(),
         }
@@ -241,15 +253,18 @@ class _Pass:
 
     def _limits(self) -> list[str]:
         """What was not looked at, or only estimated, in a sentence each."""
-        told = [f"of each finding the first {self._options.listed} places are listed"]
+        told = [
+            f"at most {counted(self._options.listed, 'place')} listed of each finding, {self._by_file.limit} of "
+            "each fault in a file"
+        ]
         if self._cut_short:
             told.append(
                 f"a sample: the first {self._bytes / 1e6:,.1f} MB of text, shared out over the files; "
-                f"{len(self._cut_short)} of them not read to their end"
+                f"{counted(len(self._cut_short), 'file')} not read to the end"
             )
         if self._in_parts:
             told.append(
-                f"{self._in_parts:,} documents are too long to be held whole: compared is their first part"
+                f"{counted(self._in_parts, 'document')} too long to be held whole: only the first part is compared"
             )
         if self._near.number:
             told.append(

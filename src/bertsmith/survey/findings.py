@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
+from bertsmith.tokenizer.fitting import fitting_options
+from bertsmith.wording import counted
+
 SEVERITIES = ("problem", "warning", "note")
 _SHARE_OF_REPEATED_LINES = 0.01
 _SHARE_OF_BOILERPLATE = 0.05
@@ -14,7 +18,7 @@ _SHARE_OF_URLS = 0.02
 _SHARE_ONE_LINE = 0.5
 _SHARE_OF_SECOND_LANGUAGE = 0.05
 _UNKNOWN_RATE = 0.005
-_PIECES_A_WORD = 1.6
+_PIECES_PER_WORD = 1.6
 _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
 _SERIOUS = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
 
@@ -57,10 +61,10 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = unreadable["places"][0]["reason"]
         yield _finding(
             "problem", f"files that cannot be read to their end: {reason}", unreadable["number"],
-            _first(unreadable), "mend them or leave them out",
+            _first(unreadable), "fix them or leave them out",
         )  # fmt: skip
     if encoding["bytes"]:
-        lines = "1 line" if encoding["lines"] == 1 else f"{encoding['lines']:,} lines"
+        lines = counted(encoding["lines"], "line")
         yield _finding(
             "problem", f"bytes that are not UTF-8, in {lines}", encoding["bytes"],
             _first(encoding), "save as UTF-8 (iconv -f latin1 -t utf-8), or data prepare --on-error skip",
@@ -69,7 +73,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = records["places"][0]["reason"]
         yield _finding(
             "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            "mend them, or data prepare --on-error skip",
+            "fix them, or data prepare --on-error skip",
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
@@ -81,14 +85,14 @@ def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         example = mojibake["places"][0]
         yield _finding(
             "problem", f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"], _first(mojibake), "decode the source anew as UTF-8, or mend it with ftfy",
+            mojibake["number"], _first(mojibake), "decode the source again as UTF-8, or fix it with ftfy",
         )  # fmt: skip
     for name, found in characters["kinds"].items():
         if not found["number"]:
             continue
         severity = "problem" if name in _SERIOUS else "note" if name == _INVISIBLE else "warning"
         remedy = {
-            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source anew",
+            "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source again",
             "lone carriage returns": "turn line ends into \\n: tr '\\r' '\\n', or dos2unix -c mac",
             _INVISIBLE: "BERT's cleaning drops them; others may not",
         }.get(name, "remove them; BERT's cleaning drops or blanks them, others may not")
@@ -108,6 +112,12 @@ def _of_structure(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "warning", f"{name.upper()} cannot be trained: {verdict['why']}", report["documents"]["number"],
                 "", verdict["remedy"],
             )  # fmt: skip
+    if 1 < report["documents"]["number"] < FEW_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
+        yield _finding(
+            "warning", f"too few documents to hold some out: {report['documents']['number']}",
+            report["documents"]["number"], "",
+            f"give more, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
+        )  # fmt: skip
 
 
 def _of_duplicates(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -132,7 +142,7 @@ def _of_lines(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if repeated["repeated"]:
         many = repeated["share_of_characters"] >= _SHARE_OF_REPEATED_LINES
         yield _finding(
-            "warning" if many else "note", "lines that stand there already", repeated["occurrences_too_many"],
+            "warning" if many else "note", "repeated lines", repeated["occurrences_too_many"],
             repeated["examples"][0]["first"] if repeated["examples"] else "",
             "look at the list: navigation and footers are best removed", repeated["share_of_characters"],
         )  # fmt: skip
@@ -176,7 +186,7 @@ def _of_documents(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if one_line and documents["number"] > 1 and report["documents_are"] != "line":
         yield _finding(
             "note", "documents of one line", one_line, _first(documents["one_line"]),
-            "fine for web pages; else see that blank lines part documents, not paragraphs", one_line / number,
+            "fine for web pages; else let blank lines separate documents, not paragraphs", one_line / number,
         )  # fmt: skip
 
 
@@ -190,12 +200,18 @@ def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if others:
         yield _finding(
             "note", f"several languages (a guess by stop words): {known[0][0]} {known[0][1]:.0%}, "
-            + ", ".join(others), len(others) + 1, "", "one vocabulary must hold them all; or part them",
+            + ", ".join(others), len(others) + 1, "", "one vocabulary has to hold them all; or separate them",
         )  # fmt: skip
 
 
 def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found = report.get("tokenizer")
+    needed = fitting_options({name: script["share"] for name, script in report["scripts"].items()})
+    options = f" with {needed[0]}" if needed else ""
+    if needed and found is None:
+        yield _finding(
+            "note", needed[1], report["words"], "", f"train its tokenizer so: bertsmith tokenizer train{options}"
+        )  # fmt: skip
     if found is None or not found["tokens"]:
         return
     if found["unknown_tokens"]:
@@ -205,13 +221,14 @@ def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield _finding(
             "problem" if found["unknown_token_share"] > _UNKNOWN_RATE else "note",
             f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
-            "train a tokenizer on this corpus", found["unknown_token_share"],
+            f"train a tokenizer on this corpus: bertsmith tokenizer train{options}",
+            found["unknown_token_share"],
         )  # fmt: skip
-    if found["pieces_a_word"] > _PIECES_A_WORD:
+    if (found["pieces_per_word"] or 0) > _PIECES_PER_WORD:
         worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
         yield _finding(
-            "warning", f"words fall into {found['pieces_a_word']:.2f} pieces on average: {worst}",
-            found["words"], "", "train or extend a tokenizer on this corpus",
+            "warning", f"words fall into {found['pieces_per_word']:.2f} pieces on average: {worst}",
+            found["words"] - found["unknown_words"], "", "train or extend a tokenizer on this corpus",
         )  # fmt: skip
 
 
@@ -224,6 +241,6 @@ def _of_tasks(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             rows = [row for row in found["rows"] if row["row"].startswith(file["file"])]
             first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
             yield _finding(
-                "problem", f"rows of {file['file']} that stand in the corpus (runs of {found['ngram']} words)",
+                "problem", f"rows of {file['file']} that are in the corpus (runs of {found['ngram']} words)",
                 file["hit"], first, "remove those documents, or do not score on those rows", file["share"],
             )  # fmt: skip

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.files.files import Document
+from bertsmith.shards.remarks import FEW_DOCUMENTS, FULL_SENTENCES, NO_PAIRS, NOT_HELD_OUT, as_options
 from bertsmith.survey.distribution import Distribution, Found
+from bertsmith.wording import counted, percent
 
 _TOGETHER = 4096
+_JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FILE > JOINED"""
 HUGE = 1_000_000  # characters of a document
 _MANY_LINES = 50  # a file of so many lines and one document lacks its blank lines
 _ONE_LINE = 300  # median characters of a line that is itself a text of several sentences
@@ -103,7 +106,7 @@ class DocumentFacts:
             "lines": self.lines,
             "sentences": self.sentences.total,
             "characters": self.characters.summary(),
-            "sentences_a_document": self.sentences.summary(),
+            "sentences_per_document": self.sentences.summary(),
             "sentence_characters": self.sentence_lengths.summary(),
             "one_sentence": self.one_sentence,
             "empty": self.empty.summary(),
@@ -113,21 +116,28 @@ class DocumentFacts:
 
 
 def judge(
-    documents: DocumentFacts, lines: Distribution, wrapped: int, breaks: int, documents_are: str
+    documents: DocumentFacts,
+    lines: Distribution,
+    wrapped: int,
+    breaks: int,
+    documents_are: str,
+    language: str,
 ) -> dict[str, Any]:
     """What the structure is fit for, with a sentence for each and the faults that were found.
 
     lines: the lengths of lines; wrapped of `breaks` line ends stand inside of sentences. documents_are: how the
-    files were read ("blank_line", "file", "line").
+    files were read ("blank_line", "file", "line"); language: a code, "zh" joins lines without a blank.
     """
     number = documents.characters.number
-    faults = _faults(documents, lines, wrapped, breaks, documents_are)
+    faults = _faults(documents, lines, wrapped, breaks, documents_are, language)
     names = {fault["fault"] for fault in faults}
     one = documents.one_sentence / max(1, number)
     many = documents.sentences.total / max(1, number)
-    shape = f"{number:,} documents of {many:,.1f} sentences on average, {one:.0%} of them of one sentence"
+    shape = (
+        f"{counted(number, 'document')} of {many:,.1f} sentences on average, {percent(one)} of one sentence"
+    )
     if number == 1:
-        shape = f"one document of {documents.sentences.total:,} sentences"
+        shape = f"one document of {counted(documents.sentences.total, 'sentence')}"
     return {
         "one_sentence_share": round(one, 6),
         "wrapped_share": round(wrapped / max(1, breaks), 6),
@@ -139,7 +149,12 @@ def judge(
 
 
 def _faults(
-    documents: DocumentFacts, lines: Distribution, wrapped: int, breaks: int, documents_are: str
+    documents: DocumentFacts,
+    lines: Distribution,
+    wrapped: int,
+    breaks: int,
+    documents_are: str,
+    language: str,
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     number = documents.characters.number
@@ -155,7 +170,8 @@ def _faults(
                 "sentence in two",
                 "number": wrapped,
                 "first": "",
-                "remedy": "join the lines of each paragraph first: fmt -w 1000000 FILE",
+                "remedy": "join the lines of each paragraph first: "
+                + _JOIN.format(between="" if language == "zh" else " "),
             }
         )
     if documents_are == "blank_line":
@@ -171,7 +187,7 @@ def _faults(
                     "first": f"{whole[0]}:1",
                     "remedy": "--documents line, if each line is a document"
                     if long_lines
-                    else "put a blank line between documents, or --documents file if each file is one",
+                    else _one_document_remedy(number),
                 }
             )
     if number > 1 and documents.one_line.number == number and documents.one_sentence > 0.5 * number:
@@ -181,12 +197,22 @@ def _faults(
                 "what": "most documents are one line of one sentence",
                 "number": documents.one_sentence,
                 "first": documents.one_line.places[0],
-                "remedy": "put blank lines between documents only, not between their lines"
-                if documents_are == "blank_line"
-                else "--documents blank-line, if blank lines part the documents",
+                "remedy": (
+                    "put blank lines between documents only, not between their lines"
+                    if documents_are == "blank_line"
+                    else "--documents blank-line, if blank lines separate the documents"
+                )
+                + f"; or, where each is a document, train with {as_options(FULL_SENTENCES)}",
             }
         )
     return found
+
+
+def _one_document_remedy(number: int) -> str:
+    if number >= FEW_DOCUMENTS:
+        return "fine if each file is a document (--documents file); else put a blank line between documents"
+    alone = NO_PAIRS if number < 2 else NOT_HELD_OUT
+    return f"put a blank line between documents, of a book between its chapters; or train with {as_options(alone)}"
 
 
 def _verdict(level: str, why: str, remedy: str = "") -> dict[str, str]:
@@ -197,18 +223,24 @@ def _nsp(number: int, one: float, faults: set[str], shape: str) -> dict[str, str
     if number < 2:
         return _verdict(
             "unfit", f"{shape}; a wrong next sentence comes from another document",
-            "part the documents by blank lines, or --documents line / file; or train without NSP",
+            "put a blank line between documents, or --documents line / file; or train with "
+            + as_options(NO_PAIRS),
         )  # fmt: skip
     if one > 0.5:
         return _verdict(
             "unfit", f"{shape}; one sentence has no next one",
-            "give whole documents, or train without NSP (full sentences)",
+            f"give whole documents, or train with {as_options(FULL_SENTENCES)}",
         )  # fmt: skip
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are cut inside sentences", "join the lines of each paragraph first")
+    if number < FEW_DOCUMENTS:
+        return _verdict(
+            "limited", f"{shape}; too few to hold some out",
+            f"give more documents, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
+        )  # fmt: skip
     if "one_document" in faults:
         return _verdict(
-            "limited", f"{shape}; whole files count as documents", "part the documents by blank lines"
+            "limited", f"{shape}; whole files count as documents", "put a blank line between documents"
         )
     if number < _FEW_DOCUMENTS or one > 0.2:
         return _verdict("limited", shape, "more documents of several sentences make better pairs")
@@ -219,7 +251,7 @@ def _sop(number: int, one: float, faults: set[str], shape: str) -> dict[str, str
     if number == 0 or one > 0.5:
         return _verdict(
             "unfit", f"{shape}; an order needs two sentences",
-            "give whole documents, or train without SOP (full sentences)",
+            f"give whole documents, or train with {as_options(FULL_SENTENCES if number > 1 else NO_PAIRS)}",
         )  # fmt: skip
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are cut inside sentences", "join the lines of each paragraph first")

@@ -1,9 +1,10 @@
-"""What a tokenizer makes of a text: tokens, unknowns, pieces a word, coverage by script, words in most pieces.
+"""What a tokenizer makes of a text: tokens, unknowns, pieces per word, coverage by script, words cut most.
 
 One tally, of the corpus check and of tokenizer inspection. A word is a run of letters, marks and digits, the same
 for all tokenizers; an ideograph is a word of its own. It is encoded as it stands behind a blank, and a piece that
-is that blank alone does not count. In bounded memory: the numbers are exact however large the text is, only the
-lists of words forget what is rare.
+is that blank alone does not count. A word with an unknown piece is lost, however few its pieces: pieces per word
+are those of known words, and the share of unknown words stands beside them. In bounded memory: the numbers are
+exact however large the text is, only the lists of words forget what is rare.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KINDS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram
 _DISTINCT = 200_000  # distinct words that wait for their pieces, or
 _WAITING = 1 << 24  # characters of such words
 KEPT = 20_000  # words a list remembers
-_MOST = 20  # pieces a word in the distribution; more count as so many
+_MOST = 20  # pieces per word in the distribution; more count as so many
 _SHOWN = 60  # characters of a long word in a list
 _CODES = 0x110000
 
@@ -128,7 +129,7 @@ class Tally:
         self._used = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self._by_pieces = np.zeros(_MOST + 1, dtype=np.int64)
         self._words = self._pieces = self._lost = 0
-        self._scripts: dict[str, Ints] = {}  # script → words, pieces, whole words, words without an unknown
+        self._scripts: dict[str, Ints] = {}  # script → words, known ones, pieces of these, whole words
         self._apart: Counter[str] = Counter()  # word → its times
         self._beyond: dict[str, int] = {}  # word → its pieces beyond the first
         self._unknown_words: Counter[str] = Counter()
@@ -145,11 +146,11 @@ class Tally:
     def add_words(self, words: Sequence[str], times: Ints, scripts: Sequence[str]) -> None:
         """Count the pieces of some distinct words, each with how often it stands in the text and its script."""
         counts, whole, known = self._measured(words)
-        np.add.at(self._by_pieces, np.minimum(counts, _MOST), times)
+        np.add.at(self._by_pieces, np.minimum(counts[known], _MOST), times[known])
         self._words += int(times.sum())
-        self._pieces += int((times * counts).sum())
+        self._pieces += int((times * counts)[known].sum())
         self._lost += int(times[~known].sum())
-        facts = np.stack([times, times * counts, times * whole, times * known], axis=1)
+        facts = np.stack([times, times * known, times * counts * known, times * whole], axis=1)
         names, owner = np.unique(np.array(scripts), return_inverse=True)
         sums = np.zeros((len(names), 4), dtype=np.int64)
         np.add.at(sums, owner, facts)
@@ -187,7 +188,7 @@ class Tally:
         return self._apart[word] * self._beyond[word]
 
     def summary(self, text: Words, characters: Mapping[str, int], listed: int) -> dict[str, Any]:
-        """As the report holds it."""
+        """As the report holds it. `pieces_per_word` and `words_by_pieces` are of the known words."""
         tokens, words = int(self._used.sum()), max(1, self._words)
         unknown = 0 if self._unknown is None else int(self._used[self._unknown])
         apart = sorted(self._apart, key=lambda word: (-self._weight(word), word))[:listed]
@@ -198,8 +199,10 @@ class Tally:
             "vocab_size": self._tokenizer.vocab_size,
             "words": self._words,
             "tokens": tokens,
-            "characters_a_token": _ratio(text.characters, tokens),
-            "pieces_a_word": _ratio(self._pieces, self._words),
+            "characters_per_token": _ratio(text.characters, tokens),
+            "pieces_per_word": _ratio(self._pieces, self._words - self._lost)
+            if self._words > self._lost
+            else None,
             "words_kept_whole": _ratio(self._words_whole(), words),
             "words_by_pieces": self._by_pieces.tolist(),
             "unknown_tokens": unknown,
@@ -227,7 +230,7 @@ class Tally:
         }
 
     def _words_whole(self) -> int:
-        return int(sum(row[2] for row in self._scripts.values()))
+        return int(sum(row[3] for row in self._scripts.values()))
 
     def _characters(self, characters: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
         """The characters that are unknown when they stand alone, and those of which nothing is left."""
@@ -255,13 +258,13 @@ class Tally:
         names = [*letters, *(["digits"] if "digits" in self._scripts else [])]
         rows = {}
         for name in names:
-            words, pieces, whole, known = map(int, self._scripts.get(name, none))
+            words, known, pieces, whole = map(int, self._scripts.get(name, none))
             of = letters.get(name, 0)
             rows[name] = {
                 "letters_known": _ratio(of - gone[name], of, 8) if of else None,
                 "words_known": _ratio(known, words, 8) if words else None,
                 "words_kept_whole": _ratio(whole, words) if words else None,
-                "pieces_a_word": _ratio(pieces, words) if words else None,
+                "pieces_per_word": _ratio(pieces, known) if known else None,
             }
         return rows
 

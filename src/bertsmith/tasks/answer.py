@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.squad import Asked, read_questions
 from bertsmith.loss import Loss
 from bertsmith.metrics import squad
 from bertsmith.models.config import ModelConfig
@@ -28,7 +27,9 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, Task, told_of_cuts
+from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
+from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -45,28 +46,6 @@ class AnswerSettings(Settings):
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
     longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
-
-
-class Gold(NamedTuple):
-    """An answer of people: context[start : start + len(text)]. moved: the file had it elsewhere, or nowhere."""
-
-    text: str
-    start: int
-    moved: bool = False
-
-
-@dataclass(frozen=True)
-class PassageExample:
-    """A question, its passage, and the answers as people gave them (none where they are not known).
-
-    number: the file's own name for the question, None where it has none.
-    """
-
-    question: str
-    context: str
-    answers: tuple[Gold, ...]
-    place: str
-    number: str | None = None
 
 
 class Answer(Task):
@@ -105,13 +84,7 @@ class Answer(Task):
         not at its start is looked for. InputError with its place (`file: data[3].paragraphs[0].qas[2]`, or
         file:line) for what is amiss, an answer that is nowhere in its passage, and a question without one.
         """
-        examples = [
-            _example(context, question, place, labelled=labelled)
-            for context, question, place in read_questions(file)
-        ]
-        if not examples:
-            raise InputError(f"{file}: there is no question in it", "give a file with at least one")
-        return examples
+        return read_passages(file, labelled=labelled)
 
     @classmethod
     def of_inputs(
@@ -120,8 +93,13 @@ class Answer(Task):
         """Questions with their passages."""
         rows = list(zip(columns["question"], columns["context"], places, strict=True))
         for question, context, place in rows:
-            _check_texts(question, context, place)
+            check_texts(question, context, place)
         return [PassageExample(question, context, (), place) for question, context, place in rows]
+
+    @classmethod
+    def columns_of_tuples(cls, settings: AnswerSettings, width: int) -> list[str]:
+        """Question, passage, answer, and where it begins if that is given."""
+        return ["question", "context", "answer", "start"][: max(3, width)]
 
     @classmethod
     def as_row(cls, example: PassageExample, settings: AnswerSettings) -> dict[str, Any]:
@@ -146,6 +124,38 @@ class Answer(Task):
     def content(cls, example: PassageExample) -> str:
         """The passage: questions about one stay on one side of a split."""
         return example.context
+
+    @classmethod
+    def asked(cls, example: PassageExample) -> dict[str, str]:
+        """The question."""
+        return {"question": example.question}
+
+    @classmethod
+    def rows(cls, example: PassageExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The question, its answer, where that is in the passage, and its probability."""
+        number = {} if example.number is None else {"id": example.number}
+        found = {"prediction": prediction["answer"], **{k: prediction[k] for k in ("start", "end", "score")}}
+        return [{**number, **cls.asked(example), **found}]
+
+    @classmethod
+    def overview_of_answers(
+        cls, train: Sequence[PassageExample], dev: Sequence[PassageExample], facts: Facts
+    ) -> Overview:
+        """How many questions and passages, and how long answers are."""
+        parts = {"train": train, "dev": dev}
+        figures = {
+            part: {
+                "questions": len(some),
+                "passages": len({example.context for example in some}),
+                "answers": sum(len(example.answers) for example in some),
+                "letters_per_answer": round(mean(len(g.text) for e in some for g in e.answers), 1),
+            }
+            for part, some in parts.items()
+            if some
+        }
+        rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
+        columns = ["part", "questions", "passages", "answers", "letters per answer"]
+        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)])
 
     # From examples to a batch
 
@@ -315,7 +325,7 @@ def _tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] |
     held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
     if not len(held):
         raise InputError(
-            f"{example.place}: the tokenizer makes no token of the answer {gold.text!r}",
+            f"{example.place}: the tokenizer has no token for the answer {gold.text!r}",
             "leave this question out",
         )
     return int(held[0]), int(held[-1])
@@ -349,40 +359,3 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
     inner = text[start:end].strip()
     start += text[start:end].index(inner)
     return start, start + len(inner)
-
-
-def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
-    """An example with its answers checked. InputError with its place."""
-    _check_texts(asked.question, context, place)
-    if not labelled:
-        return PassageExample(asked.question, context, (), place, asked.id)
-    if asked.is_impossible or not asked.answers:
-        raise InputError(
-            f"{place}: this question has no answer",
-            "leave it out: unanswerable questions (SQuAD 2.0) come with a later version",
-        )
-    gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
-    return PassageExample(asked.question, context, gold, place, asked.id)
-
-
-def _check_texts(question: Any, context: Any, place: str) -> None:
-    for name, text in (("question", question), ("passage", context)):
-        if not isinstance(text, str):
-            raise InputError(
-                f"{place}: the {name} is not a string, but {text!r:.60}", "give each as one string"
-            )
-        if not text.strip():
-            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
-
-
-def _gold(context: str, text: str, start: int | None, place: str) -> Gold:
-    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given)."""
-    if start is not None and context.startswith(text, start):
-        return Gold(text, start)
-    near = start or 0
-    found = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
-    if not found:
-        raise InputError(
-            f"{place}: the answer {text!r} is nowhere in the passage", "mend it, or leave this question out"
-        )
-    return Gold(text, min(found, key=lambda i: abs(i - near)), moved=True)

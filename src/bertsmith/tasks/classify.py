@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from bertsmith.errors import InputError
@@ -17,18 +17,20 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
+from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.task import Facts, Foreign, Prediction
 from bertsmith.tasks.texts import TextExample, TextFacts, TextSettings, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
+_MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes
+_FEW = 10  # examples of which nobody can say what their numbers are
 _SHOWN = 8  # labels of which a confusion matrix fits a terminal
 
 
-class LabelFacts(TextFacts):
-    """The labels by id; whether the data may give ids in their place."""
-
-    labels: list[str] = Field(min_length=2)
-    numbered: bool = False
+class ClassFacts(TextFacts, LabelFacts):
+    """Whether the examples were pairs, and the labels."""
 
 
 class Classify(TextTask):
@@ -36,26 +38,26 @@ class Classify(TextTask):
 
     name = "classify"
     summary = "one label for a text, or for a pair of texts"
-    facts_type = LabelFacts
+    facts_type = ClassFacts
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings
     ) -> None:
-        """facts: `labels` by id; `numbered`: the data may give ids in place of labels; `pairs`."""
-        self._ids = {label: i for i, label in enumerate(facts["labels"])}
+        """facts: `labels` by id; `numbered`: the data may give ids in place of labels, or `codes`; `pairs`."""
+        self._naming = Naming.of(facts)
         super().__init__(config, generator, facts, settings, len(facts["labels"]))
 
     @classmethod
-    def learnt(
-        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
-    ) -> Facts:
-        """The labels, as `label_names` orders them; each example must have one of them."""
-        labels = label_names(examples, names)
-        ids = {label: i for i, label in enumerate(labels)}
+    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
+        """The labels: those named, or those of the data, as `label_names` orders them; each example must have one
+        of them."""
+        found = (
+            {"labels": label_names(examples), "numbered": False} if names is None else facts_of_names(names)
+        )
+        naming = Naming.of(found)
         for example in examples:
-            label_id(example, ids, numbered=names is not None)
-        pairs = super().learnt(examples, settings, None)
-        return {**pairs, "labels": labels, "numbered": names is not None}
+            label_id(example, naming)
+        return {**super().learnt(examples, settings, None), **found}
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -68,6 +70,20 @@ class Classify(TextTask):
         return {**found, "labels": folder.labels, "numbered": True}
 
     @classmethod
+    def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
+        """The label, by its name."""
+        naming = Naming.of(facts)
+        return [() if e.label is None else (naming.name(e.label),) for e in examples]
+
+    @classmethod
+    def overview_of_answers(
+        cls, train: Sequence[TextExample], dev: Sequence[TextExample], facts: Facts
+    ) -> Overview:
+        """The table of labels, and what to do about numbers."""
+        said = _told_of_numbers(facts["labels"])
+        return super().overview_of_answers(train, dev, facts) | Overview(warnings=[said] if said else [])
+
+    @classmethod
     def stratum(cls, example: TextExample) -> Hashable:
         """The label."""
         return example.label
@@ -76,7 +92,7 @@ class Classify(TextTask):
         """The label's id."""
         if example.label is None:
             return None
-        return label_id(example, self._ids, numbered=bool(self.facts.get("numbered")))
+        return label_id(example, self._naming)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`label`: long [B]."""
@@ -105,6 +121,12 @@ class Classify(TextTask):
             )
         return predictions
 
+    @classmethod
+    def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The text, its label, and the label's probability."""
+        label, score = prediction["label"], prediction["score"]
+        return [{**cls.asked(example), "prediction": label, "score": score}]
+
     @property
     def decides(self) -> str:
         """Accuracy."""
@@ -126,7 +148,7 @@ class Classify(TextTask):
         labels: list[str] = self.facts["labels"]
         ids = list(range(len(labels)))
         truth = [self.target(example) for example in examples]
-        guess = [self._ids[prediction["label"]] for prediction in predictions]
+        guess = [self._naming.ids[prediction["label"]] for prediction in predictions]
         precision, recall, f1, support = precision_recall_fscore_support(
             truth, guess, labels=ids, zero_division=0
         )
@@ -181,43 +203,51 @@ def _of_each_table(of_each: dict[str, dict[str, Any]]) -> ScoreTable:
     return ScoreTable("", ["label", "precision", "recall", "F1", "support"], rows)
 
 
-def label_names(examples: Sequence[TextExample], names: Sequence[str] | None) -> list[str]:
-    """The classes in the order of their ids: the given names, or the labels of the data, sorted.
-
-    Labels that are whole numbers are sorted by value.
-    """
-    if names is not None:
-        if len(set(names)) != len(names) or len(names) < 2:
-            raise InputError(f"--label-names: {', '.join(names)}: two or more different names are needed")
-        return list(names)
+def label_names(examples: Sequence[TextExample]) -> list[str]:
+    """The labels of the data in the order of their ids (`in_order`). InputError where there is only one."""
     found = {example.label for example in examples if example.label is not None}
     if len(found) < 2:
         raise InputError(
             f"{examples[0].place}: all examples have the label {next(iter(found), None)!r}",
             "a classifier needs at least two; is this the label column? (--label-column)",
         )
-    if all(_whole_number(label) for label in found):
-        return sorted(found, key=lambda label: (int(label), label))
-    return sorted(found)
+    numbers = all(map(_is_number, found))
+    if numbers and not all(map(whole_number, found)) and 2 * len(found) > len(examples) >= _FEW:
+        raise InputError(
+            f"{examples[0].place}: the labels are {len(found):,} different numbers in {len(examples):,} examples "
+            f"({listed(in_order(found), 3)})",
+            "to predict a number, use bertsmith finetune regress; or name another column with --label-column",
+        )
+    return in_order(found)
 
 
-def label_id(example: TextExample, ids: dict[str, int], *, numbered: bool) -> int:
-    """The id of an example's label. numbered: the data may give ids (0, 1, …) in place of names.
-
-    Names that are numbers themselves are names only: nobody could tell the name 1 from the id 1.
-    """
-    label = example.label
-    if label is not None and label in ids:
-        return ids[label]
-    words = not any(_whole_number(name) for name in ids)
-    if numbered and words and label is not None and _whole_number(label) and 0 <= int(label) < len(ids):
-        return int(label)
-    known = ", ".join(list(ids)[:10]) + (", …" if len(ids) > 10 else "")
-    raise InputError(
-        f"{example.place}: the label '{label}' is unknown",
-        f"the model's labels are: {known}; mend the row, or name another column with --label-column",
-    )
+def label_id(example: TextExample, naming: Naming) -> int:
+    """The id of an example's label. InputError for a label that the model does not have."""
+    label = str(example.label)
+    if (found := naming.id(label)) is None:
+        raise naming.unknown(label, example.place, "--label-column")
+    return found
 
 
-def _whole_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
+def _told_of_numbers(labels: Sequence[str]) -> str | None:
+    """What to do about labels that are numbers: name them, or learn them as numbers."""
+    some = listed(labels, 3)
+    if all(map(whole_number, labels)) and len(labels) <= _MANY_NUMBERS:
+        measure = "; if they measure something (stars, grades), try bertsmith finetune regress"
+        return (
+            f"the labels are numbers ({some}), and so predictions will be; give them names with --label-names "
+            f"A,B,C or a file of code,name rows{measure if len(labels) > 2 else ''}"
+        )
+    if all(map(_is_number, labels)):
+        return (
+            f"the labels are {len(labels):,} different numbers ({some}), each learnt as a label of its own; "
+            "to predict a number, use bertsmith finetune regress"
+        )
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +18,13 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, told_of_cuts
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.overview import of_numbers
+from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
+from bertsmith.tasks.task import Facts, Foreign, Prediction
 from bertsmith.tasks.texts import TextExample, TextSettings, TextTask
+
+_COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
 
 
 class Regress(TextTask):
@@ -33,9 +40,7 @@ class Regress(TextTask):
         super().__init__(config, generator, facts, settings, 1)
 
     @classmethod
-    def learnt(
-        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
-    ) -> Facts:
+    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
         """That each label is a number, and that they are not all the same."""
         values = {number_of(example) for example in examples}
         if len(values) < 2:
@@ -51,6 +56,19 @@ class Regress(TextTask):
         found = super().facts_of(folder)
         one = folder.labels is not None and len(folder.labels) == 1
         return found if one and folder.problem_type in (None, "regression") else None
+
+    @classmethod
+    def overview_of_answers(
+        cls, train: Sequence[TextExample], dev: Sequence[TextExample], facts: Facts
+    ) -> Overview:
+        """How the numbers spread."""
+        parts = [[number_of(example) for example in part] for part in (train, dev)]
+        return of_numbers(*parts)
+
+    @classmethod
+    def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
+        """The number, as it is written by Python: 1 and 1.0 are the same."""
+        return [() if example.label is None else (f"{number_of(example):g}",) for example in examples]
 
     @property
     def problem_type(self) -> ProblemType:
@@ -85,6 +103,11 @@ class Regress(TextTask):
             {"number": float(value[0, 0]), **self.read_of(item)}
             for value, item in zip(outputs, items, strict=True)
         ]
+
+    @classmethod
+    def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The text and its number."""
+        return [{**cls.asked(example), "prediction": prediction["number"]}]
 
     @property
     def decides(self) -> str:
@@ -136,8 +159,12 @@ def number_of(example: TextExample) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
+        point = (example.label or "").replace(",", ".")
         raise InputError(
             f"{example.place}: '{example.label}' is not a number",
-            "mend the row, or name another column with --label-column",
+            f"write it with a point: {point}"
+            if _COMMA.fullmatch(example.label or "")
+            else "fix the row, or name another column with --label-column; for labels that are words, "
+            "bertsmith finetune classify",
         )
     return value

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -27,6 +26,8 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
+from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.tagged import (
     TagExample,
     TagSettings,
@@ -36,7 +37,7 @@ from bertsmith.tasks.tagged import (
     read_sentences,
     words_of,
 )
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Scores, ScoreTable, Task
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -53,11 +54,9 @@ class TagItem(Item):
     tokens: int = 0
 
 
-class TagFacts(BaseModel):
+class TagFacts(LabelFacts):
     """What `Tag` says of its facts, by kind."""
 
-    labels: list[str] = Field(min_length=2)
-    numbered: bool = False
     scheme: Literal["iob1", "iob2", "iobes"] | None
     usual: str
     characters: bool = False
@@ -66,9 +65,9 @@ class TagFacts(BaseModel):
 class Tag(Task):
     """The family's head for tokens, and cross-entropy at the first piece of each word.
 
-    Facts: `labels` by id; `numbered`: the data may give ids in place of labels; `scheme`: of entities, None for
-    other tags; `usual`: the tag of a word of which the tokenizer makes nothing; `characters`: each Chinese
-    character was a word.
+    Facts: `labels` by id; `numbered`: the data may give ids in place of labels, or `codes`; `scheme`: of entities,
+    None for other tags; `usual`: the tag of a word of which the tokenizer makes nothing; `characters`: each
+    Chinese character was a word.
     """
 
     name = "tag"
@@ -84,7 +83,7 @@ class Tag(Task):
     ) -> None:
         super().__init__(config, generator, facts, settings)
         self._names: list[str] = facts["labels"]
-        self._ids = {label: i for i, label in enumerate(self._names)}
+        self._naming = Naming.of(facts)
         self.head = TokenHead(config, generator, len(self._names))
 
     # From a file to examples
@@ -107,25 +106,27 @@ class Tag(Task):
         ]
 
     @classmethod
+    def columns_of_tuples(cls, settings: TagSettings, width: int) -> list[str]:
+        """Words and tags."""
+        return list(keys_of(settings))
+
+    @classmethod
     def as_row(cls, example: TagExample, settings: TagSettings) -> dict[str, Any]:
         """Two lists."""
         words, tags = keys_of(settings)
         return {words: list(example.words), tags: None if example.tags is None else list(example.tags)}
 
     @classmethod
-    def learnt(
-        cls, examples: Sequence[TagExample], settings: TagSettings, names: Sequence[str] | None
-    ) -> Facts:
-        """The tags, sorted, or the names given for their numbers; the scheme; the most frequent tag."""
+    def learnt(cls, examples: Sequence[TagExample], settings: TagSettings, names: Names | None) -> Facts:
+        """The tags, sorted, or the names given for their numbers or codes; the scheme; the most frequent tag."""
         rows = [example.tags or () for example in examples]
+        found: dict[str, Any] = {"numbered": False}
         if names is not None:
-            if len(set(names)) != len(names):
-                raise InputError(
-                    f"--label-names: {', '.join(names)}: a name occurs twice", "name each tag once"
-                )
-            rows = [tuple(_named(tag, names) for tag in row) for row in rows]
+            found = facts_of_names(names)
+            naming = Naming.of(found)
+            rows = [tuple(naming.name(tag) for tag in row) for row in rows]
         times = Counter(tag for row in rows for tag in row)
-        labels = sorted(times) if names is None else list(names)
+        labels = found.setdefault("labels", sorted(times))
         if unknown := sorted(times.keys() - set(labels)):
             raise InputError(
                 f"{examples[0].place}: the tag '{unknown[0]}' is none of --label-names", "name all tags there"
@@ -138,8 +139,7 @@ class Tag(Task):
         # ties by name, so that the order of the sentences decides nothing
         usual = _OUTSIDE if _OUTSIDE in labels else min(times, key=lambda tag: (-times[tag], tag))
         return {
-            "labels": labels,
-            "numbered": names is not None,
+            **found,
             "scheme": scheme_of(rows),
             "usual": usual,
             "characters": by_characters(examples),
@@ -158,6 +158,32 @@ class Tag(Task):
     def content(cls, example: TagExample) -> tuple[str, ...]:
         """The words."""
         return example.words
+
+    @classmethod
+    def asked(cls, example: TagExample) -> dict[str, str]:
+        """The sentence."""
+        return {"words": " ".join(example.words)}
+
+    @classmethod
+    def rows(cls, example: TagExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """A row a word, with its tag and the tag's probability."""
+        return [
+            {"word": word, "prediction": tag, "score": score}
+            for word, tag, score in zip(
+                prediction["words"], prediction["tags"], prediction["scores"], strict=True
+            )
+        ]
+
+    @classmethod
+    def is_empty(cls, example: TagExample) -> bool:
+        """No word."""
+        return not example.words
+
+    @classmethod
+    def gold(cls, examples: Sequence[TagExample], facts: Facts) -> list[tuple[str, ...]]:
+        """The tags, by their names."""
+        naming = Naming.of(facts)
+        return [tuple(map(naming.name, example.tags or ())) for example in examples]
 
     # From examples to a batch
 
@@ -201,7 +227,8 @@ class Tag(Task):
 
     def _id(self, tag: str) -> int:
         """-1 for a tag that training did not have: whatever the model says is wrong there."""
-        return self._ids.get(_named(tag, self._names) if self.facts.get("numbered") else tag, -1)
+        found = self._naming.id(tag)
+        return -1 if found is None else found
 
     def _refuse_strangers(self, examples: Sequence[TagExample]) -> None:
         """A rare tag may be new; where all are, it is another column, or another model."""
@@ -286,20 +313,20 @@ class Tag(Task):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Scores:
         """Precision, recall and F1 of entities (type, start and end right) as conlleval counts them, and each
         type's; the share of words whose tag is right."""
-        truth = [self._gold(example) for example in examples]
+        truth = self.gold(examples, self.facts)
         guess = [prediction["tags"] for prediction in predictions]
         pairs = [pair for a, b in zip(truth, guess, strict=True) for pair in zip(a, b, strict=True)]
         accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
         sizes = {"words": len(pairs), "examples": len(examples)}
         notes = []
-        if new := Counter(tag for tag, _ in pairs if tag not in self._ids):
+        if new := Counter(tag for tag, _ in pairs if tag not in self._naming.ids):
             notes.append(
                 f"words with a tag that the model never saw: {new.total():,} ({', '.join(sorted(new)[:5])}); "
                 "each counts as wrong"
             )
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
             notes.append(
-                f"words of which the tokenizer makes nothing: {unread:,}; their tag is '{self.facts['usual']}'"
+                f"words for which the tokenizer has no token: {unread:,}; their tag is '{self.facts['usual']}'"
             )
         if not self.facts["scheme"]:
             return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
@@ -327,13 +354,9 @@ class Tag(Task):
         numbers = {"precision": whole.precision, "recall": whole.recall, "f1": whole.f1, "accuracy": accuracy}
         return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
 
-    def _gold(self, example: TagExample) -> list[str]:
-        names = self._names if self.facts.get("numbered") else []
-        return [_named(tag, names) for tag in example.tags or ()]
-
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
         """Always the most frequent tag of the training words."""
-        times = Counter(tag for example in training for tag in self._gold(example))
+        times = Counter(tag for tags in self.gold(training, self.facts) for tag in tags)
         most = min(times, key=lambda tag: (-times[tag], tag))
         return self.score([{"tags": [most] * len(e.words), "scores": [1.0] * len(e.words)} for e in dev], dev)
 
@@ -356,13 +379,6 @@ def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.i
 
 def _spans(words: Sequence[str], tags: Sequence[str], blank: str) -> list[dict[str, Any]]:
     return [{**e._asdict(), "text": blank.join(words[e.start : e.end])} for e in entities(tags)]
-
-
-def _named(tag: str, names: Sequence[str]) -> str:
-    """The tag's name where the data may have ids, and names are not numbers themselves."""
-    if tag not in names and tag.isdecimal() and int(tag) < len(names):
-        return names[int(tag)]
-    return tag
 
 
 def _scheme_of_labels(labels: Sequence[str]) -> str | None:

@@ -33,8 +33,8 @@ class TagSettings(Settings):
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
-        description="columns: a word a line; lines: a sentence a line, to predict; auto: columns, but lines for a "
-        ".txt to predict that has none",
+        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
+        "lines for a .txt to predict that has none",
     )
     max_length: int | None = Field(
         None, ge=3, description="tokens of a window, special ones included; none: what the model can take"

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from pydantic import BaseModel
@@ -26,6 +25,15 @@ from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.overview import (
+    Answered,
+    Labels,
+    of_labels,
+    told_of_contradictions,
+    told_of_empty,
+)
+from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
@@ -41,33 +49,6 @@ Facts = Mapping[str, Any]
 
 Prediction = dict[str, Any]
 """One example's answer: plain JSON."""
-
-
-class ScoreTable(NamedTuple):
-    """A table of scores for people: a title, the columns' names, rows of text."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How good some predictions are: printed as it is by verbs and pages.
-
-    numbers: the figures by name, in the order they are shown, `examples` among them. details: more, plain JSON,
-    for programs. tables: more, for people. notes: sentences (what was cut, what a figure does not cover).
-    """
-
-    numbers: Mapping[str, float]
-    details: Mapping[str, Any] = field(default_factory=dict)
-    tables: Sequence[ScoreTable] = ()
-    notes: Sequence[str] = ()
-
-    def document(self) -> dict[str, Any]:
-        """Numbers and details, and the notes where there are any, as one JSON object."""
-        notes = {"notes": list(self.notes)} if self.notes else {}
-        return {**self.numbers, **self.details, **notes}
 
 
 class Foreign(Protocol):
@@ -138,6 +119,14 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
+    def columns_of_tuples(cls, settings: Any, width: int) -> list[str]:
+        """What the values are where an example is a tuple: the columns that the settings name, in their order."""
+        names = (
+            getattr(settings, field) for field in type(settings).model_fields if field.endswith("_column")
+        )
+        return [name for name in names if name is not None]
+
+    @classmethod
     def as_row(cls, example: Any, settings: Any) -> dict[str, Any]:
         """An example as `read` reads it from a jsonl file."""
         raise NotImplementedError
@@ -149,8 +138,8 @@ class Task(Objective):
         return []
 
     @classmethod
-    def learnt(cls, examples: Sequence[Any], settings: Any, names: Sequence[str] | None) -> Facts:
-        """What there is to know of the training examples. names: of the labels by id, if the user gave them.
+    def learnt(cls, examples: Sequence[Any], settings: Any, names: Names | None) -> Facts:
+        """What there is to know of the training examples. names: of the labels, if the user gave them.
         InputError where the examples cannot be learnt from."""
         if names is not None:
             raise InputError(f"--label-names: the task '{cls.name}' has no labels to name", "leave it out")
@@ -170,6 +159,67 @@ class Task(Objective):
     def content(cls, example: Any) -> Hashable:
         """What must not be on both sides of a split: equal texts, questions about one passage."""
         raise NotImplementedError
+
+    @classmethod
+    def asked(cls, example: Any) -> dict[str, str]:
+        """What tells people which example this is: its inputs as texts, by name. An answer is shown beside it."""
+        return {}
+
+    @classmethod
+    def columns(cls, example: Any) -> Mapping[str, str] | None:
+        """The row of the table that an example is, by its columns; None for one of no table."""
+        return None
+
+    @classmethod
+    def rows(cls, example: Any, prediction: Prediction) -> list[dict[str, Any]]:
+        """An answer as rows of a table, for spreadsheets and terminals: what was asked, and what of the answer
+        fits into cells (a list with blanks between)."""
+        cells = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in prediction.items()
+            if not isinstance(value, dict)
+        }
+        return [{**cls.asked(example), **cells}]
+
+    @classmethod
+    def is_empty(cls, example: Any) -> bool:
+        """Whether there is nothing to read in an example: it is told, and not predicted."""
+        return False
+
+    @classmethod
+    def gold(cls, examples: Sequence[Any], facts: Facts) -> Sequence[tuple[str, ...]]:
+        """The labels that people gave each example, as the model names them: one for a text, one for each word. A
+        label that the model does not have stays as it is. Empty where answers are not labels."""
+        return [()] * len(examples)
+
+    @classmethod
+    def overview(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:
+        """What the examples are like before anything is learnt: tables of their answers, and what may be a
+        mistake, with its places."""
+        every = [*train, *dev]
+        answered = (
+            Answered(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
+            for example, gold in zip(every, cls.gold(every, facts), strict=True)
+        )
+        found = [told_of_contradictions(answered)]
+        if empty := [example.place for example in every if cls.is_empty(example)]:
+            found.append(told_of_empty(empty))
+        return cls.overview_of_answers(train, dev, facts) | Overview(
+            warnings=[text for text in found if text]
+        )
+
+    @classmethod
+    def overview_of_answers(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:
+        """The part of `overview` that depends on what an answer is; of labels, a table of them."""
+        of_train, of_dev = (
+            Labels.of(
+                (label, example.place)
+                for example, gold in zip(part, cls.gold(part, facts), strict=True)
+                for label in gold
+            )
+            for part in (train, dev)
+        )
+        return of_labels(of_train, of_dev, facts.get("labels", ())) if of_train.times else Overview()
 
     @classmethod
     def stratum(cls, example: Any) -> Hashable | None:
@@ -283,11 +333,3 @@ def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
         f"{place}: the heads of a {folder.architecture}{said} are none of a task that bertsmith knows",
         f"it predicts with models for: {', '.join(TASKS)}",
     )
-
-
-def told_of_cuts(predictions: Sequence[Prediction]) -> tuple[dict[str, int], list[str]]:
-    """What truncation cost: two numbers, and a sentence where it cost anything."""
-    texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
-    tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
-    note = [f"{texts:,} texts were cut; {tokens:,} tokens were not read"] if texts else []
-    return {"cut_texts": texts, "cut_tokens": tokens}, note

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,14 +12,19 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.tables import read_table
+from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
+
+_TEXT_COLUMN = (  # what a message says of choosing it
+    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1)"
+)
 
 
 class TextSettings(Settings):
@@ -43,12 +48,18 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True)
 class TextExample:
-    """A text (or two) with its label as the file has it, None where it is not known, and its place."""
+    """A text (or two) with its label as the file has it, None where it is not known, and its place.
+
+    row: of the table that it was read from. unnamed: it is of a table whose only column was taken, though it has
+    another name than the settings say.
+    """
 
     text: str
     second: str | None
     label: str | None
     place: str
+    row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    unnamed: bool = field(default=False, compare=False, repr=False)
 
 
 class TextFacts(BaseModel):
@@ -88,7 +99,9 @@ class TextTask(Task):
         if table.plain and not labelled:
             lines = zip(table.column("1"), table, strict=True)
             return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
-        texts = table.column(settings.text_column, "--text-column")
+        if not labelled and _has_one_column(table, settings):
+            return _of_one_column(table, settings)
+        texts = table.column(settings.text_column, _TEXT_COLUMN)
         seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
         labels = table.column(settings.label_column, "--label-column") if labelled else None
         examples = []
@@ -97,7 +110,8 @@ class TextTask(Task):
             label = labels[i].strip() if labels else None
             if label == "":
                 raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
-            examples.append(TextExample(texts[i], seconds[i] if seconds else None, label, place))
+            second = seconds[i] if seconds else None
+            examples.append(TextExample(texts[i], second, label, place, row.values))
         if not examples:
             raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
         return examples
@@ -106,11 +120,13 @@ class TextTask(Task):
     def of_inputs(
         cls, columns: Mapping[str, Sequence[str]], settings: TextSettings, places: Sequence[str]
     ) -> list[TextExample]:
-        """Texts, or pairs of texts."""
+        """Texts, or pairs of texts: two columns, or in one with a tab between."""
         for name, values in columns.items():
             for value, place in zip(values, places, strict=True):
                 if not isinstance(value, str):
                     raise InputError(f"{place}: {value!r} is no text", f"give each {name} as a string")
+        if settings.second_column is not None and "second" not in columns:
+            columns = _parted(columns["text"], places, settings)
         texts = columns["text"]
         others: Sequence[str | None] = columns.get("second") or [None] * len(texts)
         return [TextExample(*row) for row in zip(texts, others, [None] * len(texts), places, strict=True)]
@@ -129,9 +145,34 @@ class TextTask(Task):
         return example.text, example.second
 
     @classmethod
-    def learnt(
-        cls, examples: Sequence[TextExample], settings: TextSettings, names: Sequence[str] | None
-    ) -> Facts:
+    def asked(cls, example: TextExample) -> dict[str, str]:
+        """The text, or both."""
+        second = {} if example.second is None else {"second": example.second}
+        return {"text": example.text, **second}
+
+    @classmethod
+    def columns(cls, example: TextExample) -> Mapping[str, str] | None:
+        """The whole row of its file."""
+        return example.row
+
+    @classmethod
+    def remarks(cls, examples: Sequence[TextExample]) -> list[str]:
+        """Which column was read, where it was not the one that the settings name."""
+        first = next(iter(examples), None)
+        if first is None or not first.unnamed:
+            return []
+        file = first.place.rpartition(":")[0]
+        if first.row is None:
+            return [f"{file}: its one column has no header, so the first line is read as a text"]
+        return [f"{file}: its one column, '{next(iter(first.row))}', is read"]
+
+    @classmethod
+    def is_empty(cls, example: TextExample) -> bool:
+        """No text; of a pair, neither."""
+        return not example.text.strip() and not (example.second or "").strip()
+
+    @classmethod
+    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
         """Whether the examples are pairs."""
         return {**super().learnt(examples, settings, names), "pairs": settings.second_column is not None}
 
@@ -154,12 +195,11 @@ class TextTask(Task):
         limit = min(self.config.longest, self.settings.max_length or self.config.longest)
         paired = any(example.second is not None for example in examples)
         if examples and self.facts.get("pairs") not in (None, paired):
-            wants, given = "pairs of texts", "single texts"
-            if paired:
-                wants, given = given, wants
+            if not paired:
+                raise _wants_pairs(examples[0].place, self.settings)
             raise InputError(
-                f"{examples[0].place}: this model was trained on {wants}, and these are {given}",
-                f"give it {wants}",
+                f"{examples[0].place}: this model was trained on single texts, and these are pairs of texts",
+                "give it single texts, without --second-column",
             )
         encodings = tokenizer.encode_many(
             [example.text for example in examples],
@@ -187,3 +227,46 @@ class TextTask(Task):
     def read_of(self, item: Item) -> Prediction:
         """How many tokens the text has, and how many were read."""
         return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].kept}
+
+
+def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:
+    """Whether there is no doubt which column holds the texts, whatever it is called."""
+    alone = len(table.columns) == 1 and settings.second_column is None
+    return alone and settings.text_column not in table.columns and not table.plain
+
+
+def _of_one_column(table: TabularFile, settings: TextSettings) -> list[TextExample]:
+    """The texts of a table of one column. Its first line is a text as well, unless it is a single word above rows
+    of which most are not."""
+    (name,) = table.columns
+    sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
+    headed = not settings.header or (len(name.split()) == 1 and 2 * sentences > len(table))
+    found = [
+        TextExample(
+            text, None, None, f"{table.path}:{row.line}", row.values if headed else None, unnamed=True
+        )
+        for text, row in zip(table.column(name), table, strict=True)
+    ]
+    if headed:
+        return found
+    return [TextExample(name, None, None, f"{table.path}:1", unnamed=True), *found]
+
+
+def _parted(texts: Sequence[str], places: Sequence[str], settings: TextSettings) -> dict[str, Sequence[str]]:
+    """Pairs that are written with a tab between."""
+    pairs = []
+    for text, place in zip(texts, places, strict=True):
+        parts = text.split("\t") if isinstance(text, str) and text.strip() else ["", ""]
+        if len(parts) != 2:
+            raise _wants_pairs(place, settings)
+        pairs.append(parts)
+    return {"text": [first for first, _ in pairs], "second": [second for _, second in pairs]}
+
+
+def _wants_pairs(place: str, settings: TextSettings) -> InputError:
+    return InputError(
+        f"{place}: this model was trained on pairs of texts, and this is a single text",
+        f"give a file with the columns '{settings.text_column}' and '{settings.second_column or 'second'}' "
+        "(bertsmith predict RUN --file FILE; other names: --text-column A --second-column B), or both texts on a "
+        "line of standard input with a tab between; from Python, predict(firsts, seconds)",
+    )

@@ -64,7 +64,7 @@ def windows(
     if room < min(1, len(own)):
         where = f"{place}: " if place else ""
         raise InputError(
-            f"{where}what stands around the text takes {len(before) + len(after)} of {limit} tokens",
+            f"{where}what is put around the text takes {len(before) + len(after)} of {limit} tokens",
             "raise max_length, or shorten the other text",
         )
     whole = _Arrays(encoding, sources)

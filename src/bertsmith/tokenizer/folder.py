@@ -22,6 +22,8 @@ from bertsmith.tokenizer.wordpiece import SPECIALS
 
 Kind = Literal["wordpiece", "byte_level_bpe", "unigram"]
 
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json")
+"""What `write_folder` may write."""
 _NAMES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, Kind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
 _MAX_LENGTH = 512
@@ -236,7 +238,7 @@ def _as_written(whole: Mapping[str, Any], token: str) -> Any:
 
 
 def _require(known: Mapping[str, int], specials: Mapping[str, str], place: str, kind: Kind) -> None:
-    remedy = "a BERT vocabulary has one token a line"
+    remedy = "a BERT vocabulary has one token per line"
     if kind != "wordpiece":
         remedy = "name the vocabulary's own in tokenizer_config.json"
     for token in specials.values():

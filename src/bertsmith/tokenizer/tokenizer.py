@@ -208,7 +208,7 @@ class Tokenizer:
         special, prefix = self.special_ids, self.prefix
         if not prefix:
             raise InputError(
-                "this WordPiece vocabulary does not mark the pieces that go on a word, so words cannot be told",
+                "this WordPiece vocabulary does not mark the pieces that continue a word, so words cannot be told",
                 "mask tokens: data.masking=token",
             )
         marks = [token.startswith(prefix) and i not in special for i, token in enumerate(self.tokens)]
@@ -321,6 +321,6 @@ def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Any]:
         for number, text in enumerate(texts, start=1):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise InputError(
-                    f"text {number} holds half a character (a lone surrogate)", "mend it"
+                    f"text {number} holds half a character (a lone surrogate)", "fix it"
                 ) from None
         raise

@@ -52,7 +52,7 @@ def wordpiece(
     for token in specials.values():
         if token not in vocabulary:
             raise InputError(
-                f"{place}: the special token {token} is missing", "a BERT vocabulary has one token a line"
+                f"{place}: the special token {token} is missing", "a BERT vocabulary has one token per line"
             )
     model = models.WordPiece(vocabulary, unk_token=specials["unk"], max_input_chars_per_word=100)
     library = tokenizers.Tokenizer(model)

@@ -25,6 +25,7 @@ from torch import Tensor
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.training.plan import Entry, follows
+from bertsmith.wording import counted
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
@@ -136,7 +137,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         kept = newest_name(folder)
         raise MachineError(
             f"{final}: the disk is full or failing, the checkpoint could not be written",
-            f"free some space and go on with --resume (the newest whole checkpoint is {kept})"
+            f"free some space and continue with --resume (the newest whole checkpoint is {kept})"
             if kept
             else "free some space and start again",
         ) from None
@@ -145,7 +146,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     except OSError as error:
         raise MachineError(
             f"{folder}: old checkpoints could not be removed ({error.strerror}); {final.name} is whole",
-            "mend the disk and go on with --resume",
+            "fix the disk and continue with --resume",
         ) from None
     return final
 
@@ -229,7 +230,7 @@ def load_newest(
             faults.append(str(fault))
             continue
         if faults:
-            tell(f"going on from the newest whole checkpoint, {path.name}")
+            tell(f"continuing from the newest whole checkpoint, {path.name}")
         return found
     if faults:
         raise InputError(
@@ -272,7 +273,9 @@ def _verified(path: Path) -> tuple[_Manifest, State]:
         if not file.is_file():
             raise _TornError(f"{file}: the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
-            raise _TornError(f"{file}: the file has {size} bytes and was written with {entry.bytes}")
+            raise _TornError(
+                f"{file}: the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
+            )
         if disk.digest(file) != entry.sha256:
             raise _TornError(f"{file}: the content is not what was written (its digest differs)")
     state = _state(path)
@@ -364,7 +367,7 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
     except (OSError, SafetensorError) as error:
         raise MachineError(
             f"{file}: the best weights could not be written ({error})",
-            "free some space and go on with --resume",
+            "free some space and continue with --resume",
         ) from None
 
 

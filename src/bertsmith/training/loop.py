@@ -52,6 +52,7 @@ class Progress:
     best_sha256: str | None = None
     evaluation: dict[str, float] = field(default_factory=dict)
     made: int = 0  # by this command
+    planned: int = 0  # in all
     threads: int = 0  # that the last of them were made on
 
 
@@ -70,7 +71,8 @@ class Course:
 
     run: the run folder; log.jsonl, plan.jsonl and checkpoints/ are written there. title: of the bar. fingerprint:
     of the settings and data; a resume under another one is refused. aim: how far, on how many threads. speeds:
-    what a trial said of this machine.
+    what a trial said of this machine. unfinished: is told of each checkpoint but the last, and whether the run
+    stops there, so that a model can be used before the run has finished.
     """
 
     phases: Sequence[Phase]
@@ -81,6 +83,7 @@ class Course:
     aim: Aim
     evaluation: Evaluation | None = None
     speeds: Speeds = field(default_factory=Speeds)
+    unfinished: Callable[[Progress, bool], None] | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -247,13 +250,21 @@ class _Running:
                 stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
                 if ends or stopping or step % settings.checkpoint_every == 0:
                     self._save()
+                    if (course := self.course).unfinished is not None and not ends:
+                        progress.planned = self.plan.updates
+                        course.unfinished(progress, stopping)
                 if stopping:
-                    raise Stopped(
-                        stopped[0],
-                        f"{self.course.run}: stopped by {signal.Signals(stopped[0]).name} after step {step:,} of "
-                        f"{self.plan.updates:,}, which is saved",
-                        "continue with the same command and --resume",
-                    )
+                    raise self._stopped(stopped[0])
+
+    def _stopped(self, number: int) -> Stopped:
+        course = self.course
+        return Stopped(
+            number,
+            f"{course.run}: stopped by {signal.Signals(number).name} after step {self.progress.step:,} of "
+            f"{self.plan.updates:,}, which is saved",
+            "continue with the same command and --resume"
+            + (f", or use the unfinished model in {course.run}" if course.unfinished else ""),
+        )
 
     def _look(self, seconds: float) -> None:
         """After an update that took so long: change the plan where the clock says so, and write that down first.
@@ -312,7 +323,8 @@ class _Running:
 
     def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
         step = self.progress.step
-        if step % self.course.settings.log_every == 0 or ends:
+        # An evaluation's scores stand beside a loss, however few updates an epoch has.
+        if step % self.course.settings.log_every == 0 or self._is_evaluated(ends):
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
             at = {"epoch": work.epoch, "tokens": work.tokens}
@@ -323,10 +335,13 @@ class _Running:
             step, work.tokens, self.plan.updates, self.pace.left(self.seconds, self.plan.updates)
         )
 
+    def _is_evaluated(self, ends: bool) -> bool:
+        every = self.course.settings.evaluate_every
+        return ends or bool(every and self.progress.step % every == 0)
+
     def _evaluate_when_due(self, ends: bool) -> None:
         evaluation, progress = self.course.evaluation, self.progress
-        every = self.course.settings.evaluate_every
-        if evaluation is None or not (ends or (every and progress.step % every == 0)):
+        if evaluation is None or not self._is_evaluated(ends):
             return
         since = machine.clock()
         progress.evaluation = _evaluated(self.trained, evaluation, progress.step)

@@ -100,10 +100,10 @@ def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> None:
             raise MachineError(
                 f"step {step}: the loss is {value} ({place}); the update was not made",
                 "lower train.learning_rate or train.clip_norm, or look at these instances; "
-                "--resume goes on from the last checkpoint",
+                "--resume continues from the last checkpoint",
             )
     raise MachineError(
         f"step {step}: the gradient is not finite ({'; '.join(place for place, _ in totals)}); "
         "the update was not made",
-        "lower train.learning_rate; --resume goes on from the last checkpoint",
+        "lower train.learning_rate; --resume continues from the last checkpoint",
     )

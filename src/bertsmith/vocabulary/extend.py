@@ -24,6 +24,7 @@ from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, read_documents, read_lines
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 _LONGEST = 100  # characters of a word; longer ones are unknown to WordPiece whatever its vocabulary holds
 _WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
@@ -64,7 +65,7 @@ def check_extendable(tokenizer: Tokenizer, place: str = "this tokenizer") -> Non
     if (kind := model["type"]) == "WordPiece":
         return
     why = {
-        "BPE": "a word is the end of a chain of merges, and new merges change how other words are cut",
+        "BPE": "a word is the end of a chain of merges, and new merges change how other words are split",
         "Unigram": "a piece's score weighs against all others', and one that was not trained is a guess",
     }.get(kind, "it is not known how")
     raise InputError(
@@ -235,7 +236,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     if not words:
         raise InputError(
             f"{file}: there is no word to add in this file",
-            f"all {len(needless)} are one token already" if needless else "write one word a line",
+            f"all {len(needless)} are one token already" if needless else "write one word per line",
         )
     return list(words), needless
 
@@ -244,15 +245,15 @@ def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], pre
     if word in special:
         raise InputError(f"{place}: '{word}' is a special token", "leave it out")
     if prefix and word.startswith(prefix):
-        raise InputError(f"{place}: '{word}' is a piece that goes on a word", "name whole words")
+        raise InputError(f"{place}: '{word}' is a piece that continues a word", "name whole words")
     read = words_of(library, word)
     if not read:
         raise InputError(f"{place}: nothing is left of {word!r} when the tokenizer reads it", "leave it out")
     if len(read) > 1:
         parts = " ".join(read[:8])
         raise InputError(
-            f"{place}: '{word[:60]}' is {len(read)} words to the tokenizer: {parts[:60]}",
-            "name single words: what is cut before the vocabulary is asked cannot become one token",
+            f"{place}: '{word[:60]}' is {counted(len(read), 'word')} to the tokenizer: {parts[:60]}",
+            "name single words: what is split before the vocabulary is used cannot become one token",
         )
     if read[0] != word:
         raise InputError(
@@ -260,7 +261,8 @@ def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], pre
         )
     if len(word) > _LONGEST:
         raise InputError(
-            f"{place}: a word of {len(word)} characters; WordPiece reads {_LONGEST} at most", "leave it out"
+            f"{place}: a word of {counted(len(word), 'character')}; WordPiece reads {_LONGEST} at most",
+            "leave it out",
         )
 
 
@@ -295,7 +297,7 @@ def _outside(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, i
     outside = {token: i for token, i in found.items() if token not in definition["model"]["vocab"]}
     if reached := [token for token in outside if words_of(library, token) == [token]]:
         raise InputError(
-            f"the added token '{reached[0]}' stands outside of the vocabulary, so no word can stand behind it",
+            f"the added token '{reached[0]}' is not in the vocabulary, so no word can be put after it",
             "make it an entry of the vocabulary, or remove it",
         )
     return outside

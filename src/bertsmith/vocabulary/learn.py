@@ -14,25 +14,29 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import tokenizers
 from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith import disk
+from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.folder import Kind
+from bertsmith.tokenizer.fitting import script_shares
+from bertsmith.tokenizer.folder import FILES, Kind
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
 from bertsmith.vocabulary import unigram_training
+from bertsmith.vocabulary.alphabet import Characters, with_alphabet
 from bertsmith.vocabulary.training_text import (
     AS_TEXT,
     Counted,
@@ -44,8 +48,11 @@ from bertsmith.vocabulary.training_text import (
 
 _LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
 _LONGEST_BYTES = 512  # nor have runs of letters that no language writes
-_ALPHABET = 1_000  # the field's customary limit for alphabetic scripts
+_SHOWN = 10  # characters of those left out
+_MIN_FREQUENCY = 2
 _COPIES = 1_000  # of a word in one string for the library
+
+_Parts = TypeVar("_Parts")
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,11 @@ class TrainingRecord:
     words: int
     distinct_words: int
     characters: int  # distinct ones in the text; of byte-level BPE: distinct bytes
-    characters_cut: int  # the rarest, which got no place in the vocabulary
+    characters_cut: int  # the rarest, which the full vocabulary has no entry for
+    characters_cut_share: float  # of all characters of the text
+    characters_cut_first: list[str]  # the most frequent of them
     words_cut: int  # words that hold such a character, or are too long to be pieces: left out of the training
+    scripts: dict[str, float]  # share of the letters, where it is 1 % or more; of byte-level BPE: none
     documents: int = 0  # seen
     documents_sampled: int = 0  # of them counted
     share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
@@ -72,7 +82,9 @@ class Wish(Settings):
     vocab_size: int = Field(30_000, ge=1, le=10_000_000, description="Entries, special tokens among them.")
     lowercase: bool = Field(True, description="Lower-case, and strip accents.")
     chinese: bool = Field(False, description="Keep every ideograph that fits.")
-    min_frequency: int = Field(2, ge=1, le=1_000_000_000, description="Occurrences of a pair to merge.")
+    min_frequency: int = Field(
+        _MIN_FREQUENCY, ge=1, le=1_000_000_000, description="Occurrences of what becomes a piece."
+    )
     max_length: int = Field(512, ge=2, lt=1_000_000_000, description="Tokens of the longest input.")
     normalizer: Normalizer = Field("hf", description="WordPiece's reading of BERT's rules.")
 
@@ -87,32 +99,41 @@ class TrainingFiles:
     seed: int = 0
 
 
+_LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
+
+
+@console.with_bar("reading")
 def train_tokenizer(
-    files: Sequence[str | Path],
+    files: Sources,
     out: str | Path,
     *,
     kind: Kind = "wordpiece",
     vocab_size: int = 30_000,
     cased: bool | None = None,
     chinese: bool = False,
-    min_frequency: int = 2,
+    min_frequency: int = _MIN_FREQUENCY,
     max_length: int = 512,
     normalizer: Normalizer = "hf",
     max_ram: int | None = None,
     seed: int = 0,
     reading: Reading = AS_TEXT,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> Tokenizer:
     """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
     them (a `TrainingRecord`).
+
+    files: one path or several, or data in memory, as in `prepare`. how: fields of `reading` by name, such as
+    text_column="title". overwrite: replace a tokenizer that was trained before; any other folder is refused.
 
     `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
     Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
     WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there.
     """
-    out = Path(out)
-    disk.refuse_filled(out)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
+    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)
         raise InputError(
@@ -121,6 +142,10 @@ def train_tokenizer(
         )
     if kind == "byte_level_bpe" and (cased is False or chinese):
         raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
+    if kind == "unigram" and min_frequency != _MIN_FREQUENCY:
+        raise InputError(
+            "min_frequency is of pairs that are merged, and Unigram merges none", "leave min_frequency out"
+        )
     if kind != "wordpiece" and normalizer != "hf":
         raise InputError("the google reading is of BERT's normaliser", "take it with the kind wordpiece")
     lowercase = kind != "byte_level_bpe" and not cased
@@ -139,7 +164,7 @@ def train_tokenizer(
     tokenizer, record = _trained(
         wish, TrainingFiles(files, reading, max_ram, seed), progress or (lambda _: None)
     )
-    with disk.new_folder(out) as folder:
+    with disk.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
@@ -151,18 +176,18 @@ def train_wordpiece(
     vocab_size: int,
     lowercase: bool = True,
     chinese: bool = False,
-    min_frequency: int = 2,
+    min_frequency: int = _MIN_FREQUENCY,
     progress: Callable[[int], None] | None = None,
     report: Callable[[TrainingRecord], None] | None = None,
 ) -> Tokenizer:
     """A tokenizer whose vocabulary holds [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet (sorted), its `##`
     forms (sorted), then merged pieces, the most frequent pair first.
 
-    Characters and pairs seen fewer than `min_frequency` times are left out. Of the others the most frequent
-    make the alphabet: at most 1,000, and no more than fill half of the vocabulary; with `chinese`, where a
-    character is a word, as many as fit. `progress` hears the bytes read so far, `report` the counts at the
-    end. Memory grows with the number of distinct words, not with the text. Special strings in the text are
-    text.
+    Pairs seen fewer than `min_frequency` times are not merged. The alphabet is every character that there is room
+    for: those seen `min_frequency` times in up to half of the vocabulary (with `chinese`, where a character is a
+    word, all of them in all of it), then the others as far as the merged pieces leave entries. `progress` hears
+    the bytes read so far, `report` the counts at the end. Memory grows with the number of distinct words, not with
+    the text. Special strings in the text are text.
 
     Raises `InputError` for a vocabulary too small to hold an alphabet, files without words, and what
     `read_documents` raises.
@@ -188,7 +213,7 @@ def _trained(
     least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
     if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {wish.vocab_size} tokens has no room for "
+            f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
             + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
             "ask for some thousands",
         )
@@ -204,8 +229,8 @@ def _trained(
     if not counted.words:
         raise InputError(f"{corpus.files[0]}: there is no word in the files", "check how they were made")
     make = {"wordpiece": _wordpiece, "byte_level_bpe": _byte_level, "unigram": _unigram}[wish.kind]
-    tokenizer, seen, letters, kept = make(wish, counted.words)
-    return tokenizer, _record(wish, counted, tokenizer, seen - letters, kept, seen)
+    made = make(wish, counted.words)
+    return made.tokenizer, _record(wish, counted, made)
 
 
 def _words_of(wish: Wish) -> Cut:
@@ -222,24 +247,49 @@ def _words_of(wish: Wish) -> Cut:
     return lambda run: [word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(run))]
 
 
-Made = tuple[Tokenizer, frozenset[str], frozenset[str], Counter[str]]
-"""A tokenizer, the characters seen, those kept, the words kept."""
+@dataclass(frozen=True)
+class _Made:
+    """A tokenizer; the characters of the text, those of them in the vocabulary, and the words it was made of."""
+
+    tokenizer: Tokenizer
+    seen: Counter[str]
+    letters: Collection[str]
+    words: Counter[str]
 
 
-def _wordpiece(wish: Wish, words: Counter[str]) -> Made:
-    characters, going_on = _characters(words)
-    letters = _alphabet(characters, going_on, wish)
-    kept = Counter({w: n for w, n in words.items() if len(w) <= _LONGEST_WORD and letters.issuperset(w)})
-    seeds = sorted(letters) + sorted(f"##{letter}" for letter in letters & _characters(kept)[1])
-    tokens = _merged(kept, [*SPECIALS.values(), *seeds], wish)
+def _wordpiece(wish: Wish, words: Counter[str]) -> _Made:
+    characters = Characters.of(words, continued=True)
+
+    def make(letters: frozenset[str]) -> tuple[list[str], Counter[str]]:
+        readable = {word: n for word, n in words.items() if letters.issuperset(word)}
+        kept = Counter({word: n for word, n in readable.items() if len(word) <= _LONGEST_WORD})
+        inside = letters & Characters.of(readable, continued=True).inside
+        seeds = sorted(letters) + sorted(f"##{letter}" for letter in inside)
+        return _merged(kept, [*SPECIALS.values(), *seeds], wish), kept
+
+    (tokens, kept), letters = _with_alphabet(wish, characters, make, lambda made: len(made[0]))
     tokenizer = Tokenizer.of_vocabulary(
         tokens, lowercase=wish.lowercase, max_length=wish.max_length, normalizer=wish.normalizer
     )
-    return tokenizer, frozenset(characters), frozenset(letters), kept
+    return _Made(tokenizer, characters.counts, letters, kept)
 
 
-def _byte_level(wish: Wish, words: Counter[str]) -> Made:
-    seen = frozenset().union(*words)
+def _with_alphabet(
+    wish: Wish,
+    characters: Characters,
+    make: Callable[[frozenset[str]], _Parts],
+    size: Callable[[_Parts], int],
+) -> tuple[_Parts, frozenset[str]]:
+    """Characters that occur `min_frequency` times in half of the vocabulary, or all of them anywhere in a Chinese
+    one; the rest where room is left."""
+    share = 1.0 if wish.chinese else 0.5
+    # Unigram's trainer fills its size whatever the text is, so no room would be left for the others.
+    least = 1 if wish.chinese or wish.kind == "unigram" else wish.min_frequency
+    return with_alphabet(characters, wish.vocab_size, share=share, least=least, make=make, size=size)
+
+
+def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
+    seen = Characters.of(words, continued=False).counts
     kept = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_BYTES})
     *first, mask = byte_level.ROBERTA.values()
     order = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -258,24 +308,30 @@ def _byte_level(wish: Wish, words: Counter[str]) -> Made:
     vocabulary = {**model["vocab"], mask: len(model["vocab"])}
     merges = [(a, b) for a, b in model["merges"]]
     made = byte_level.byte_level(vocabulary, merges, specials=byte_level.ROBERTA)
-    return Tokenizer(made.to_str(), wish.max_length, dict(byte_level.ROBERTA)), seen, seen, kept
+    tokenizer = Tokenizer(made.to_str(), wish.max_length, dict(byte_level.ROBERTA))
+    return _Made(tokenizer, seen, seen, kept)
 
 
-def _unigram(wish: Wish, words: Counter[str]) -> Made:
+def _unigram(wish: Wish, words: Counter[str]) -> _Made:
     # A word is a whole sentence in scripts without blanks: of any length, and what holds a rare character is cut
     # there, not left out.
-    characters, _ = _characters(words, longest=None)
-    letters = _alphabet(characters, set(), wish) | {unigram.WORD}
-    kept = Counter({word: n for word, n in words.items() if letters.issuperset(word)})
-    parts = kept.copy()
-    if rare := "".join(sorted(set(characters) - letters)):
-        border = re.compile(f"[{re.escape(rare)}]+")
-        for word, n in words.items():
-            if word not in kept:
-                for part in filter(None, border.split(word)):
-                    parts[part] += n
-    piece_model = unigram_training.piece_model(parts, wish.vocab_size)
-    model = unigram.parse_model(piece_model, "vocabulary")
+    characters = Characters.of(words, continued=False)
+
+    def make(letters: frozenset[str]) -> tuple[bytes, unigram.PieceModel, Counter[str]]:
+        letters = letters | {unigram.WORD}
+        kept = Counter({word: n for word, n in words.items() if letters.issuperset(word)})
+        parts = kept.copy()
+        if rare := "".join(sorted(set(characters.counts) - letters)):
+            border = re.compile(f"[{re.escape(rare)}]+")
+            for word, n in words.items():
+                if word not in kept:
+                    for part in filter(None, border.split(word)):
+                        parts[part] += n
+        file = unigram_training.piece_model(parts, wish.vocab_size)
+        return file, unigram.parse_model(file, "vocabulary"), kept
+
+    made, _ = _with_alphabet(wish, characters, make, lambda made: len(made[1].pieces))
+    file, model, kept = made
     library = unigram.unigram(
         model.pieces,
         unknown=model.unknown,
@@ -284,61 +340,29 @@ def _unigram(wish: Wish, words: Counter[str]) -> Made:
         specials=unigram.ALBERT,
         place="vocabulary",
     )
-    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT), piece_model)
-    return tokenizer, frozenset(characters), frozenset(letters), kept
+    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT), file)
+    return _Made(tokenizer, characters.counts, {name for name, _ in model.pieces if len(name) == 1}, kept)
 
 
-def _record(
-    wish: Wish,
-    counted: Counted,
-    tokenizer: Tokenizer,
-    cut: frozenset[str],
-    kept: Counter[str],
-    seen: frozenset[str],
-) -> TrainingRecord:
+def _record(wish: Wish, counted: Counted, made: _Made) -> TrainingRecord:
     total = sum(counted.words.values())
+    cut = Counter({character: n for character, n in made.seen.items() if character not in made.letters})
     return TrainingRecord(
         asked=wish.vocab_size,
-        size=tokenizer.vocab_size,
+        size=made.tokenizer.vocab_size,
         bytes=counted.bytes,
         words=total,
         distinct_words=len(counted.words),
-        characters=len(seen),
+        characters=len(made.seen),
         characters_cut=len(cut),
-        words_cut=total - sum(kept.values()),
+        characters_cut_share=sum(cut.values()) / max(1, sum(made.seen.values())),
+        characters_cut_first=[character for character, _ in cut.most_common(_SHOWN)],
+        words_cut=total - sum(made.words.values()),
+        scripts=script_shares(made.seen) if wish.kind != "byte_level_bpe" else {},
         documents=counted.documents,
         documents_sampled=counted.documents_taken,
         share_sampled=counted.share,
     )
-
-
-def _characters(
-    words: Mapping[str, int], longest: int | None = _LONGEST_WORD
-) -> tuple[Counter[str], set[str]]:
-    """How often each character stands in the words, and which ones stand within a word, not only first."""
-    seen: Counter[str] = Counter()
-    going_on: set[str] = set()
-    for word, count in words.items():
-        if longest is None or len(word) <= longest:
-            for character, times in Counter(word).items():
-                seen[character] += times * count
-            going_on.update(word[1:])
-    return seen, going_on
-
-
-def _alphabet(characters: Counter[str], going_on: set[str], wish: Wish) -> set[str]:
-    room = wish.vocab_size - len(SPECIALS)
-    room, most = (room, room) if wish.chinese else (room // 2, _ALPHABET)
-    letters: set[str] = set()
-    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        room -= 2 if character in going_on else 1  # itself and its ## form
-        least = 1 if wish.chinese else wish.min_frequency  # every ideograph that fits
-        if count < least or room < 0 or len(letters) == most:
-            break
-        letters.add(character)
-    if not letters:
-        raise InputError(f"no character stands {wish.min_frequency} times in the files", "give more text")
-    return letters
 
 
 def _merged(words: Mapping[str, int], seeds: list[str], wish: Wish) -> list[str]:

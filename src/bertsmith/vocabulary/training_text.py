@@ -88,7 +88,7 @@ def count_training_words(
 
 
 def _counted(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     cut: Cut,
     words_of: Cut,
     reading: Reading,
@@ -162,7 +162,7 @@ def _kept(seed: int, share: float) -> Callable[[int], bool]:
     return kept
 
 
-def _lines(paths: Sequence[Path], reading: Reading) -> Iterator[tuple[bool, str]]:
+def _lines(paths: Sequence[str | Path], reading: Reading) -> Iterator[tuple[bool, str]]:
     """All lines, and whether each begins a document."""
     # Plain text by lines and not by documents: a large file without a blank line is one document.
     for path in paths:

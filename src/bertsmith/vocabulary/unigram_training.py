@@ -70,7 +70,8 @@ def _specials() -> dict[str, Any]:
 
 
 def _chosen(words: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """The most frequent words there is room for, in the order of their spelling. Ties go by a hash, so that pages
+    """The most frequent words there is room for, and the characters that none of them holds, in the order of their
+    spelling. Ties go by a hash, so that pages
     of a text without blanks, which occur once each, are drawn evenly."""
     parts: Counter[str] = Counter()
     for word, count in words.items():
@@ -84,7 +85,8 @@ def _chosen(words: Mapping[str, int]) -> Sequence[tuple[str, int]]:
         if room < 0 and kept:
             break
         kept.append((word, count))
-    return sorted(kept)
+    left = set().union(*words) - set().union(*(word for word, _ in kept))  # of words that are too rare
+    return sorted([*kept, *((character, 1) for character in left)])
 
 
 def _as_used(model: bytes) -> bytes:

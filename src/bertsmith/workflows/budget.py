@@ -33,7 +33,7 @@ def name_of(assignment: str) -> str:
     return assignment.partition("=")[0].strip()
 
 
-def in_place_of_budgets(assignments: Sequence[str]) -> list[str]:
+def budgets_aside(assignments: Sequence[str]) -> list[str]:
     """Assignments that take away the other budgets, where they name one."""
     named = {name_of(assignment) for assignment in assignments}
     if named.isdisjoint({*_BUDGETS, "train.epochs"}):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith import disk, machine
+from bertsmith import console, disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
+from bertsmith.files.files import Reading, find_files
+from bertsmith.files.memory import Sources, as_files, size_of
+from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
@@ -37,44 +39,54 @@ _BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
 )  # of a shard: a sentence's end; a document's place, hash and offsets
 _MOST_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
+_BEGINNING, _SOME_FILES = 500_000, 8  # bytes and files that wrapped lines are looked for in
 _LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
 _OF_PEAK = 0.45  # what an update reaches of a large product's rate
 _PRODUCT, _PRODUCT_SECONDS = 1024, 0.2
 
 
+@console.with_bar("looking")
 def check_corpus(
-    files: Sequence[str | Path],
+    files: Sources,
     options: CheckOptions | None = None,
     *,
     tokenizer: Tokenizer | str | Path | None = None,
-    against: Sequence[str | Path] = (),
-    preset_name: str = "bert-mini-uncased",
+    against: Sources = (),
+    preset_name: str | None = None,
     epochs: float = 1.0,
     probe: bool = True,
     html: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = console.tell,
+    **how: Any,
 ) -> dict[str, Any]:
     """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
-    tokens, disk, updates and time.
+    tokens, disk, updates and time. preset_name: none is bert-mini-chinese for Chinese text, else
+    bert-mini-uncased.
 
-    probe: measure a few updates here for the time; else none is told. html: also write the report as a page.
-    Raises `InputError` for missing files, an unknown preset, epochs that are no number above 0 and up to a
-    million, an html file whose folder is missing.
+    files, against: one path or several, or data in memory, as in `prepare`. how: fields of the options and of
+    their `reading` by name, such as sample=10_000_000 or text_column="title". probe: measure a few updates here
+    for the time; else none is told. html: also write the report as a page. Raises `InputError` for missing
+    files, an unknown preset, epochs that are no number above 0 and up to a million, an html file whose folder
+    is missing.
     """
     if not 0 < epochs <= _MOST_EPOCHS:  # nor NaN
         raise InputError(
             f"--epochs {epochs}: this is not above 0 and up to {_MOST_EPOCHS:,}", "give 1, or 40"
         )
-    config = preset(preset_name)
+    if preset_name is not None:
+        preset(preset_name)  # unknown names are refused before the text is read
     if html is not None:
         _check_page(Path(html))
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    options = options or CheckOptions()
-    report = check(files, options, tokenizer=tokenizer, against=against, progress=progress)
-    if tokenizer is not None:
-        config = preset(preset_name, vocab_size=tokenizer.vocab_size)
+    options, files = with_keywords(options or CheckOptions(), how, "check_corpus"), as_files(files)
+    report = check(
+        files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
+    )
+    if preset_name is None:
+        preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
+    config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
     report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample, tell)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
@@ -84,6 +96,15 @@ def check_corpus(
         except OSError as error:
             raise MachineError(f"{html}: could not be written ({error.strerror})") from None
     return report
+
+
+def wrapped_lines(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
+    """A remark where lines at the beginning of the first files are wrapped inside sentences; else None."""
+    options = CheckOptions(reading, language, sample=_BEGINNING)
+    for fault in check(find_files(files)[:_SOME_FILES], options)["structure"]["faults"]:
+        if fault["fault"] == "hard_wrapped":
+            return f"{fault['what']}; {fault['remedy']}"
+    return None
 
 
 def forecast(
@@ -151,15 +172,15 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
-            f"seconds an update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {_OF_PEAK:.0%}, in {place.precision} on {machine.name_of(place.device)}, as busy as it "
-            "was",
+            f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
+            f"reaches some {percent(_OF_PEAK)}, in {place.precision} on {machine.name_of(place.device)}, as busy "
+            "as it was",
         )
     tell("measuring the speed of an update ...")
     measured, way = timed_on_random_text(PretrainSettings(model=config), place)
     return _Timed(
         measured,
-        f"seconds an update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
+        f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
         f"{counted(way.threads, 'thread')} of this machine, as busy as it was",
     )
 
@@ -171,7 +192,7 @@ def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
     packed = (".gz", ".zst", ".bz2", ".xz", ".parquet")
     if any(file.lower().endswith(packed) for file in report["files"]):
         return 1.0, "the sample alone: how much text is in compressed files is not known before they are read"
-    whole = sum(os.path.getsize(file) for file in report["files"])
+    whole = sum(size_of(file) for file in report["files"])
     return max(
         1.0, whole / max(1, report["bytes"])
     ), "the whole corpus, from the sample by the size of the files"
@@ -189,9 +210,9 @@ def _ground(counted: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
         if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces a word, one a sign (--tokenizer counts them)"
+        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {_FILL:.0%}"
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(_FILL)}"
 
 
 def _flops(config: ModelConfig, settings: TrainSettings) -> float:

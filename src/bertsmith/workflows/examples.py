@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,13 @@ from pydantic import Field
 
 from bertsmith import draws
 from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, as_file, is_path, name_of
 from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.overview import on_both_sides
+from bertsmith.tasks.scores import Overview
 from bertsmith.tasks.task import Facts, Task
+from bertsmith.wording import counted
 from bertsmith.workflows.run import write_whole
 
 
@@ -32,23 +37,38 @@ class FileSettings(Settings):
     seed: int = Field(
         0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
     )
-    label_names: list[str] | None = Field(None, description="the labels' names in the order of their ids")
+    label_names: list[str] | list[tuple[str, str]] | None = Field(
+        None, description="the labels' names in the order of their ids, or pairs of a code and its name"
+    )
+
+    def known_names(self) -> Names | None:
+        """As tasks take them."""
+        if self.label_names is None:
+            return None
+        names = [name for name in self.label_names if isinstance(name, str)]
+        return names or dict(pair for pair in self.label_names if not isinstance(pair, str))
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What is learnt from, what decides, and what there is to know of all training examples."""
+    """What is learnt from, what decides, what there is to know of all training examples; what they are like."""
 
     train: list[Any]
     dev: list[Any]
     facts: Facts
+    overview: Overview
 
 
-def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
-    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone."""
-    training = kind.read(files.train, settings)
+def gather(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> Examples:
+    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone.
+
+    given: what `files` names where it is in memory, by train and dev.
+    """
+    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
     facts = kind.learnt(
-        training, settings, files.label_names
+        training, settings, files.known_names()
     )  # of the whole file: a sample may miss a rare label
     if files.sample is not None and files.sample < len(training):
         order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
@@ -56,26 +76,38 @@ def gather(kind: type[Task], files: FileSettings, settings: Any) -> Examples:
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        return Examples(training, kind.read(files.dev, settings), facts)
-    if files.dev_share is None:
+        dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
+    elif files.dev_share is not None:
+        training, dev = _split(kind, training, files.dev_share, files.seed)
+    else:
         raise InputError(
             f"{files.train}: there is no dev file",
             "give one with --dev, or hold a part out with --dev-share 0.2",
         )
-    return Examples(*_split(kind, training, files.dev_share, files.seed), facts)
+    sides = Overview(warnings=list(_told_of_sides(kind, files, training, dev)))
+    return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
 
 
-def tell_of_sides(
-    kind: type[Task], files: FileSettings, found: Examples, tell: Callable[[str], None]
-) -> None:
-    """Say so where training and dev share examples: scores on dev are then of what was learnt by heart."""
+def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
+    """A file by its name, or the data in memory that has it."""
+    data = given.get(name)
+    if data is None and file == name_of(None, name):
+        raise InputError(f"the {name} examples of this run were in memory", f"give them again: {name}=…")
+    if data is None or is_path(data):
+        return file
+    return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
+
+
+def _told_of_sides(
+    kind: type[Task], files: FileSettings, train: Sequence[Any], dev: Sequence[Any]
+) -> Iterator[str]:
+    """Says so where training and dev share examples: scores on dev are then of what was learnt by heart."""
     if files.dev is not None and Path(files.dev).resolve() == Path(files.train).resolve():
-        tell(f"{files.dev}: training and dev are the same file: the scores on dev say nothing of other texts")
+        yield f"{files.dev}: training and dev are the same file, so the scores on dev say nothing of other texts"
         return
-    known = {kind.content(example) for example in found.train}
-    twice = sum(kind.content(example) in known for example in found.dev)
-    if twice:
-        tell(f"{twice:,} of {len(found.dev):,} dev examples have a text that is also trained on")
+    known = {kind.content(example): example.place for example in reversed(train)}
+    if said := on_both_sides(known, ((kind.content(example), example.place) for example in dev)):
+        yield said
 
 
 def write_split(
@@ -85,11 +117,8 @@ def write_split(
     for name, part in (("train", examples.train), ("dev", examples.dev)):
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
-    tell(f"{len(examples.train):,} examples to train on, {len(examples.dev):,} held out, both in {folder}")
-    rare = {kind.stratum(e) for e in examples.train} - {kind.stratum(e) for e in examples.dev}
-    if rare:
-        names = ", ".join(sorted(map(str, rare)))
-        tell(f"not among those held out, since each has one example only (equal ones count once): {names}")
+    train = counted(len(examples.train), "example")
+    tell(f"{train} to train on, {len(examples.dev):,} held out, both in {folder}")
 
 
 def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:

@@ -15,20 +15,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith import disk
-from bertsmith.artifacts.folder import ModelFolder, read_folder, write_folder
+from bertsmith import console, disk
+from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
+from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
+from bertsmith.wording import counted
 from bertsmith.workflows.inspect import tokenizer_place
 
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
+_LAYOUT = disk.Layout("an extended tokenizer", RECORD, (RECORD, *FILES))
+_MODEL = disk.Layout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
 _TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
 
 
@@ -40,12 +46,13 @@ class Choice:
     words: int = 1000
     min_frequency: int = 5
     min_pieces: int = 2
-    against: Sequence[str | Path] = ()
+    against: Sources = ()
     keep_others: bool = False
 
 
+@console.with_bar("reading")
 def extend_tokenizer(
-    files: Sequence[str | Path],
+    files: Sources,
     out: str | Path | None,
     *,
     tokenizer: str | Path | None = None,
@@ -54,14 +61,19 @@ def extend_tokenizer(
     word_list: str | Path | None = None,
     init: Init = "mean",
     reading: Reading = Reading(),  # noqa: B008  # frozen
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Add the words of some files that a WordPiece vocabulary breaks, and write the folder `out`, which must not
     hold anything: a tokenizer, or with `model` (a run, a model folder, a published name) the whole model.
 
-    word_list: a file with one word a line to add instead of proposed ones; `files` may then be empty. out None:
-    only propose. Returns the report, which also stands in extension.json beside the tokenizer: `words` (word,
-    count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`), sizes before and after.
+    files: one path or several, or data in memory, as in `prepare`. how: fields of `choice` and `reading` by
+    name, such as words=500 or text_column="title". overwrite: replace what an earlier call wrote; any other
+    folder is refused. word_list: a file with one word a line to add instead of proposed ones; `files` may then
+    be empty. out None: only propose. Returns the report, which also stands in extension.json beside the
+    tokenizer: `words` (word, count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`),
+    sizes before and after.
 
     The new rows of the token table, and of the masked-LM bias, are the mean of their pieces' rows (init "mean")
     or the first piece's ("first"); the masked-LM decoder is the token table. Ids, weights and heads that were
@@ -70,9 +82,13 @@ def extend_tokenizer(
     Raises `InputError` for a vocabulary of another kind, a tokenizer and weights that do not belong together,
     files without a word to add, a bad word list (with its line), and what `read_documents` raises.
     """
-    place = Path(out) if out is not None else None
+    files, place, replace = as_files(files), Path(out) if out is not None else None, False
+    of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
+    reading = with_keywords(reading, of_reading, "extend_tokenizer")
+    choice = with_keywords(choice, how, "extend_tokenizer")
     if place is not None:
-        disk.refuse_filled(place)
+        replace = (_LAYOUT if model is None else _MODEL).is_replaced(place, overwrite=overwrite)
+        _refuse_itself(place, tokenizer, model)
     old, folder = _opened(tokenizer, model)
     found = _words(files, old, choice, word_list, reading, progress)
     grown = _grown(old, found.words)
@@ -82,7 +98,7 @@ def extend_tokenizer(
     report["out"] = str(place)
     if folder is None:
         try:
-            with disk.new_folder(place) as part:
+            with disk.new_folder(place, replace=replace) as part:
                 _Recorded(grown, report).save(part)
         except OSError as error:
             raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
@@ -91,6 +107,13 @@ def extend_tokenizer(
         pieces = [[ids[piece] for piece in new.pieces] for new in found.words]
         _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), init)
     return report
+
+
+def _refuse_itself(out: Path, *names: str | Path | None) -> None:
+    """InputError where what is extended is in the folder that would be replaced."""
+    for name in names:
+        if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(out.resolve()):
+            raise InputError(f"{name}: is extended into its own place {out}", "name another --out")
 
 
 def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:
@@ -106,7 +129,8 @@ def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tok
     extension.check_extendable(old, str(folder.path))
     if old.vocab_size > folder.config.vocab_size:
         raise InputError(
-            f"{folder.path}: the tokenizer has {old.vocab_size:,} entries, the model {folder.config.vocab_size:,}",
+            f"{folder.path}: the tokenizer has {counted(old.vocab_size, 'entry', 'entries')}, the model "
+            f"{folder.config.vocab_size:,}",
             "they do not belong together",
         )
     return old, folder
@@ -147,7 +171,8 @@ def _words(
         known = counts.counts if counts is not None else {}
         return _Found(extension.of_list(listed, known, old), needless, counts)
     assert counts is not None
-    against = extension.count_domain_words(choice.against, old, reading) if choice.against else None
+    common = as_files(choice.against, "against")
+    against = extension.count_domain_words(common, old, reading) if common else None
     words = extension.propose(
         counts,
         old,
@@ -159,7 +184,8 @@ def _words(
     )
     if not words:
         raise InputError(
-            f"{files[0]}: there is no word to add: none that stands {choice.min_frequency} times is cut into "
+            f"{files[0]}: there is no word to add: none that occurs at least "
+            f"{counted(choice.min_frequency, 'time')} is cut into "
             f"{max(2, choice.min_pieces)} pieces or more",
             "lower --min-frequency, or name words with --word-list",
         )
@@ -217,7 +243,7 @@ def _write_model(
         if name in (_TABLE, _BIAS):
             if len(tensor) != folder.config.vocab_size:
                 raise InputError(
-                    f"{folder.path}: the weights have {len(tensor):,} rows a vocabulary of "
+                    f"{folder.path}: the weights have {counted(len(tensor), 'row')}, the vocabulary has "
                     f"{folder.config.vocab_size:,}",
                     "config.json and the weights do not belong together",
                 )

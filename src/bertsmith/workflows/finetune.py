@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, create_model
 
-from bertsmith import machine
+from bertsmith import console, machine
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, is_path, name_of
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.parameters import count_parameters
 from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.task import Facts, Scores, Task, task_type
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import Facts, Task, task_type
 from bertsmith.training.aim import Aim
+from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loader import Phase
 from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained
 from bertsmith.wording import counted
-from bertsmith.workflows.budget import aim_of, footing
-from bertsmith.workflows.examples import Examples, FileSettings, gather, tell_of_sides, write_split
+from bertsmith.workflows.budget import aim_of, budgets_aside, footing
+from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
+from bertsmith.workflows.finetune_report import (
+    evaluations,
+    tell_of_examples,
+    tell_of_texts,
+    told_of_learning,
+)
+from bertsmith.workflows.label_names import names_of
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
+    CHECKPOINTS,
     SETTINGS,
+    OnTheWay,
     as_assignments,
     check_accumulation,
     check_folders,
@@ -39,11 +54,10 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
-
-_UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -81,43 +95,52 @@ def finetune(
     model: str | Path | Model,
     out: str | Path,
     *,
-    train: str | Path,
-    dev: str | Path | None = None,
+    train: Source,
+    dev: Source | None = None,
     dev_share: float | None = None,
     sample: int | None = None,
-    label_names: Sequence[str] | None = None,
+    label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> Model:
     """Fine-tune a model for a task (`bertsmith.tasks.task.TASKS`); the weights of the best epoch on dev are kept.
 
-    train, dev: files as the task reads them; without dev, `dev_share` of train is held out, each label in its
-    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
-    examples of train. Sample and split depend on the setting files.seed; train.seed draws the head and the order.
-    label_names: names for labels that are numbers, in their order. settings: assignments such as
-    "train.learning_rate=1e-4" or "task.text_column=review". Returns the finished model, with its report.
+    train, dev: files as the task reads them, or data in memory with the same columns: a table (pandas, polars,
+    pyarrow), a data set, a dict of columns, a list of dicts, or of tuples such as (text, label). Without dev,
+    `dev_share` of train is held out, each label in its proportion and equal texts on one side, and both parts
+    are written into out/split. sample: use that many examples of train. Sample and split depend on the setting
+    files.seed; train.seed draws the head and the order. label_names: names for labels that are numbers, in
+    their order, or the name of each code, or a file of either. settings and keywords: as in `pretrain`
+    (epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them. resume, overwrite: as in
+    `pretrain`; what was in memory must be given again, and is compared. Returns the finished model, with its
+    report.
 
-    Raises InputError for what a user can mend, MachineError, or Stopped after a signal.
+    Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
     out, kind, begun = Path(out), task_type(task), machine.clock()
-    base = model if isinstance(model, Model) else load(model)
-    resuming = goes_on(out, resume=resume, tell=tell)
+    base = model if isinstance(model, Model) else load(model, tell=tell)
+    own = ("files", "base")
+    settings = assignments_of(settings_type(kind), settings, keywords, "finetune", own=own)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {
-        "train": str(train),
-        "dev": None if dev is None else str(dev),
+        "train": name_of(train, "train"),
+        "dev": None if dev is None else name_of(dev, "dev"),
         "dev_share": dev_share,
         "sample": sample,
-        "label_names": None if label_names is None else list(label_names),
+        "label_names": None if label_names is None else _listed(names_of(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     place = place_of(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
-    work = _Work.of(kind, base, chosen, place, tell)
+    work = _Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
+        start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         chosen = _evaluated(chosen, work.items)
@@ -133,7 +156,13 @@ def finetune(
     if not resuming:
         chosen = _settled(chosen, on.place)
         write_whole(out / SETTINGS, chosen.to_yaml())
-    course = work.course(chosen, aim, out)
+
+    def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+        with _best_so_far(work, out, progress):
+            dev = {} if progress.best is None else {"dev": {work.head.decides: progress.best}}
+            _write(out, work, _record(work, chosen, progress) | dev | mark)
+
+    course = work.course(chosen, aim, out, OnTheWay(write_so_far))
     progress = _train(work.encoder, work.head, course, on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell(
@@ -142,8 +171,12 @@ def finetune(
         )
         return load(out)
     dev_scores = work.scores()
-    _write(out, work, progress, dev_scores, chosen)
-    write_report(out, _report(chosen, work, progress, dev_scores))
+    of_dev = {name: dev_scores.numbers[name] for name in (*work.head.logged, "examples")}
+    _write(out, work, _record(work, chosen, progress) | {"dev": of_dev})
+    report = _report(chosen, work, progress, dev_scores, out)
+    for warning in report["warnings"][len(work.examples.overview.warnings) :]:
+        tell(f"warning: {warning}")
+    write_report(out, report)
     return load(out)
 
 
@@ -173,7 +206,7 @@ def _settings(
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
     values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     return chosen
@@ -197,18 +230,19 @@ class _Work:
         kind: type[Task],
         base: Model,
         chosen: FinetuneSettings,
+        sources: Mapping[str, Source],
         place: Place,
         tell: Callable[[str], None],
     ) -> _Work:
         """Read the examples, build the model, encode."""
-        examples = gather(kind, chosen.files, chosen.task)
-        tell_of_sides(kind, chosen.files, examples, tell)
+        examples = gather(kind, chosen.files, chosen.task, sources)
+        tell_of_examples(examples.overview, tell)
         for remark in kind.remarks([*examples.train, *examples.dev]):
             tell(remark)
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.items(examples.train, base.tokenizer)
         dev_items = head.items(examples.dev, base.tokenizer)
-        _tell_of_texts(items, base.tokenizer, tell)
+        tell_of_texts(items, base.tokenizer, tell)
         return cls(base, encoder, head, examples, items, dev_items, place)
 
     def scores(self) -> Scores:
@@ -225,7 +259,7 @@ class _Work:
         """All epochs."""
         return Phase(ItemStream(self.head, self.items, train.seed), 1.0, train.batch_size)
 
-    def course(self, chosen: FinetuneSettings, aim: Aim, out: Path) -> Course:
+    def course(self, chosen: FinetuneSettings, aim: Aim, out: Path, unfinished: OnTheWay) -> Course:
         """All epochs as one phase."""
         train = chosen.train
         weights = self.base.folder.weights_digest()
@@ -237,11 +271,16 @@ class _Work:
             fingerprint=fingerprint(numbers(chosen), _content(self.items), _content(self.dev_items), weights),
             aim=aim,
             evaluation=Evaluation(self.logged, best_by=self.head.decides),
+            unfinished=unfinished,
         )
 
 
-def _report(chosen: FinetuneSettings, work: _Work, progress: Progress, dev: Scores) -> dict[str, Any]:
+def _report(
+    chosen: FinetuneSettings, work: _Work, progress: Progress, dev: Scores, out: Path
+) -> dict[str, Any]:
     head, examples = work.head, work.examples
+    baseline = head.baseline(examples.train, examples.dev)
+    learning = told_of_learning(head.decides, dev, baseline, progress.step)
     return {
         "task": head.name,
         "base": chosen.base,
@@ -256,23 +295,45 @@ def _report(chosen: FinetuneSettings, work: _Work, progress: Progress, dev: Scor
         "device": chosen.train.device,
         "threads": progress.threads,
         "best_step": progress.best_step,
-        "baseline": dict(head.baseline(examples.train, examples.dev).numbers),
+        "baseline": dict(baseline.numbers),
         "dev": dev.document(),
+        "evaluations": evaluations(out, _updates_per_epoch(work.items, chosen.train), progress.best_step),
+        "examples": dict(examples.overview.details),
+        "warnings": [*examples.overview.warnings, *learning],
     }
 
 
-def _write(out: Path, work: _Work, progress: Progress, dev: Scores, chosen: FinetuneSettings) -> None:
-    """The model folder, with all that is needed to answer as it was trained to."""
-    head, base = work.head, work.base
-    record = {
-        "task": head.name,
+def _record(work: _Work, chosen: FinetuneSettings, progress: Progress) -> dict[str, Any]:
+    """What bertsmith.json says of the training, with all that is needed to answer as it was trained to."""
+    return {
+        "task": work.head.name,
         "settings": chosen.task.model_dump(mode="json"),
-        "facts": head.facts,
+        "facts": work.head.facts,
         "steps": progress.step,
         "tokens": progress.tokens,
-        "pretraining_tokens": base.folder.record.get("tokens"),
-        "dev": {name: dev.numbers[name] for name in (*head.logged, "examples")},
+        "base": chosen.base,
+        "pretraining_tokens": work.base.folder.record.get("tokens"),
     }
+
+
+@contextmanager
+def _best_so_far(work: _Work, out: Path, progress: Progress) -> Iterator[None]:
+    """The weights of the best evaluation in place of the latest, if there was one, as long as this lasts."""
+    if progress.best_step is None:
+        yield
+        return
+    trained = Trained(work.encoder, work.head)
+    latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
+    trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
+    try:
+        yield
+    finally:
+        trained.restore(latest)
+
+
+def _write(out: Path, work: _Work, record: dict[str, Any]) -> None:
+    """The model folder."""
+    head, base = work.head, work.base
     for name, parts in head.folders(work.encoder).items():
         write_folder(
             out / name,
@@ -308,24 +369,6 @@ def _build(
     return encoder, head
 
 
-def _tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
-    """Say what truncation costs, and whether the vocabulary fits the texts."""
-    sequences = [sequence for item in items for sequence in item.sequences]
-    cut = [s for s in sequences if s.kept < s.tokens]
-    if cut:
-        lost = sum(s.tokens - s.kept for s in cut)
-        share = lost / max(1, sum(s.tokens for s in sequences))
-        tell(
-            f"{len(cut):,} of {len(sequences):,} texts are longer than the model reads; "
-            f"{lost:,} tokens ({share:.1%}) at their ends are not seen"
-        )
-    unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
-    if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
-        tell(
-            f"{share:.1%} of the pieces are unknown to the vocabulary: is this the right model for these texts?"
-        )
-
-
 def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
     """What this command says of settings, in its recipe and by assignments."""
     return [*(as_assignments(read_yaml(recipe)) if recipe is not None else []), *assignments]
@@ -336,7 +379,7 @@ def _evaluated(chosen: FinetuneSettings, items: Sequence[Item]) -> FinetuneSetti
     settings = chosen.train
     if settings.max_minutes:
         raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
-    every = settings.evaluate_every or max(1, round(_updates_an_epoch(settings, items)))
+    every = settings.evaluate_every or max(1, round(_updates_per_epoch(items, settings)))
     return chosen.model_copy(update={"train": settings.model_copy(update={"evaluate_every": every})})
 
 
@@ -361,6 +404,15 @@ def _updates(chosen: FinetuneSettings, items: Sequence[Item]) -> int:
     an_epoch = _updates_an_epoch(settings, items)
     check_accumulation(settings, an_epoch)
     return math.ceil(settings.epochs * an_epoch)
+
+
+def _updates_per_epoch(items: Sequence[Item], settings: TrainSettings) -> float:
+    return math.ceil(len(items) / settings.batch_size) / settings.accumulate
+
+
+def _listed(names: Names) -> list[Any]:
+    """As settings have them."""
+    return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)
 
 
 def _content(items: Sequence[Item]) -> str:

@@ -7,18 +7,21 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import disk
+from bertsmith import console, disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 PICTURES = (".png", ".svg")
 
 
+@console.with_bar("reading")
 def inspect_tokenizers(
-    tokenizers: Sequence[str | Path],
-    files: Sequence[str | Path],
+    tokenizers: str | Path | Sequence[str | Path],
+    files: Sources,
     *,
     cased: Collection[str | Path] = (),
     reading: Reading = Reading(),  # noqa: B008  # frozen
@@ -27,18 +30,21 @@ def inspect_tokenizers(
     html: str | Path | None = None,
     plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Measure tokenizers on the text of some files: see `survey.inspect.measure`, whose report this is, by the
     shortest names that tell them apart.
 
     tokenizers: folders, files, runs or published names; cased: those that are bare word lists and keep case,
-    which such a list does not say. html: also write the report as a page; plot: its picture, .png or .svg.
-    Raises `InputError` for what is no tokenizer, one named twice, and pages that cannot be written there.
+    which such a list does not say. files: one path or several, or data in memory, as in `prepare`. how: fields
+    of `reading` by name, such as text_column="title". html: also write the report as a page; plot: its picture,
+    .png or .svg. Raises `InputError` for what is no tokenizer, one named twice, and pages that cannot be
+    written there.
     """
     for name, suffixes in ((html, None), (plot, PICTURES)):
         if name is not None:
             _check_target(Path(name), suffixes)
-    names = [str(name) for name in tokenizers]
+    names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{twice[0]}: this tokenizer is named twice", "name each once")
     if foreign := [str(name) for name in cased if str(name) not in names]:
@@ -50,7 +56,8 @@ def inspect_tokenizers(
         label: Tokenizer.load(tokenizer_place(name), lowercase=False if name in keep else None)
         for label, name in zip(_labels(names), names, strict=True)
     }
-    report = measure(files, opened, reading=reading, limit=limit, listed=listed, progress=progress)
+    reading = with_keywords(reading, how, "inspect_tokenizers")
+    report = measure(as_files(files), opened, reading=reading, limit=limit, listed=listed, progress=progress)
     _draw(report, html, plot)
     return report
 
@@ -83,7 +90,7 @@ def _check_target(path: Path, suffixes: Sequence[str] | None) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} is not there", "make it first")
     if suffixes is not None and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path}: a plot is a .png or a .svg", "let its name end so")
+        raise InputError(f"{path}: a plot is a .png or a .svg", "give it such a name")
 
 
 def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,14 +20,20 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
+from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
+from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import TASKS, Facts, Scores, Task, task_of, task_type
+from bertsmith.tasks.overview import listed, told_of_empty
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
+from bertsmith.workflows.predictions import Answered, as_json
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -51,13 +59,20 @@ class Model:
 
     @property
     def model_folder(self) -> Path:
-        """The folder in the field's layout."""
+        """The folder, in the Hugging Face layout."""
         return self.folder.path
 
     @property
     def labels(self) -> list[str] | None:
         """A classifier's labels, by id."""
         return self.folder.labels
+
+    @property
+    def unfinished(self) -> str | None:
+        """That the model's run has not finished, in a sentence; None where it has."""
+        if (mark := self.folder.record.get("unfinished")) is None:
+            return None
+        return f"{self.path}: a model of an unfinished run, of step {mark['step']:,} of {mark['of']:,}"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -176,11 +191,14 @@ class Model:
             return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
-    def predict(self, *inputs: Sequence[Any], **changes: Any) -> list[dict[str, Any]]:
-        """One answer for each example. inputs: a list for each of the task's `inputs`, all of one length: texts,
-        and for pairs the second texts; questions and passages; sentences, each a list of words. changes: settings
-        of the task, such as max_length, for this call."""
+    def predict(self, *inputs: Any, **changes: Any) -> list[dict[str, Any]]:
+        """One answer for each example. inputs: a list or column (of pandas, polars, pyarrow, numpy) for each of
+        the task's `inputs`, all of one length: texts, and for pairs the second texts; questions and passages;
+        sentences, each a list of words. Or one table with the columns of training, whose answers are not looked
+        at. changes: settings of the task, such as max_length or text_column, for this call."""
         names = self.task.inputs
+        if len(inputs) == 1 and is_table(inputs[0]):
+            return list(self.predict_file(inputs[0], **changes))
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
@@ -193,7 +211,9 @@ class Model:
                     f"put it in brackets: [{values!r}]",
                 )
         columns = {
-            name: list(values) for name, values in zip(names, inputs, strict=False) if values is not None
+            name: column_of(values, name)
+            for name, values in zip(names, inputs, strict=False)
+            if values is not None
         }
         answered = self._answered(self._examples(columns), self._settings(changes))
         return [prediction for _, some in answered for prediction in some]
@@ -211,44 +231,102 @@ class Model:
             raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
-    def predict_file(self, file: str | Path, **columns: Any) -> Iterator[dict[str, Any]]:
-        """`predict` for each example of a file, which is read as `evaluate` reads it, but for the answers; of a
-        .txt file that is no table, for each line.
+    def predict_file(self, file: Source, **columns: Any) -> Iterator[dict[str, Any]]:
+        """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
+        but for the answers; of a .txt file that is no table, for each line. An answer has its line in the file
+        and what was asked; an empty text has none.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
-        settings = self._settings(columns, file)
-        examples = self.task.read(file, settings, labelled=False)
-        for _, some in self._answered(examples, settings):
-            yield from some
+        return as_json(self.task, self.answered_file(file, **columns))
 
     def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
-        """`predict` for each line of a stream of UTF-8 bytes, some at a time."""
-        settings = self._settings(changes)
-        name = self.task.inputs[0]
+        """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
+        return as_json(self.task, self.answered_lines(lines, place, **changes))
+
+    def answered_file(
+        self, file: Source, tell: Callable[[str], None] = lambda text: None, **columns: Any
+    ) -> Iterator[Answered]:
+        """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
+        were empty or cut."""
+        settings = self._settings(columns, file)
+        examples = self.task.read(self._source(file, settings), settings, labelled=False)
+        for remark in self.task.remarks(examples):
+            tell(remark)
+        return self._told([examples], settings, tell)
+
+    def answered_lines(
+        self,
+        lines: Iterable[bytes],
+        place: str,
+        tell: Callable[[str], None] = lambda text: None,
+        **changes: Any,
+    ) -> Iterator[Answered]:
+        """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         numbered = enumerate(lines, 1)
-        while some := list(islice(numbered, _CHUNK)):
+        return self._told(self._in_chunks(numbered, place), self._settings(changes), tell)
+
+    def answered_texts(
+        self, texts: Sequence[str], tell: Callable[[str], None] = lambda text: None, **changes: Any
+    ) -> Iterator[Answered]:
+        """The same for texts, as the command line has them."""
+        examples = self._examples({self.task.inputs[0]: list(texts)})
+        return self._told([examples], self._settings(changes), tell)
+
+    def delimiter_of(self, file: str | Path, **columns: Any) -> str:
+        """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
+        given = getattr(self._settings(columns, file), "delimiter", None)
+        return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
+
+    def _in_chunks(self, lines: Iterator[tuple[int, bytes]], place: str) -> Iterator[list[Any]]:
+        while some := list(islice(lines, _CHUNK)):
             places = [f"{place}:{number}" for number, _ in some]
             texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
-            for _, answers in self._answered(self._examples({name: texts}, places), settings):
-                yield from answers
+            yield self._examples({self.task.inputs[0]: texts}, places)
 
-    def evaluate(self, file: str | Path, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file, as one object."""
+    def _told(
+        self, parts: Iterable[list[Any]], settings: Settings, tell: Callable[[str], None]
+    ) -> Iterator[Answered]:
+        """All examples in order with their answers; says at the end which were empty, and what was cut."""
+        empty, cut, lost = [], 0, 0
+        for examples in parts:
+            full = [example for example in examples if not self.task.is_empty(example)]
+            empty += [example.place for example in examples if self.task.is_empty(example)]
+            answers = (answer for _, some in self._answered(full, settings) for answer in some)
+            for example in examples:
+                prediction = None if self.task.is_empty(example) else next(answers)
+                unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
+                cut, lost = cut + (unread > 0), lost + unread
+                yield Answered(example, prediction)
+        if empty:
+            are = "is" if len(empty) == 1 else "are"
+            tell(f"{counted(len(empty), 'text')} {are} empty and not predicted: {listed(empty)}")
+        if cut:
+            were = "was" if cut == 1 else "were"
+            tell(f"{counted(cut, 'text')} {were} cut at their ends; {counted(lost, 'token')} not read")
+
+    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
+        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
         return self.scores(file, **columns).document()
 
-    def scores(self, file: str | Path, **columns: Any) -> Scores:
-        """The task's scores on a labelled file. columns: settings of the task to change."""
+    def scores(self, file: Source, **columns: Any) -> Scores:
+        """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
         settings = self._settings(columns, file)
-        examples = self.task.read(file, settings)
+        examples = self.task.read(self._source(file, settings), settings)
         predictions = [prediction for _, some in self._answered(examples, settings) for prediction in some]
-        return self.task.score(predictions, examples)
+        scores = self.task.score(predictions, examples)
+        empty = [example.place for example in examples if self.task.is_empty(example)]
+        return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
 
-    def _settings(self, columns: dict[str, Any], file: str | Path = "") -> Settings:
+    def _source(self, data: Source, settings: Settings) -> str | Path:
+        """A file, or data in memory by the columns that the settings name."""
+        return as_file(data, "data", lambda width: self.task.columns_of_tuples(settings, width))
+
+    def _settings(self, columns: dict[str, Any], file: Source = "") -> Settings:
         """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
         known = self.task.settings_type.model_fields
-        if bare_suffix(file) == ".tsv" and "delimiter" in known:
+        if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
         return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
 
@@ -277,27 +355,35 @@ class Model:
         }
 
 
-def load(name: str | Path, device: str = "auto") -> Model:
+def load(
+    name: str | Path,
+    device: str = "auto",
+    tell: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
+) -> Model:
     """A run, a model folder, or a published name → a model ready for use.
 
-    device: where it computes: cpu, cuda, cuda:1, auto. InputError where there is none, or where the run has not
-    finished.
+    device: where it computes: cpu, cuda, cuda:1, auto. tell: is told that the model's run has not finished; by
+    default that is a warning. InputError where there is no such model, or none yet.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         raise InputError(
-            f"{path}: this run has not finished, there is no model in it yet",
-            "let it finish: the command it was started with, and --resume",
+            f"{path}: this run has not finished, and has no model yet",
+            "continue it: the command it was started with, and --resume (Ctrl-C then leaves a model)",
         )
     folder = read_folder(locate(name))
+    model = Model(path, folder, {}, device)
+    if model.unfinished is not None:
+        tell(model.unfinished)
+        return model
     report_file = path / "report.json"
     try:
-        report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
+        model.report = json.loads(report_file.read_text(encoding="utf-8")) if report_file.is_file() else {}
     except ValueError:
         raise InputError(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
-    return Model(path, folder, report, device)
+    return model
 
 
 def _filled(text: str, start: int, end: int, token: str) -> str:
@@ -311,7 +397,7 @@ def _filled(text: str, start: int, end: int, token: str) -> str:
 
 def _decoded(line: bytes, place: str) -> str:
     try:
-        return line.decode("utf-8").rstrip("\r\n")
+        return line.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{place}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk, machine
-from bertsmith.artifacts.folder import write_folder
+from bertsmith import console, disk, machine
+from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import check_budget
 from bertsmith.instances.plan import Ints
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids
@@ -31,10 +32,19 @@ from bertsmith.training.loop import (
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.predict import Model, load
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved, settings_of
+from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
+from bertsmith.workflows.pretrain_settings import (
+    PretrainSettings,
+    asked_for,
+    asked_kind,
+    learning_settings,
+    resolved,
+    settings_of,
+)
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
+    OnTheWay,
     as_assignments,
     check_accumulation,
     check_folders,
@@ -44,6 +54,7 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    start_over,
     write_report,
     write_whole,
 )
@@ -56,24 +67,31 @@ def pretrain(
     *,
     preset: str | None = None,
     recipe: str | Path | None = None,
+    model: str | Path | Model | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> Model:
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
 
     data: a folder of `prepare`, or its Shards. out: the run folder: settings.yaml, log.jsonl, checkpoints/,
-    model/ (the field's layout), report.json. preset: sizes of the model (none: the recipe's, or
-    bert-mini-uncased); the vocabulary's size comes from the data. recipe: YAML of settings; `settings`:
-    assignments like "train.max_steps=500", which win. minutes: that this may take in all; the number of updates is
-    planned anew as the run goes. tokenizer: only checked against the data's.
-    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that say
-    otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what may
-    change without changing what was computed so far.
+    model/ (the Hugging Face layout), report.json. preset: sizes of the model (none: the recipe's, or
+    bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
+    folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
+    YAML of settings. settings and keywords, which win: values by dotted or nested names
+    ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
+    (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
+    the number of updates is planned anew as the run goes. tokenizer: only checked against the data's.
+    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
+    say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
+    leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
+    with anything else in it is refused.
 
-    Returns the model, with its report. Raises InputError for what a user can mend, MachineError, or Stopped
+    Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
     out, begun = Path(out), machine.clock()
@@ -81,14 +99,20 @@ def pretrain(
     shards.verify()
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    assignments = [*settings, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    resuming = goes_on(out, resume=resume, tell=tell)
-    chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, resuming=resuming)
+    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, "pretrain")
+    assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+    base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
+    chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
+    if not resuming and base is None and recipe is None:
+        _tell_of_learning(chosen, tell)
     _check_length(chosen)
     place = place_of(chosen.train)
     _check_memory(chosen, place)
     source = Source.of(shards, chosen, tell)
-    encoder, objective = first_weights(chosen, place.drawing, source.counts)
+    encoder, objective = first_weights(chosen, place.drawing, source.counts, base.folder if base else None)
+    if base is not None:
+        take_over(base.folder, encoder, objective, chosen, tell)
     check_folders(out, objective.folders(encoder))
     place.settle(encoder, objective)
     batches = tell_of_instances(source, tell)
@@ -104,16 +128,28 @@ def pretrain(
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
     if not resuming:
         chosen = _settled(chosen, on.place)
+        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
         write_whole(out / SETTINGS, chosen.to_yaml())
+
+    def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+        _write(
+            out, encoder, objective, shards.tokenizer, _record(chosen, progress, progress.evaluation) | mark
+        )
+
     course = Course(
         source.phases,
         chosen.train,
         out,
         title="pretrain",
-        fingerprint=fingerprint(numbers(chosen), disk.digest(shards.folder / "manifest.json")),
+        fingerprint=fingerprint(
+            numbers(chosen),
+            disk.digest(shards.folder / "manifest.json"),
+            *([base.folder.weights_digest()] if base is not None else []),
+        ),
         aim=aim,
         evaluation=_evaluation(held_out, encoder, objective, on.place),
         speeds=on.speeds,
+        unfinished=OnTheWay(write_so_far),
     )
     progress = train(encoder, objective, course, on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
@@ -126,7 +162,8 @@ def pretrain(
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
-    _write(out, encoder, objective, shards.tokenizer, report)
+    _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
+    write_report(out, report)
     return load(out)
 
 
@@ -136,15 +173,31 @@ def _chosen(
     recipe: str | Path | None,
     assignments: Sequence[str],
     tokenizer: Tokenizer,
+    base: Model | None,
     *,
     resuming: bool,
 ) -> PretrainSettings:
-    """The run's settings: kept where it goes on; else of the preset, the recipe and the assignments."""
+    """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the assignments."""
     sizes, values = asked_for(preset, recipe)
     if resuming:
+        settled = learning_settings(sizes).get("model", {})  # the preset's own values did not hold
+        sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
         return settings_of_run(settings_of(out / SETTINGS), out, asked)
+    if base is not None:
+        return settings_from(base, sizes, values, recipe, assignments, tokenizer)
     return resolved(sizes, values, recipe, assignments, tokenizer)
+
+
+def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
+    """Say that a small model is not trained with the paper's settings, where nobody chose others."""
+    usual = learning_settings(chosen.model.model_dump()).get("train", {})
+    rate = chosen.train.learning_rate
+    if usual.get("learning_rate") == rate:
+        tell(
+            f"settings that a model of this size learns with: learning rate {rate:g}, dropout "
+            f"{chosen.model.hidden_dropout_prob:g}; recipes/bert-paper.yaml has the paper's"
+        )
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:
@@ -169,17 +222,23 @@ def _check_length(chosen: PretrainSettings) -> None:
     if longest > chosen.model.longest:
         raise InputError(
             f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
-            "lower data.sequence_length, or raise model.max_position_embeddings",
+            "lower data.sequence_length"
+            + ("" if chosen.base else ", or raise model.max_position_embeddings"),
         )
     check_budget(chosen.train.batch_tokens, longest)
 
 
 def first_weights(
-    chosen: PretrainSettings, generator: torch.Generator, counts: Ints | None = None
+    chosen: PretrainSettings,
+    generator: torch.Generator,
+    counts: Ints | None = None,
+    base: ModelFolder | None = None,
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
-    corpus's token counts [V], where the output bias starts from them."""
-    encoder = build_encoder(chosen.model, generator)
+    corpus's token counts [V], where the output bias starts from them. base: gives the encoder its weights."""
+    encoder = (
+        build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
+    )
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     if chosen.start.positions == "sinusoidal":
@@ -255,6 +314,7 @@ def _report(
 ) -> dict[str, Any]:
     return {
         "objective": chosen.objective.name,
+        **({"base": chosen.base} if chosen.base else {}),
         "steps": progress.step,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
@@ -269,15 +329,27 @@ def _report(
     }
 
 
-def _write(
-    out: Path, encoder: Encoder, objective: Objective, tokenizer: Tokenizer, report: dict[str, Any]
-) -> None:
-    """The model folders, and the report."""
-    record = {
+def _record(chosen: PretrainSettings, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+    """What bertsmith.json says of the training."""
+    return {
         "task": "pretrain",
-        **{k: report[k] for k in ("objective", "steps", "tokens", "held_out")},
-        **objective.record(),
+        "objective": chosen.objective.name,
+        **({"base": chosen.base} if chosen.base else {}),
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "held_out": held_out,
     }
+
+
+def _write(
+    out: Path, encoder: Encoder, objective: Objective, tokenizer: Tokenizer, record: dict[str, Any]
+) -> None:
+    """The model folders."""
     for name, parts in objective.folders(encoder).items():
-        write_folder(out / name, parts.config, parts.modules, tokenizer=tokenizer, record=record)
-    write_report(out, report)
+        write_folder(
+            out / name,
+            parts.config,
+            parts.modules,
+            tokenizer=tokenizer,
+            record=record | objective.record(),
+        )

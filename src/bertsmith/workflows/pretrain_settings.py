@@ -11,16 +11,29 @@ from pydantic import Field, create_model
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
+from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
-from bertsmith.settings import Settings, read_yaml
+from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.budget import in_place_of_budgets
+from bertsmith.wording import counted
+from bertsmith.workflows.budget import budgets_aside
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
+
+# What a small BERT learns with in the hours that people give it: no dropout (each text is seen about once), first
+# weights that know frequencies and neighbours, and a rate for its size. The paper's settings, made for a thousand
+# times the compute, leave it at word frequencies. Measured by benchmarks/defaults.py.
+_LEARNING: dict[str, dict[str, Any]] = {
+    "model": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "start": {"positions": "sinusoidal", "output_bias": "unigram"},
+    "train": {"betas": (0.9, 0.98), "warmup": 0.06},
+}
+_RATES = {(2, 128): (0.06, 3e-3), (4, 256): (0.06, 1e-3), (4, 512): (0.04, 5e-4)}
+"""Layers and hidden size → deviation of the first weights, and learning rate."""
 
 
 class StartSettings(Settings):
@@ -53,6 +66,11 @@ class ObjectiveSettings(Settings):
 class PretrainSettings(Settings):
     """Everything a pre-training run depends on, besides its data."""
 
+    base: str = Field(
+        "",
+        description="the model to start from (--model): a run, a model folder or a published name; empty: none",
+        json_schema_extra=MAY_CHANGE,
+    )
     objective: ObjectiveSettings = Field(
         default_factory=ObjectiveSettings, description="what the text is asked"
     )
@@ -80,6 +98,21 @@ def settings_of(file: Path) -> type[PretrainSettings]:
     return settings_type(_objective_name(read_yaml(file), ()))
 
 
+def asked_kind(
+    recipe: str | Path | None, settings: Chosen, keywords: Mapping[str, Any]
+) -> type[PretrainSettings]:
+    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere."""
+    values = read_yaml(recipe) if recipe is not None else {}
+    if isinstance(settings, Mapping):
+        asked = dict(settings)
+        if "objective.name" in asked:
+            asked["objective"] = {"name": asked["objective.name"]}
+        values, settings = {**values, **asked}, ()
+    if "name" in keywords:
+        values["objective"] = {"name": keywords["name"]}
+    return settings_type(_objective_name(values, [settings] if isinstance(settings, str) else settings))
+
+
 def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> str:
     group = values.get("objective")
     name = group.get("name", _USUAL) if isinstance(group, dict) else _USUAL
@@ -91,8 +124,7 @@ def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> st
 
 
 def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings, those that the
-    preset's family is pre-trained with below them."""
+    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
     values = read_yaml(recipe) if recipe is not None else {}
     named = values.pop("preset", None)
     if named is not None and not isinstance(named, str):
@@ -101,12 +133,19 @@ def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, An
         raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
     asked = name or named
     sizes = preset(asked).model_dump() if asked else {}
-    if sizes and (usual := family(sizes["model_type"]).pretraining):
-        given = values.get("data", {})
-        values["data"] = {**usual, **given} if isinstance(given, dict) else given
     for name_of_data in ("vocab_size", "pad_token_id"):
         sizes.pop(name_of_data, None)
     return sizes, values
+
+
+def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a new model of these sizes is trained with where there is no recipe; {} where that was not measured."""
+    found = _RATES.get((sizes.get("num_hidden_layers", 0), sizes.get("hidden_size", 0)))
+    if found is None or sizes.get("model_type") != "bert":
+        return {}
+    deviation, rate = found
+    own = {"model": {"initializer_range": deviation}, "train": {"learning_rate": rate}}
+    return {group: {**_LEARNING[group], **own.get(group, {})} for group in _LEARNING}
 
 
 def resolved(
@@ -115,20 +154,37 @@ def resolved(
     recipe: str | Path | None,
     assignments: Sequence[str],
     tokenizer: Tokenizer,
+    *,
+    of_model: bool = False,
 ) -> PretrainSettings:
     """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
 
-    The vocabulary is the tokenizer's. A budget among the assignments stands in place of the recipe's.
+    Below them stands what the family is pre-trained with and, where there is no recipe, what a model of these
+    sizes learns with. The vocabulary is the tokenizer's. A budget among the assignments stands in place of the
+    recipe's. of_model: the sizes are those of a model, whose table may have more rows than the tokenizer has
+    entries.
     """
     sizes = sizes or preset(_PRESET).model_dump()
-    own = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    usual: dict[str, dict[str, Any]] = {}
+    if not of_model:
+        usual = {} if recipe is not None else learning_settings(sizes)
+        usual["data"] = dict(family(sizes["model_type"]).pretraining)
+    values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
+    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
+    assignments = budgets_aside(assignments)
     kind = settings_type(_objective_name(values, assignments))
-    chosen = kind.of(values, str(recipe or "settings")).changed(in_place_of_budgets(assignments))
-    if chosen.model.vocab_size != tokenizer.vocab_size:
+    chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
+    if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
         raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has {tokenizer.vocab_size} entries",
+            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has "
+            f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
             "leave model.vocab_size out: it is taken from the tokenizer",
         )
     check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen
+
+
+def _below(given: Any, usual: dict[str, Any]) -> Any:
+    """The group of settings that was given, with the usual ones where it says nothing."""
+    return {**usual, **given} if isinstance(given, dict) else given

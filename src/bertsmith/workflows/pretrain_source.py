@@ -12,8 +12,10 @@ from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
+from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.shards.shards import Shards
 from bertsmith.training.loader import Phase
+from bertsmith.wording import counted
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 _EVALUATION_BATCH = 64
@@ -30,7 +32,9 @@ class Source:
 
     @classmethod
     def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> Source:
-        """Split the documents, and say so."""
+        """Split the documents, and say so; and where the tokenizer does not know much of the text."""
+        for sentence in unknown_tokens(shards.counts):
+            tell(sentence)
         split = Split.of(shards, chosen.data)
         for sentence in split.described(shards, chosen.data):
             tell(sentence)
@@ -123,12 +127,12 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
     if not stream.size(0):
         raise InputError(
             f"{source.shards.folder}: no instance can be made of these documents",
-            "give longer documents, or other data.instances",
+            "give longer documents, or set data.sentence_task=none and data.instances=full_sentences",
         )
     counts = stream.plan(0).counts
     _tell_of_labels(counts, tell)
     if counts["tokens_left_out"]:
-        tell(f"{counts['tokens_left_out']:,} tokens stand in no instance")
+        tell(f"{counted(counts['tokens_left_out'], 'token')} left out of every instance")
     found = stream.filling(0, chosen.train.batch_size).report
     limit = (
         f"{chosen.train.batch_tokens:,} tokens"
@@ -136,9 +140,10 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
         else "the longest instances' tokens"
     )
     tell(
-        f"{counts['instances']:,} instances an epoch in {found['number']:,} batches, filled to "
-        f"{found['fill_mean']:.1%} of {limit} (the least full to {found['fill_min']:.1%}); no padding "
-        f"(padded, {found['padding_if_padded']:.1%} of them would be)"
+        f"{counted(counts['instances'], 'instance')} per epoch in "
+        f"{counted(int(found['number']), 'batch', 'batches')}, filled to "
+        f"{found['fill_mean']:.1%} of {limit} (the emptiest to {found['fill_min']:.1%}); no padding "
+        f"(padded batches would be {found['padding_if_padded']:.1%} padding)"
     )
     return found
 
@@ -156,5 +161,6 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
     if abs(share - 0.5) > _UNEVEN:
         tell(
             f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counts['documents']:,} documents have one sentence, which has no next one"
+            f"{counts['documents']:,} documents have one sentence, which has no next one; train without pairs: "
+            + as_options(FULL_SENTENCES)
         )

@@ -123,12 +123,14 @@ def _whole_way(
     write_whole(corpus, "\n\n".join(document.text for document in task.rest) + "\n")
     files = write_task(task, out / "task")
     words = documentation.blank_separated_words(task.rest)
-    tell(f"1/5 {corpus}: {words:,} words of documentation in {len(task.rest):,} documents")
+    tell(f"1/5 {corpus}: {counted(words, 'word')} of documentation in {counted(len(task.rest), 'document')}")
     clock.passed("read")
     _tell_time(budget, sum(clock.seconds.values()), seed, tell)
     tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCABULARY)
     shards = prepare([corpus], tokenizer, out / "shards")
-    tell(f"2/5 {out / 'tokenizer'}: a vocabulary of {tokenizer.vocab_size:,}; {shards.tokens:,} tokens")
+    tell(
+        f"2/5 {out / 'tokenizer'}: a vocabulary of {tokenizer.vocab_size:,}; {counted(shards.tokens, 'token')}"
+    )
     clock.passed("prepare")
     tell(f"3/5 {out / 'bert'}: pre-training a BERT of 2 layers, 128 wide")
     bert = pretrain(
@@ -302,7 +304,7 @@ def show(report: dict[str, Any]) -> None:
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
     console.result(f"Pre-training: {gain:+.1f} points. On held-out documents: {figures}.")
     console.result(
-        f"{trained['tokens']:,} tokens in {console.duration(trained['seconds'])}; "
+        f"{counted(trained['tokens'], 'token')} in {console.duration(trained['seconds'])}; "
         f"all together {console.duration(report['seconds'])} on {counted(report['machine']['threads'], 'thread')}."
     )
     console.result("")

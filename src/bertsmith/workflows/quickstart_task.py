@@ -68,7 +68,7 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
             return _drawn(kind, sorted(labels), names, documents, share, seed)
     raise InputError(
         "this Python installation carries too little documentation for the quickstart's task",
-        "go on with text of your own: bertsmith tokenizer train, data prepare, pretrain",
+        "continue with text of your own: bertsmith tokenizer train, data prepare, pretrain",
     )
 
 

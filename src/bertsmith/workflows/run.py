@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,12 +20,31 @@ from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.loop import Progress
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.budget import in_place_of_budgets, name_of
+from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 # Settled when the run began.
 _LEFT_OPEN = {"train.precision": "auto", "train.device": "auto", "train.evaluate_every": None}
+_SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
+
+_LAYOUT = disk.Layout(
+    "a run",
+    SETTINGS,
+    (
+        SETTINGS,
+        CHECKPOINTS,
+        REPORT,
+        "report.html",
+        "log.jsonl",
+        "plan.jsonl",
+        "speed.jsonl",
+        "tensorboard",
+        "split",
+        "model*",
+    ),
+)
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 Arguments = ParamSpec("Arguments")
@@ -30,45 +52,104 @@ Answer = TypeVar("Answer")
 
 
 def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """A verb that holds its run folder, the argument `out`, as long as it works: InputError where another does."""
+    """A verb that holds its run folder, the argument `out`, as long as it works: InputError where another does,
+    and where it is to `resume` a run that is not there."""
     arguments = inspect.signature(verb)
 
     @functools.wraps(verb)
     def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        out: Any = arguments.bind(*given, **named).arguments["out"]
+        bound = arguments.bind(*given, **named).arguments
+        out: Any = bound["out"]
+        if bound.get("resume") and not holds_run(Path(out)):
+            raise _no_run(Path(out))
         with disk.locked(Path(out), "run"):
             return verb(*given, **named)
 
     return alone
 
 
-def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None]) -> bool:
-    """Whether `out` holds a run to go on with, as `resume` asks; what begins anew all the same is told.
+def holds_run(folder: Path) -> bool:
+    """Whether a run began in this folder."""
+    return (folder / SETTINGS).exists() or newest_name(folder / CHECKPOINTS) is not None
 
-    Raises InputError where a run is not to be gone on with, or cannot be without its settings, and for a folder
+
+def _no_run(out: Path) -> InputError:
+    """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
+    around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
+    near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
+    if not near:
+        close = difflib.get_close_matches(out.name, [run.name for run in there], n=2, cutoff=0.5)
+        near = [run for run in there if run.name in close]
+    new = "to start a new run, leave --resume out"
+    if near:
+        hint = f"did you mean {' or '.join(_shown(run) for run in near[:3])}? {new[0].upper()}{new[1:]}"
+    elif there:
+        hint = f"the runs beside it: {', '.join(_shown(run) for run in there[:5])}; {new}"
+    else:
+        hint = new
+    return InputError(f"{out}: there is no run in this folder to continue", hint)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The runs among the folders in a folder, the latest first."""
+    try:
+        found = [path for path in folder.iterdir() if path.is_dir() and holds_run(path)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda run: run.stat().st_mtime, reverse=True)
+
+
+def _shown(path: Path) -> str:
+    """A path as people would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
+
+
+def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None], overwrite: bool = False) -> bool:
+    """Whether `out` holds a run to continue, as `resume` asks; what begins anew all the same is told.
+
+    Raises InputError where a run is not to be continued, or cannot be without its settings, and for a folder
     that holds something else.
     """
     settings, newest = out / SETTINGS, newest_name(out / CHECKPOINTS)
-    if not settings.exists() and newest is None:
+    if not holds_run(out):
         if out.is_dir():
             disk.sweep(out)
         disk.refuse_filled(out, in_place=True)
-        if resume:
-            tell(f"there is no run in {out} to go on with; a new one starts")
+        return False
+    if overwrite and resume:
+        raise InputError(f"{out}: a run is either continued or replaced", "give --resume or --overwrite")
+    if overwrite:
+        _LAYOUT.is_replaced(out, overwrite=True, in_place=True)
         return False
     if not resume:
         raise InputError(
-            f"{out}: there is a run in this folder", "go on with --resume, or choose another --out"
+            f"{out}: there is a run in this folder",
+            "continue it with --resume, or choose another --out",
+            python="continue it with resume=True, replace it with overwrite=True, or choose another out=…",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
             f"{settings}: is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} cannot be "
-            "gone on with without it",
-            "copy it back from a backup, or start again in another --out",
+            "continued without it",
+            "copy it back from a backup, or start over in another --out",
         )
     if newest is None:
         tell(f"{out / CHECKPOINTS}: there is no checkpoint; the run starts again from its first update")
     return True
+
+
+def start_over(out: Path, *used: Any) -> None:
+    """Remove the run that `goes_on` was allowed to replace, before a new one writes its settings. used: what
+    the new one needs; InputError where it is in the folder."""
+    if not holds_run(out):
+        return
+    for path in used:
+        if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
+            raise InputError(
+                f"{path}: is needed, and is in the run that would be replaced", "choose another --out"
+            )
+    disk.clear_folder(out)
 
 
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
@@ -78,7 +159,7 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     among the assignments stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
-    assignments = in_place_of_budgets(assignments)
+    assignments = budgets_aside(assignments)
     asked = flat(kept.changed(assignments).model_dump(mode="json"))
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
     changed = kept.changed([a for a in assignments if name_of(a) not in settled])
@@ -136,12 +217,33 @@ def place_of(train: TrainSettings) -> Place:
 
 
 def is_written(out: Path, step: int) -> bool:
-    """Whether a run's report is there and is of so many updates, so that nothing is left to write."""
+    """Whether a run's report is of so many updates, and its models are there: nothing is left to write."""
     try:
         report = json.loads((out / REPORT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(report, dict) and report.get("steps") == step and not report.get("unfinished")
+    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
+
+
+@dataclass
+class OnTheWay:
+    """Writes the model of a run that has not finished (`Course.unfinished`): where it stops, and at checkpoints as
+    often as takes a hundredth of the time, so that also a run that is killed leaves one.
+
+    write: writes the model folder, given where the run stands and what marks the model.
+    """
+
+    write: Callable[[Progress, dict[str, Any]], None]
+    _next: float = 0.0
+
+    def __call__(self, progress: Progress, stopping: bool) -> None:
+        """After a checkpoint."""
+        begin = time.monotonic()
+        if not stopping and begin < self._next:
+            return
+        step = progress.step if progress.best_step is None else progress.best_step
+        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
+        self._next = time.monotonic() + (time.monotonic() - begin) / _SHARE_OF_MODELS
 
 
 def write_whole(path: Path, text: str) -> None:

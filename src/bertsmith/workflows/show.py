@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.plan import Plan
 from bertsmith.instances.split import Split
+from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -31,34 +33,37 @@ _LABELS = {
 
 
 def show_instance(
-    data: str | Path,
+    data: Shards | str | Path,
     index: int,
     epoch: int = 0,
     *,
     settings_file: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Chosen = (),
     seed: int | None = None,
     phase: int = 1,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
 ) -> dict[str, Any]:
     """Instance `index` of the training order of an epoch, both from 0: its ids, masks, label and places.
 
-    data: a folder of `prepare`. settings_file: a run's settings.yaml or a recipe; settings: assignments like
-    "data.masking=span", which win, as seed does. phase: 2 for the run's second phase, with long sequences.
-    InputError where the epoch has no such instance.
+    data: a folder of `prepare`, or its Shards. settings_file: a run's settings.yaml or a recipe; settings and
+    keywords: as in `pretrain` (masking="span"), which win, as seed does.
+    phase: 2 for the run's second phase, with long sequences. InputError where the epoch has no such instance.
     """
-    shards = Shards.open(data)
-    assignments = [*settings, *([f"train.seed={seed}"] if seed is not None else [])]
+    shards = data if isinstance(data, Shards) else Shards.open(data)
+    data = shards.folder
+    assignments = assignments_of(PretrainSettings, settings, keywords, "show_instance")
+    named = settings_file is not None or any(a.strip().startswith("data.held_out=") for a in assignments)
+    assignments = [*assignments, *([f"train.seed={seed}"] if seed is not None else [])]
     chosen = _settings(settings_file, assignments)
     length = chosen.data.sequence_length
     if phase == 2:
         if chosen.data.long_sequence_length is None:
             raise InputError("these settings have one phase only", "set data.long_sequence_length")
         length = chosen.data.long_sequence_length
-    named = settings_file is not None or any(a.strip().startswith("data.held_out=") for a in settings)
     split = Split.of(shards, chosen.data, lenient=not named)
     if chosen.data.held_out and not len(split.held_out):
-        tell(f"{shards.documents} documents are too few to hold some out: all are used")
+        tell(f"too few documents to hold some out ({shards.documents:,}): all are used")
     stream = instances_of(shards, split.training, chosen, length, chosen.train.batch_tokens, split.kin)
     number = stream.size(epoch)
     if not 0 <= index < number:

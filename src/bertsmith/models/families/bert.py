@@ -31,7 +31,8 @@ _SHAPES = {
 }
 # Sizes of the released vocabularies; a vocabulary of one's own overrides them.
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996}
-_OF_BASE = {"chinese": 21_128, "multilingual-cased": 119_547, "multilingual-uncased": 105_879}
+_CHINESE = 21_128
+_OF_BASE = {"chinese": _CHINESE, "multilingual-cased": 119_547, "multilingual-uncased": 105_879}
 
 BERT = Family(
     model_type="bert",
@@ -51,6 +52,10 @@ BERT = Family(
         f"bert-{size}-{case}": {**shape, "vocab_size": vocabulary}
         for size, shape in _SHAPES.items()
         for case, vocabulary in _VOCABULARIES.items()
+    }
+    | {
+        f"bert-{size}-chinese": {**_SHAPES[size], "vocab_size": _CHINESE}
+        for size in ("tiny", "mini", "small")
     }
     | {f"bert-base-{name}": {**_SHAPES["base"], "vocab_size": size} for name, size in _OF_BASE.items()},
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},

@@ -1,0 +1,37 @@
+"""How the documentation is built: `make docs`, strictly, so that a broken link or a name that is gone fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "bertsmith"
+copyright = "the bertsmith authors"
+html_title = "bertsmith"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "command_reference",
+    "settings_reference",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["wide-tables.css"]
+
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+smartquotes = False  # commands and their quotes are to be copied
+default_role = "literal"  # one pair of backticks in docstrings is code
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True

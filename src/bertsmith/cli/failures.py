@@ -1,0 +1,150 @@
+"""How the command line ends when it cannot do what was asked: a sentence, a remedy, an exit code; with --json also
+one JSON document. A user's mistake exits with 2, the machine's failure with 1, neither with a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import click
+
+from bertsmith import console, disk, machine
+from bertsmith.artifacts.mistyped import nearest_here
+from bertsmith.cli.verbs import Unknown, Verb
+from bertsmith.console import visible
+from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
+from bertsmith.nearest import did_you_mean, nearest
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is told of an error. kind: whose it is: the command line's (usage), the input's, the machine's, or a
+    signal's."""
+
+    kind: Literal["usage", "input", "machine", "stopped"]
+    sentence: str
+    remedy: str | None
+    exit_code: int
+
+    def tell(self, *, as_json: bool) -> None:
+        """Sentence and remedy on stderr; as_json: also {"error": {…}} on stdout, the one document there."""
+        sentence = visible(self.sentence, one_line=True)
+        remedy = visible(self.remedy, one_line=True) if self.remedy else None
+        label = "" if self.kind == "stopped" else "error: "
+        with suppress(OSError):  # the terminal was closed
+            click.echo(label + sentence, err=True)
+            if remedy:
+                click.echo(" " * len(label) + remedy, err=True)
+        if as_json:
+            told = {"kind": self.kind, "sentence": sentence, "remedy": remedy, "exit_code": self.exit_code}
+            with suppress(OSError, ValueError):  # stdout is full or closed
+                console.result_json({"error": told})
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """What an error says to a user; None for a fault of our own, which keeps its traceback."""
+    match error:
+        case Stopped():
+            return Failure("stopped", error.sentence, error.remedy, error.exit_code)
+        case BertsmithError():
+            kind: Literal["input", "machine"] = "input" if isinstance(error, InputError) else "machine"
+            return Failure(kind, error.sentence, _or_beside(error), error.exit_code)
+        case click.ClickException():
+            return Failure("usage", *_of_usage(error), error.exit_code)
+        case click.Abort() | KeyboardInterrupt():
+            return stopped(signal.SIGINT)
+        case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
+            return Failure("input", f"{error.object[:200]}: this name is not UTF-8", "rename the file", 2)
+        case OSError():
+            return _of_system(error)
+        case MemoryError() | RuntimeError() if machine.is_out_of_memory(error):
+            remedy = "lower train.batch_size, or choose a smaller preset"
+            return Failure("machine", "there is not enough memory", remedy, MachineError.exit_code)
+    return None
+
+
+def _or_beside(error: BertsmithError) -> str | None:
+    """The remedy; of a path that is not there, what is here and has nearly its name."""
+    found = re.match(
+        r"(.+?): there is no (?:such file|such folder|manifest\.json)", error.sentence, re.DOTALL
+    )
+    if not found or (error.remedy or "").startswith("did you mean") or os.path.lexists(found[1]):
+        return error.remedy
+    near = nearest_here(found[1]) if "\0" not in found[1] else None
+    return f"did you mean {near}?" if near else error.remedy
+
+
+def stopped(signal_number: int) -> Failure:
+    """What is told where a signal ended a verb that had nothing to save."""
+    return Failure("stopped", "stopped", None, 128 + signal_number)
+
+
+def _of_system(error: OSError) -> Failure:
+    place = f"{error.filename}: " if error.filename else ""
+    if disk.is_full(error):
+        return Failure("machine", f"{place}the disk is full", "free some space and start again", 1)
+    sentence = f"{place}{(error.strerror or str(error)).lower()}"
+    if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
+        return Failure("input", sentence, None, 2)
+    return Failure("machine", sentence, None, 1)
+
+
+def _of_usage(error: click.ClickException) -> tuple[str, str | None]:
+    """Sentence and remedy of what click says of the command line."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "bertsmith"
+    see = f"`{path} --help` lists what it takes"
+    match error:
+        case Unknown():
+            return error.message, error.remedy
+        case click.NoSuchOption():
+            return f"`{path}` has no option {error.option_name[:60]}", _option_meant(error) or see
+        case click.MissingParameter() if isinstance(error.param, click.Option):
+            name = f"{error.param.opts[0]} {error.param.metavar or ''}".strip()
+            return f"{error.param.opts[0]} is missing", f"{name}: {error.param.help}"
+        case click.MissingParameter() if error.param is not None:
+            return f"{error.param.human_readable_name.upper()} is missing", see
+        case click.BadParameter() if error.param is not None:
+            return f"{_name(error.param)}: {_plain(error.message)}", None
+    extra = re.match(r"Got unexpected extra arguments? \((.*)\)", error.message, re.DOTALL)
+    if extra:
+        return (
+            f"`{path}` takes no argument '{extra[1][:60]}'",
+            f"put a text of several words in quotes; {see}",
+        )
+    return _plain(error.message), see
+
+
+def _option_meant(error: click.NoSuchOption) -> str | None:
+    """The option, or the setting, that a wrong option stands for."""
+    command = error.ctx.command if error.ctx else None
+    if error.ctx is None or command is None:
+        return None
+    name = error.option_name.lstrip("-")
+    options = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
+    found = nearest(name, (option.replace("-", "_") for option in options))
+    if found:
+        return did_you_mean([f"--{option.replace('_', '-')}" for option in found])
+    settings = command.settings() if isinstance(command, Verb) else None
+    if settings and (meant := nearest(name, (setting for setting, _ in settings.names()))):
+        return did_you_mean([f"--set {setting}=…" for setting in meant])
+    return None
+
+
+def _name(param: click.Parameter) -> str:
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.upper()
+
+
+def _plain(message: str) -> str:
+    """click's sentence as ours are: no capital, no full stop, numbers named as people name them."""
+    said = re.sub(r"is not a valid (?:integer|float)( range)?", _number, message).rstrip(".")
+    said = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", said)
+    return said[:1].lower() + said[1:] if said[1:2].islower() else said
+
+
+def _number(found: re.Match[str]) -> str:
+    return "is not a whole number" if "integer" in found[0] else "is not a number"

@@ -1,0 +1,81 @@
+"""Questions about passages, with the answers that people gave: how they stand in files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.files.squad import Asked, read_questions
+
+
+class Gold(NamedTuple):
+    """An answer of people: context[start : start + len(text)]. moved: the file had it elsewhere, or nowhere."""
+
+    text: str
+    start: int
+    moved: bool = False
+
+
+@dataclass(frozen=True)
+class PassageExample:
+    """A question, its passage, and the answers as people gave them (none where they are not known).
+
+    number: the file's own name for the question, None where it has none.
+    """
+
+    question: str
+    context: str
+    answers: tuple[Gold, ...]
+    place: str
+    number: str | None = None
+
+
+def read_passages(file: str | Path, *, labelled: bool) -> list[PassageExample]:
+    """The questions of a file, in its order (see `files.squad`). InputError with its place for what is amiss."""
+    examples = [
+        _example(context, question, place, labelled=labelled)
+        for context, question, place in read_questions(file)
+    ]
+    if not examples:
+        raise InputError(f"{file}: there is no question in it", "give a file with at least one")
+    return examples
+
+
+def check_texts(question: Any, context: Any, place: str) -> None:
+    """InputError where one is no text, or empty."""
+    for name, text in (("question", question), ("passage", context)):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{place}: the {name} is not a string, but {text!r:.60}", "give each as one string"
+            )
+        if not text.strip():
+            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
+
+
+def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
+    """An example with its answers checked. InputError with its place."""
+    check_texts(asked.question, context, place)
+    if not labelled:
+        return PassageExample(asked.question, context, (), place, asked.id)
+    if asked.is_impossible or not asked.answers:
+        raise InputError(
+            f"{place}: this question has no answer",
+            "leave it out: unanswerable questions (SQuAD 2.0) come with a later version",
+        )
+    gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
+    return PassageExample(asked.question, context, gold, place, asked.id)
+
+
+def _gold(context: str, text: str, start: int | None, place: str) -> Gold:
+    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given)."""
+    if start is not None and context.startswith(text, start):
+        return Gold(text, start)
+    near = start or 0
+    found = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
+    if not found:
+        raise InputError(
+            f"{place}: the answer {text!r} is nowhere in the passage", "fix it, or leave this question out"
+        )
+    return Gold(text, min(found, key=lambda i: abs(i - near)), moved=True)

@@ -1,0 +1,83 @@
+"""What a fine-tuning run tells: what its examples are like, what each evaluation scored, whether it learnt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bertsmith import console
+from bertsmith.tasks.items import Item
+from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.progress import LOG
+from bertsmith.wording import counted
+
+_UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
+_FEW_UPDATES = 100  # a new head hardly learns anything in fewer
+
+
+def tell_of_examples(overview: Overview, tell: Callable[[str], None]) -> None:
+    """The tables, then a line for each warning."""
+    for table in overview.tables:
+        tell(console.table_text(table.title, table.columns, table.rows))
+    for warning in overview.warnings:
+        tell(f"warning: {warning}")
+
+
+def tell_of_texts(items: Sequence[Item], tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
+    """Say what truncation costs, and whether the vocabulary fits the texts."""
+    sequences = [sequence for item in items for sequence in item.sequences]
+    cut = [s for s in sequences if s.kept < s.tokens]
+    if cut:
+        lost = sum(s.tokens - s.kept for s in cut)
+        share = lost / max(1, sum(s.tokens for s in sequences))
+        are, ends = ("is", "its end is") if len(cut) == 1 else ("are", "their ends are")
+        tell(
+            f"{len(cut):,} of {counted(len(sequences), 'text')} {are} longer than the model reads; "
+            f"{counted(lost, 'token')} ({share:.1%}) at {ends} not seen"
+        )
+    unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
+    if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
+        tell(
+            f"{share:.1%} of the pieces are unknown to the vocabulary: is this the right model for these texts?"
+        )
+
+
+def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> list[dict[str, Any]]:
+    """Each evaluation on dev, in order: step, epoch (passes over the examples), loss (the mean of what log.jsonl
+    has since the one before; None where it has nothing), the scores, and whether its weights were kept.
+
+    Read from log.jsonl, so that those of a resumed run are those of the uninterrupted one.
+    """
+    found, losses = [], []
+    for text in (run / LOG).read_text(encoding="utf-8").splitlines():
+        line: dict[str, Any] = json.loads(text)
+        kind, step = line.pop("kind"), line.pop("step")
+        if kind == "train" and "loss" in line:
+            losses.append(line["loss"])
+        if kind == "evaluation":
+            loss = fmean(losses) if losses else None
+            epoch = round(step / updates_per_epoch, 2)
+            found.append({"step": step, "epoch": epoch, "loss": loss, **line, "best": step == best_step})
+            losses = []
+    return found
+
+
+def told_of_learning(decides: str, dev: Scores, baseline: Scores, updates: int) -> list[str]:
+    """A sentence where the model is no better than an answer that never looks at the text."""
+    score, beside = dev.numbers[decides], baseline.numbers[decides]
+    if score > beside:
+        return []
+    longer = "train longer (--set train.epochs=10)"
+    change = (
+        f"only {counted(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
+        if updates < _FEW_UPDATES
+        else f"try another rate (--set train.learning_rate=2e-5), {longer}, and check the labels"
+    )
+    return [
+        f"the best {decides} on dev, {score:.4f}, is no better than without looking at the text ({beside:.4f}): "
+        f"the model learnt nothing of use; {change}"
+    ]

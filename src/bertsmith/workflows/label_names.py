@@ -1,0 +1,87 @@
+"""What `--label-names` may be: names, a file of names, or a file of codes and their names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.files.tables import read_table
+from bertsmith.tasks.labels import Names, whole_number
+from bertsmith.wording import counted
+
+_NUMBERED = re.compile(r"\s*(\d+)[\s,;:=]+(\S.*?)\s*")  # a line of a .txt: 0 joy, 0: joy, 0=joy
+_CODE_HEADS = {"code", "id", "label_id", "labelid", "class_id", "key", "number", "index", "nr", "no", "value"}
+_NAME_HEADS = {"name", "label_name", "title", "text", "description", "meaning", "category", "class"}
+_EITHER_HEADS = {"label", "labels"}
+
+
+def names_of(given: str | Path | Names) -> Names:
+    """Names from what a user gave: names themselves, "a,b,c", or a file (csv, tsv, txt) with a name a row, in the
+    order of their ids, or with a code and its name a row, in any order, with a header or without.
+
+    Raises InputError for a file that holds neither.
+    """
+    if isinstance(given, Path) or (isinstance(given, str) and os.path.isfile(given)):
+        return _of_file(given)
+    if not isinstance(given, str):
+        return dict(given) if isinstance(given, Mapping) else list(given)
+    if "," not in given:
+        raise InputError(f"--label-names {given}: there is no such file", "name a file, or the labels: a,b,c")
+    names = [name.strip() for name in given.split(",")]
+    if len(names) < 2 or not all(names):
+        raise InputError(
+            f"--label-names {given}: two names or more are needed", "one name per line, or a,b,c"
+        )
+    return names
+
+
+def _of_file(file: str | Path) -> Names:
+    table = read_table(file, header=False)
+    rows = [[value.strip() for value in row.values.values()] for row in table]
+    rows = [row for row in rows if any(row)]
+    if table.plain and all(_NUMBERED.fullmatch(row[0]) for row in rows):
+        rows = [list(found.groups()) for row in rows if (found := _NUMBERED.fullmatch(row[0]))]
+    width = len(rows[0]) if rows else 0
+    if width not in (1, 2):
+        raise InputError(
+            f"--label-names {file}: {counted(width, 'column')}",
+            "give one name per row, or a code and its name: 0,joy",
+        )
+    if width == 1:
+        names = [row[0] for row in rows]
+        if len(names) < 2:
+            raise InputError(f"--label-names {file}: two names or more are needed", "a name a row")
+        return names
+    return _of_pairs(file, rows)
+
+
+def _of_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
+    swapped = _is_header(rows[0]) and rows[0][0].lower() in _NAME_HEADS
+    if _is_header(rows[0]) or _is_above_numbers(rows):
+        rows = rows[1:]
+    first, second = ([row[i] for row in rows] for i in (0, 1))
+    if swapped or (all(map(whole_number, second)) and not any(map(whole_number, first))):
+        first, second = second, first
+    codes = dict(zip(first, second, strict=True))
+    if len(codes) != len(rows) or not all(first) or not all(second):
+        twice = next((code for code in first if first.count(code) > 1), "")
+        said = f"the code '{twice}' occurs twice" if twice else "a code or a name is empty"
+        raise InputError(f"--label-names {file}: {said}", "give each code once, with its name")
+    return codes
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    """Whether a row names columns: one of the usual words for codes beside one for names."""
+    a, b = (cell.lower().replace(" ", "_") for cell in row)
+    codes, names = _CODE_HEADS | _EITHER_HEADS, _NAME_HEADS | _EITHER_HEADS
+    return (a in codes and b in names) or (a in names and b in codes)
+
+
+def _is_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row alone has no number where all the others have one."""
+    return len(rows) > 2 and any(
+        not whole_number(rows[0][i]) and all(whole_number(row[i]) for row in rows[1:]) for i in (0, 1)
+    )

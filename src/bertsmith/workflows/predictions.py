@@ -1,0 +1,128 @@
+"""Answers as people take them away: JSON, rows of a spreadsheet, a table for a terminal. No task is named here."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.task import Prediction, Task
+
+FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
+"""What a file of answers holds, by its suffix."""
+
+_DIGITS = 4  # of a share in a cell; JSON has all
+
+
+class Answered(NamedTuple):
+    """An example with its answer; None where there was nothing to read."""
+
+    example: Any
+    prediction: Prediction | None
+
+
+def format_of(out: str | Path | None, chosen: str | None) -> str:
+    """json, csv or table: what was chosen, or what the file's name says. InputError where it says nothing."""
+    if chosen is not None or out is None:
+        return chosen or "json"
+    if (found := FORMATS.get(Path(out).suffix.lower())) is None:
+        raise InputError(
+            f"--out {out}: its name does not say how to write it",
+            f"end it with {', '.join(FORMATS)}, or give --format json, csv or table",
+        )
+    return found
+
+
+def as_json(task: Task, answered: Iterable[Answered]) -> Iterator[dict[str, Any]]:
+    """An object an answer: its line (or place) in the file, what was asked, the answer."""
+    for example, prediction in answered:
+        if prediction is not None:
+            yield {**where(example), **task.asked(example), **prediction}
+
+
+def as_csv(task: Task, answered: Iterable[Answered], delimiter: str = ",") -> Iterator[str]:
+    """Lines of a table: each row of the file as it was, with the answer behind it, so that it has as many rows;
+    where there was nothing to read, the answer is blank. Of what is no table, the line, what was asked, and the
+    answer."""
+    columns: dict[str, str] | None = None  # a cell's name in the answer → in the table
+    waiting: list[dict[str, Any]] = []
+    known: list[str] = []
+    for example, prediction in answered:
+        source = dict(task.columns(example) or {})
+        if prediction is None:
+            blank = source or {**where(example), **task.asked(example)}
+            if columns is None:
+                waiting.append(blank)
+            else:
+                yield _line([blank.get(name, "") for name in known], delimiter)
+            continue
+        asked = task.asked(example)
+        for cells in task.rows(example, prediction):
+            if source:
+                cells = {name: value for name, value in cells.items() if name not in asked}
+            else:
+                cells = {**where(example), **cells}
+            if columns is None:
+                columns = {name: _free(name, source) for name in cells}
+                known = [*source, *columns.values()]
+                yield _line(known, delimiter)
+                for row in waiting:
+                    yield _line([row.get(name, "") for name in known], delimiter)
+            row = source | {columns[name]: _cell(value) for name, value in cells.items() if name in columns}
+            yield _line([row.get(name, "") for name in known], delimiter)
+    if columns is None and waiting:  # nothing to read anywhere
+        yield _line(list(waiting[0]), delimiter)
+        for row in waiting:
+            yield _line(list(row.values()), delimiter)
+
+
+def as_table(
+    task: Task, answered: Iterable[Answered], width: int
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """The names of the columns, and the rows; what was asked is cut so that a row fits `width` characters."""
+    rows: list[dict[str, Any]] = []
+    for example, prediction in answered:
+        if prediction is not None:
+            asked = task.asked(example)
+            most = max(12, (width - 36) // max(1, len(asked)))
+            rows += [
+                {name: _short(value, most) if name in asked else _cell(value) for name, value in row.items()}
+                for row in task.rows(example, prediction)
+            ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return names, [tuple(row.get(name, "") for name in names) for row in rows]
+
+
+def where(example: Any) -> dict[str, Any]:
+    """The line of a file that an example begins on, or its place in a document; nothing for one of no file."""
+    file, _, last = str(example.place).rpartition(":")
+    if file and last.isdecimal():
+        return {"line": int(last)}
+    return {"place": last.strip()} if file else {}
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """A name that the file does not have already."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name} {number}"
+    return found
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.{_DIGITS}f}" if isinstance(value, float) else str(value)
+
+
+def _short(value: Any, most: int) -> str:
+    line = " ".join(str(value).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _line(cells: Sequence[Any], delimiter: str) -> str:
+    text = StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
+    return text.getvalue()

@@ -1,0 +1,115 @@
+"""`pretrain --model`: a model that pre-training continues from settles its sizes and gives its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertsmith.artifacts.folder import ModelFolder
+from bertsmith.errors import InputError
+from bertsmith.models.config import DROPOUTS, ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import family
+from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.settings import read_yaml
+from bertsmith.shards.shards import Shards
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.workflows.predict import Model, load
+from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
+
+_CALLED = {"masked": "masked-LM head", "pair": "head for sentence pairs"}
+
+
+def base_of(
+    model: str | Path | Model | None,
+    written: str | Path | None,
+    shards: Shards,
+    tell: Callable[[str], None],
+    *,
+    resuming: bool,
+) -> Model | None:
+    """The model to start from: the one given, or the `base` that a file of settings names; None without one.
+
+    written: the recipe, or the settings of the run to resume. InputError where the data has another tokenizer.
+    """
+    named = read_yaml(written).get("base") if written is not None else None
+    if resuming and model is not None and not named:
+        raise InputError(
+            f"{written}: this run did not start from a model", "leave --model out, or choose another --out"
+        )
+    if model is None and not named:
+        return None
+    found = model if isinstance(model, Model) else load(model or str(named), tell=tell)
+    if found.tokenizer.digest != shards.tokenizer.digest:
+        raise InputError(
+            f"{shards.folder}: this data was prepared with another tokenizer than that of {found.path}",
+            f"prepare it again: bertsmith data prepare FILES --tokenizer {found.model_folder} --out SHARDS",
+        )
+    return found
+
+
+def settings_from(
+    base: Model,
+    sizes: Mapping[str, Any],
+    values: Mapping[str, Any],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    tokenizer: Tokenizer,
+) -> PretrainSettings:
+    """The settings of a new run from this model: its sizes, where dropout alone may be set; what its family, or
+    its own record, asks of sentences, where nothing else is said. InputError for other sizes than its own."""
+    own = base.folder.config
+    named = {name: value for name, value in sizes.items() if name not in DROPOUTS}
+    given = values.get("data", {})
+    data = {**family(own.model_type).pretraining, **_sentence_task(base.folder)}
+    chosen = resolved(
+        own.model_dump() | named,
+        {**values, "base": str(base.path), "data": {**data, **given} if isinstance(given, dict) else given},
+        recipe,
+        assignments,
+        tokenizer,
+        of_model=True,
+    )
+    if chosen.base != str(base.path):
+        raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
+    for name in ModelConfig.model_fields:
+        if name not in DROPOUTS and (asked := getattr(chosen.model, name)) != getattr(own, name):
+            raise InputError(
+                f"model.{name}={asked} is asked for, and {base.path} has {getattr(own, name)}",
+                "leave it out, and --preset too: the sizes are the model's (its dropout may be set)",
+            )
+    if chosen.start != StartSettings():
+        raise InputError(
+            "the settings of 'start' are for new weights, and --model brings its own",
+            "leave them out, or leave --model out",
+        )
+    return chosen
+
+
+def take_over(
+    base: ModelFolder,
+    encoder: Encoder,
+    objective: Objective,
+    chosen: PretrainSettings,
+    tell: Callable[[str], None],
+) -> None:
+    """Fill the objective's heads with the model's, where it has them; those that start anew are told."""
+    before = _sentence_task(base).get("sentence_task") or family(base.config.model_type).pretraining.get(
+        "sentence_task", "nsp"
+    )
+    for part, module in objective.folders(encoder)[MODEL].modules.items():
+        if part == "encoder":
+            continue
+        if part == "pair" and base.has(part) and before != chosen.data.sentence_task:
+            tell(f"{base.path}: its head for sentence pairs answers {before}; a new one is trained")
+        elif base.has(part):
+            base.fill(part, module)
+        else:
+            tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
+
+
+def _sentence_task(folder: ModelFolder) -> dict[str, Any]:
+    """What the model's own pre-training asked of sentence pairs, where its record says so."""
+    task = folder.record.get("sentence_task")
+    return {} if task is None else {"sentence_task": task}

@@ -1,0 +1,237 @@
+"""What --help shows of every verb, what a mistyped word is answered, and what shells complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from bertsmith.cli.main import bertsmith, main
+from bertsmith.tasks.task import TASKS
+
+
+def verbs() -> Iterator[tuple[list[str], click.Command]]:
+    """Every verb with the words that lead to it."""
+    top = click.Context(bertsmith)
+    yield [], bertsmith
+    for name in bertsmith.list_commands(top):
+        command = bertsmith.get_command(top, name)
+        assert command is not None
+        yield [name], command
+        if isinstance(command, click.Group):
+            below = click.Context(command)
+            for inner in command.list_commands(below):
+                found = command.get_command(below, inner)
+                assert found is not None
+                yield [name, inner], found
+
+
+VERBS = {" ".join(words) or "bertsmith": (words, command) for words, command in verbs()}
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[object, str, str]:
+    """Exit code, stdout, stderr of `bertsmith …`."""
+    monkeypatch.setattr(sys, "argv", ["bertsmith", *arguments])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_fits_the_terminal_and_begins_with_an_example_and_what_is_required(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words, command = VERBS[verb]
+    code, out, told = run(capsys, monkeypatch, *words, "--help")
+    assert (code, told) == (0, "")
+    for line in out.splitlines():
+        unbroken = max(map(len, line.split()), default=0)  # a name, a formula, a quoted text cannot be cut
+        quoted = re.search(r'"[^"]*"', line)
+        assert len(line) <= max(columns, unbroken + 8, len(quoted[0]) + 10 if quoted else 0), line
+    assert "  Example" in out
+    assert f"bertsmith {' '.join(words)}".strip() in re.sub(r"\s*\\\n\s*", " ", out)
+    required = [param for param in command.params if isinstance(param, click.Option) and param.required]
+    options = out[out.index("Options:") :]
+    for option in required:
+        assert f"  {option.opts[0]} " in out[out.index("Required:") : out.index("Options:")]
+        assert f"\n  {option.opts[0]} " not in options
+    assert ("Required:" in out) == bool(required)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_and_argument_is_explained(verb: str) -> None:
+    _, command = VERBS[verb]
+    context = click.Context(command, info_name=verb)
+    text = command.help or ""
+    for param in command.get_params(context):
+        if isinstance(param, click.Argument):
+            assert re.search(rf"\b{param.make_metavar(context).strip('[].')}\b", text), param.name
+        else:
+            assert isinstance(param, click.Option)
+            assert param.help, param.name
+            assert "RANGE" not in param.make_metavar(context), param.name
+
+
+def test_the_help_of_pretrain_names_every_preset(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.cli.train import _braced
+    from bertsmith.models.family import FAMILIES, family
+
+    monkeypatch.setenv("COLUMNS", "100")
+    _, out, _ = run(capsys, monkeypatch, "pretrain", "--help")
+    section = out[out.index("Presets") : out.index("Settings (")]
+    for name in FAMILIES:
+        shown = _braced(family(name).presets)
+        assert sorted(full for short in shown for full in _expanded(short)) == sorted(family(name).presets)
+        for short in shown:
+            assert re.sub(r"\s", "", short) in re.sub(r"\s", "", section)
+
+
+def _expanded(short: str) -> list[str]:
+    """What a shell makes of a{b,c}d."""
+    found = re.search(r"\{([^}]*)\}", short)
+    if not found:
+        return [short]
+    return [
+        full
+        for word in found[1].split(",")
+        for full in _expanded(short[: found.start()] + word + short[found.end() :])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["pretrian"], "bertsmith pretrain"),
+        (["tokeniser", "train"], "bertsmith tokenizer"),
+        (["fine-tune"], "bertsmith finetune"),
+        (["classify"], "bertsmith finetune classify"),
+        (["prepare", "corpus.txt"], "bertsmith data prepare"),
+        (["train"], "bertsmith tokenizer train"),
+        (["fill_mask"], "bertsmith fill-mask"),
+        (["eval"], "bertsmith evaluate"),
+        (["tokenizer", "trian"], "bertsmith tokenizer train"),
+        (["data", "chekc"], "bertsmith data check"),
+        (["finetune", "clasify"], "bertsmith finetune classify"),
+        (["pretrain", "--epoch", "3"], "--epochs"),
+        (["pretrain", "--lr", "1e-4"], "--learning-rate"),
+        (["pretrain", "--batch_size", "8"], "--batch-size"),
+        (["pretrain", "--bs", "8"], "--batch-size"),
+        (["pretrain", "--dropout", "0.2"], "--set model.hidden_dropout_prob=…"),
+        (["pretrain", "--max-seq-length", "64"], "--set data.sequence_length=…"),
+        (["finetune", "classify", "--lr", "1e-4"], "--learning-rate"),
+        (["finetune", "classify", "--max-seq-length", "64"], "--max-length"),
+        (["finetune", "classify", "--data", "x.csv"], "--train"),
+        (["tokenizer", "train", "--vocab", "800"], "--vocab-size"),
+    ],
+)
+def test_a_mistyped_word_is_answered_by_what_was_meant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], meant: str
+) -> None:
+    code, out, told = run(capsys, monkeypatch, *words)
+    assert (code, out) == (2, "")
+    sentence, remedy = told.splitlines()
+    assert sentence.startswith("error: ")
+    assert remedy.startswith("       did you mean ")
+    assert f"'{meant}'" in remedy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["qwertz"],
+        ["tokenizer", "qwertz"],
+        ["finetune", "qwertz"],
+        ["pretrain", "--qwertz"],
+        ["pretrain", "--out", "x"],
+        ["pretrain", "--data"],
+        ["pretrain", "--data", "x", "--out", "y", "--minutes", "abc"],
+        ["pretrain", "--data", "x", "--out", "y", "--batch-size", "0"],
+        ["pretrain", "--data", "x", "--out", "y", "--seed", "1.5"],
+        ["tokenizer", "train", "x", "--out", "y", "--kind", "bpe"],
+        ["fill-mask", "bert"],
+        ["fill-mask", "bert", "Paris", "is", "[MASK]"],
+        ["data", "prepare", "x", "--tokenizer", "t", "--out", "o", "--max-ram", "much"],
+        ["data", "prepare", "x", "--tokenizer", "t", "--out", "o", "--address", "a"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_a_wrong_command_line_is_an_error_like_all_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], as_json: bool
+) -> None:
+    code, out, told = run(capsys, monkeypatch, *(["--json"] if as_json and words[0] == "qwertz" else []), *words,
+                          *(["--json"] if as_json else []))  # fmt: skip
+    assert code == 2
+    lines = told.splitlines()
+    assert lines[0].startswith("error: ")
+    assert not lines[0].endswith(".")
+    assert len(lines) <= 2
+    assert all(line.startswith("       ") for line in lines[1:])
+    if not as_json:
+        assert out == ""
+        return
+    error = json.loads(out)["error"]
+    assert error["exit_code"] == 2
+    assert error["kind"] == "usage"
+    assert lines == [
+        f"error: {error['sentence']}",
+        *([f"       {error['remedy']}"] if error["remedy"] else []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "both"),
+    [
+        (["--epochs", "3", "--steps", "4"], ("--epochs", "--steps")),
+        (["--epochs", "3", "--minutes", "4"], ("--epochs", "--minutes")),
+        (["--steps", "3", "--minutes", "4"], ("--steps", "--minutes")),
+        (["--steps", "3", "--set", "train.max_tokens=4"], ("--steps", "--set train.max_tokens")),
+        (["--minutes", "3", "--set", "train.epochs=4"], ("--minutes", "--set train.epochs")),
+        (["--steps", "3", "--set", "train.max_steps=3"], ("--steps", "--set train.max_steps")),
+        (["--seed", "3", "--set", "train.seed=3"], ("--seed", "--set train.seed")),
+        (["--held-out", "3%", "--set", "data.held_out=3"], ("--held-out", "--set data.held_out")),
+    ],
+)
+def test_what_is_given_twice_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    both: tuple[str, str],
+) -> None:
+    code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--out", "y", *words)
+    assert code == 2
+    assert f"error: {both[0]} and {both[1]} exclude each other" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("bertsmith pre", {"plain,pretrain", "plain,predict"}),
+        ("bertsmith data ", {"plain,check", "plain,prepare", "plain,show"}),
+        ("bertsmith finetune ", {f"plain,{task}" for task in TASKS}),
+        ("bertsmith pretrain --learning", {"plain,--learning-rate"}),
+        ("bertsmith pretrain --data sha", {"file,sha"}),
+        ("bertsmith tokenizer train cor", {"file,cor"}),
+        ("bertsmith data check --documents l", {"plain,line"}),
+    ],
+)
+def test_shells_complete_verbs_options_choices_and_files(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, completed: set[str]
+) -> None:
+    monkeypatch.setenv("_BERTSMITH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    code, out, told = run(capsys, monkeypatch)
+    assert (code, told) == (0, "")
+    assert set(out.split()) == completed

@@ -1,0 +1,88 @@
+"""Which tokenizer a text's scripts ask for, and whose text a vocabulary is for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.tokenizer.fitting import fitting_options, misfit, script_of_tokenizer, script_shares
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary.learn import train_tokenizer
+
+TEXTS = {
+    "en": "The king went home to the land of his father, and nobody saw him again. " * 20 + "He said 你好.",
+    "en with some Chinese": "Beijing (北京) is the capital of China (中国), the Forbidden City (故宫) its centre.",
+    "ru": "Он не был в городе, но она сказала, что это так.",
+    "de": "Der Bär sah den Wald, und über die Brücke ging ein Mädchen.",
+    "zh": "我们今天去图书馆看书，明天再去。他用 Python 写程序。",
+    "ja": "わたしは今日図書館に行きます。コンピュータも好きです。",
+    "th": "ภาษาไทยเขียนติดกันโดยไม่เว้นวรรคระหว่างคำ",
+    "ko": "나는 오늘 도서관에 갑니다.",
+    "hi": "हिन्दी में मात्राएँ अक्षरों के साथ लिखी जाती हैं।",
+}
+NEEDED = {
+    "zh": "--chinese", "ja": "--kind unigram --cased", "th": "--kind unigram --cased", "ko": "--cased",
+    "hi": "--cased",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_options_that_a_text_needs(name: str) -> None:
+    found = fitting_options(script_shares(Counter(TEXTS[name])))
+    assert (found[0] if found else None) == NEEDED.get(name)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_vocabulary_with_these_options_fits(name: str, tmp_path: Path) -> None:
+    options = NEEDED.get(name, "").split()
+    kind = "unigram" if "unigram" in options else "wordpiece"
+    right = {"lowercase": "--cased" not in options, "chinese": "--chinese" in options}
+    scripts = script_shares(Counter(TEXTS[name]))
+    assert misfit(scripts, kind, **right) is None
+    assert misfit(scripts, "byte_level_bpe", lowercase=False, chinese=False) is None
+    plain = misfit(scripts, "wordpiece", lowercase=True, chinese=False)
+    assert (plain is not None) == bool(options)
+    if plain is not None:
+        assert all(option in plain for option in options)
+    if name not in ("zh", "ja"):
+        chinese = misfit(scripts, "wordpiece", lowercase=True, chinese=True)
+        assert (chinese is not None and "leave --chinese out" in chinese) == (name != "en with some Chinese")
+
+
+LOSSLESS = {"ja": "が", "th": "ที่", "hi": "में", "ko": "갑니다"}
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_what_the_remark_says_of_lower_casing_is_so(name: str, tmp_path: Path) -> None:
+    from bertsmith.tokenizer.normaliser import bert_normalizer
+
+    word = LOSSLESS[name]
+    assert bert_normalizer(True).normalize_str(word) != word
+    assert bert_normalizer(False).normalize_str(word) == word
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "script"),
+    [
+        ("zh", {"chinese": True}, "Han"),
+        ("zh", {"kind": "byte_level_bpe"}, "Han"),
+        ("zh", {"kind": "unigram", "chinese": True}, "Han"),
+        ("en", {}, "Latin"),
+        ("en", {"cased": True}, "Latin"),
+        ("en", {"kind": "byte_level_bpe"}, "Latin"),
+        ("ru", {}, "Cyrillic"),
+        ("ja", {"kind": "unigram", "cased": True}, "Hiragana"),
+    ],
+)
+def test_the_script_of_a_vocabulary(text: str, how: dict[str, Any], script: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text((TEXTS[text] + "\n") * 8, encoding="utf-8")
+    assert script_of_tokenizer(train_tokenizer([file], tmp_path / "out", vocab_size=600, **how)) == script
+
+
+def test_a_vocabulary_without_letters_has_no_script() -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1", "."]
+    assert script_of_tokenizer(Tokenizer.of_vocabulary(tokens, lowercase=True)) == ""

@@ -1,0 +1,175 @@
+"""A stopped or killed run leaves a model that answers and says what it is, until the finished one replaces it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError, Stopped
+from bertsmith.shards.shards import Shards
+from bertsmith.training import checkpoint
+from bertsmith.training.progress import Recorder
+
+STEPS = ["train.max_steps=8", "train.checkpoint_every=100"]
+TUNE = [
+    "train.max_steps=12",
+    "train.batch_size=6",
+    "train.learning_rate=2e-3",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+    "train.log_every=1",
+]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def finished(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    return tiny_run.run(shards, tmp_path_factory.mktemp("finished") / "run", *STEPS)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run.table(tmp_path_factory.mktemp("rows") / "rows.csv", tiny_run.examples(36))
+
+
+def signal_at(patch: pytest.MonkeyPatch, step: int, number: int = signal.SIGINT) -> None:
+    """A signal comes in at this update."""
+    stepped = Recorder.stepped
+
+    def signal_then_step(self: Recorder, at: int, *rest: Any) -> None:
+        if at == step:
+            os.kill(os.getpid(), number)
+        stepped(self, at, *rest)
+
+    patch.setattr(Recorder, "stepped", signal_then_step)
+
+
+def tune(base: bs.Model, rows: Path, out: Path, *settings: str, resume: bool = False) -> bs.Model:
+    return bs.finetune(
+        "classify", base, out, train=rows, dev=rows, settings=[*TUNE, *settings], resume=resume
+    )
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_pre_training_leaves_a_model_that_says_what_it_is(
+    shards: Shards, finished: bs.Model, rows: Path, tmp_path: Path, number: int
+) -> None:
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, 5, number)
+        with pytest.raises(Stopped, match=r"resume=True, or use the unfinished model in .*run$"):
+            tiny_run.run(shards, run, *STEPS)
+    with pytest.warns(UserWarning, match="run: a model of an unfinished run, of step 5 of 8"):
+        model = bs.load(run)
+    assert model.folder.record["unfinished"] == {"step": 5, "of": 8}
+    assert len(model.fill_mask("kaba [MASK] lode.")[0]) == 5
+    saved = load_file(run / "checkpoints" / "step-5" / "weights.safetensors")
+    torch.testing.assert_close(
+        model.encoder.embeddings.token.weight, saved["encoder.embeddings.token.weight"], rtol=0, atol=0
+    )
+    told: list[str] = []
+    bs.finetune("classify", run, tmp_path / "moods", train=rows, dev=rows, settings=TUNE, tell=told.append)
+    assert [line for line in told if "unfinished" in line] == [
+        f"{run}: a model of an unfinished run, of step 5 of 8"
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed = tiny_run.run(shards, run, *STEPS, resume=True)
+    assert resumed.unfinished is None
+    for name, tensor in weights(finished.path).items():
+        assert torch.equal(weights(run)[name], tensor)
+    assert bs.load(run).report["steps"] == 8
+
+
+@pytest.mark.parametrize("every", [3, 100], ids=["the best so far", "the last"])
+def test_a_stopped_fine_tuning_leaves_its_best_or_its_last_weights(
+    finished: bs.Model, rows: Path, tmp_path: Path, every: int
+) -> None:
+    """It answers, and the resumed run is the one that was not stopped."""
+    setting, run = f"train.evaluate_every={every}", tmp_path / "run"
+    straight = tune(finished, rows, tmp_path / "straight", setting)
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, 11)
+        with pytest.raises(Stopped):
+            tune(finished, rows, run, setting)
+    with pytest.warns(UserWarning, match="of an unfinished run"):
+        model = bs.load(run)
+    state = json.loads((run / "checkpoints" / "step-11" / "state.json").read_text())
+    best = state["best_step"] or 11
+    assert model.folder.record["unfinished"] == {"step": best, "of": 12}
+    file = f"best-{best}.safetensors" if state["best_step"] else "step-11/weights.safetensors"
+    saved = load_file(run / "checkpoints" / file)
+    assert torch.equal(model.encoder.embeddings.token.weight, saved["encoder.embeddings.token.weight"])
+    assert model.predict(["kaba"])[0]["label"] in model.labels
+    if state["best_step"]:
+        assert model.evaluate(rows)["accuracy"] == state["best"] == model.folder.record["dev"]["accuracy"]
+    resumed = tune(finished, rows, run, setting, resume=True)
+    assert resumed.report["dev"] == straight.report["dev"]
+    for name, tensor in weights(straight.path).items():
+        assert torch.equal(weights(run)[name], tensor)
+
+
+def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path: Path) -> None:
+    """The first checkpoint's and, as far as a hundredth of the time allows, a later one's."""
+    save = checkpoint.save
+
+    def save_and_die(folder: Path, what: checkpoint.Checkpoint, keep: int) -> Path:
+        if what.step == 4:
+            raise KeyboardInterrupt
+        return save(folder, what, keep)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", save_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.run(shards, tmp_path / "run", "train.max_steps=8", "train.checkpoint_every=2")
+    with pytest.warns(UserWarning, match="of an unfinished run, of step 2 of 8"):
+        assert bs.load(tmp_path / "run").fill_mask("kaba [MASK].")
+
+
+def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a second; checkpoints are ten seconds apart."""
+    from bertsmith.training.loop import Progress
+    from bertsmith.workflows import run
+
+    clock, written = [0.0], []
+
+    def write(progress: Progress, mark: dict[str, Any]) -> None:
+        clock[0] += 1
+        written.append(progress.step)
+
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    on_the_way = run.OnTheWay(1000, write)
+    for step in range(1, 41):
+        clock[0] += 10
+        on_the_way(Progress(step=step), False)
+    on_the_way(Progress(step=41), True)
+    assert written == [1, 11, 21, 31, 41]
+
+
+def test_a_run_without_a_model_says_how_to_get_one(
+    shards: Shards, finished: bs.Model, tmp_path: Path
+) -> None:
+    shutil.copytree(finished.path, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(InputError, match=r"has not finished, and has no model yet\ncontinue it"):
+        bs.load(tmp_path / "run")
