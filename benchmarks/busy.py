@@ -48,8 +48,8 @@ def main() -> None:
     rows = [row for preset in options.presets for row in of_preset(preset, options)]
     columns = ["preset", "how", "quiet, updates/s", "busy, updates/s", "busy / quiet", "threads, quiet; busy"]
     text = (
-        f"`python benchmarks/busy.py`, {record.where(cores())}. Batches of {options.batch} pairs of {LENGTH} tokens "
-        f"of random text, fp32; medians over {options.pairs} processes each, in turn, of {options.updates} "
+        f"`python benchmarks/busy.py`, {record.where(cores())}. Batches of {options.batch} pairs of {LENGTH} "
+        f"tokens of random text, fp32; medians over {options.pairs} processes each, in turn, of {options.updates} "
         "updates after the trial; the ratio's median, least and most over the pairs. Busy: one process a core "
         f"that counts numbers. Asked is that training keeps {ASKED:.0%} of its quiet speed."
         f"\n\n{record.table(columns, rows)}"

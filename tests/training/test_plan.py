@@ -34,8 +34,8 @@ def changed(plan: Plan, step: int, updates: int) -> Plan:
 
 @given(
     updates=st.integers(1, 10**7),
-    share=st.floats(0, 1),
-    warmup=st.one_of(st.floats(0, 1, exclude_max=True), st.integers(1, 10**6)),
+    share=st.floats(0, 1, allow_subnormal=False),
+    warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 10**6)),
     shape=SHAPES,
 )
 def test_with_one_entry_rates_are_the_schedules_to_the_bit(
@@ -50,7 +50,7 @@ def test_with_one_entry_rates_are_the_schedules_to_the_bit(
 
 @given(
     first=st.integers(20, 500),
-    at=st.floats(0, 0.95),
+    at=st.floats(0, 0.95, allow_subnormal=False),
     more=st.integers(1, 500),
     warmup=st.one_of(st.floats(0.05, 0.5), st.integers(1, 15)),
     shape=SHAPES,
