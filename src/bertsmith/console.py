@@ -17,6 +17,7 @@ import re
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
@@ -24,7 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Table
 from rich.text import Text
 
@@ -36,6 +37,8 @@ _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
 _LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
+_SPEED_SECONDS = 60.0  # over which the speed is taken that the time left follows from
+_WIDE, _BAR = 60, 10  # columns of a terminal that has room for a bar beside the line, and of the bar
 _FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
 
 Arguments = ParamSpec("Arguments")
@@ -255,30 +258,35 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def _roughly(seconds: float) -> str:
+    """42 s, 3 min, 2 h 07 min."""
+    return duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
+
+
 class Bar:
     """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere; in a notebook a
     bar.
 
-    total: units of work, None if unknown. `advance_to(done, text)` may be called as often as one likes.
+    total: units of work, None if unknown. begun_at: units that were done before. unit: what is counted, to be
+    shown as "12/60 updates"; without one, a share. `advance_to(done, text)` may be called as often as one likes.
     """
 
-    def __init__(self, title: str, total: float | None) -> None:
-        self._title, self._total = visible(title, one_line=True), total
-        self._begin = self._told = time.monotonic()
+    def __init__(
+        self, title: str, total: float | None, *, begun_at: float = 0.0, unit: str | None = None
+    ) -> None:
+        self._title, self._total, self._unit = visible(title, one_line=True), total, unit
+        self._done, self._text = begun_at, ""
+        self._left: float | None = None
+        self._told = time.monotonic()
+        self._seen = deque([(self._told, begun_at)])
         self._progress: Progress | None = None
         self._page = _PageBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
         if console.is_terminal and self._page is None:
-            self._progress = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=20),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[text]}", markup=False),
-                TimeRemainingColumn(compact=True),
-                console=console,
-                transient=True,
-            )
-            self._task = self._progress.add_task(title, total=total, text="")
+            line = _BarLine(self, console)
+            columns = [line] if console.width < _WIDE else [BarColumn(bar_width=_BAR), line]
+            self._progress = Progress(*columns, console=console, transient=True)
+            self._task = self._progress.add_task(title, total=total)
 
     def __enter__(self) -> Bar:
         if self._progress:
@@ -292,23 +300,71 @@ class Bar:
         if self._page:
             self._page.end()
 
-    def advance_to(self, done: float, text: str = "") -> None:
-        """`done` of the total units are done; `text` says something about them."""
-        text = visible(text, one_line=True)
-        if self._progress:
-            self._progress.update(self._task, completed=done, text=text)
-            return
-        if self._page:
-            self._page.advance_to(done, text)
-            return
+    def advance_to(
+        self, done: float, text: str = "", *, total: float | None = None, left: float | None = None
+    ) -> None:
+        """`done` of the total units are done; `text` says something about them.
+
+        total: where it has changed. left: seconds, where the caller knows them; else they follow from the speed.
+        """
+        self._total = self._total if total is None else total
+        self._done, self._text = done, visible(text, one_line=True)
         now = time.monotonic()
-        if now - self._told >= _NOTE_SECONDS:
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _SPEED_SECONDS:
+            self._seen.popleft()
+        self._left = self._remaining() if left is None else left
+        if self._page:
+            self._page.advance_to(done, self._text, self._share(), self._total, self._left)
+        elif self._progress:
+            self._progress.update(self._task, completed=done, total=self._total)
+        elif now - self._told >= _NOTE_SECONDS:
             self._told = now
-            share, left = "", ""
-            if self._total and done:
-                share = f" {100 * done / self._total:.0f} %"
-                left = f", {duration((now - self._begin) * (self._total - done) / done)} left"
-            note(f"{self._title}{share} {text}{left}")
+            note(self.line())
+
+    def line(self, width: int | None = None) -> str:
+        """What is known, in a line; the least important goes where it would be wider than `width` characters."""
+        share, left = self._share(), self._left
+        spelt = "" if left is None else f"time left {duration(left)}"
+        short = "" if left is None else f"{_roughly(left)} left"
+        first = self._text.partition(" · ")[0]
+        for parts in (
+            (f"{self._title} {share}".strip(), self._text, spelt),
+            (share, self._text, spelt),
+            (share, self._text, short),
+            (share, first, short),
+            (share, short),
+        ):
+            line = " · ".join(part for part in parts if part)
+            if width is None or len(line) <= width:
+                return line
+        return share[:width]
+
+    def _share(self) -> str:
+        if self._unit is not None and self._total is not None:
+            unit = "" if self._progress else f" {self._unit}"
+            return f"{self._done:,.0f}/{self._total:,.0f}{unit}"
+        return f"{100 * self._done / self._total:.0f} %" if self._total else ""
+
+    def _remaining(self) -> float | None:
+        """Seconds, at the speed of the last minute."""
+        (then, before), (now, done) = self._seen[0], self._seen[-1]
+        if self._total is None or done <= before:
+            return None
+        return max(0.0, (now - then) * (self._total - done) / (done - before))
+
+
+class _BarLine(ProgressColumn):
+    """A bar's line, as wide as the terminal has room for."""
+
+    def __init__(self, bar: Bar, console: Console) -> None:
+        super().__init__()
+        self._bar, self._console = bar, console
+
+    def render(self, task: Task) -> Text:
+        width = self._console.width
+        room = width - (_BAR + 2 if width >= _WIDE else 1)
+        return Text(self._bar.line(room), no_wrap=True, overflow="ellipsis")
 
 
 class _PageBar:
@@ -318,10 +374,13 @@ class _PageBar:
         self._title, self._total = title, total
         self._begin = time.monotonic()
         self._done, self._text, self._drawn = 0.0, "", -_FRAME_SECONDS
+        self._share = ""
+        self._left: float | None = None
         self._shown: Any = None
 
-    def advance_to(self, done: float, text: str) -> None:
-        self._done, self._text = done, text
+    def advance_to(self, done: float, text: str, share: str, total: float | None, left: float | None) -> None:
+        self._done, self._text, self._total = done, text, total
+        self._share, self._left = share, left
         if time.monotonic() - self._drawn >= _FRAME_SECONDS:
             self._draw(ended=False)
 
@@ -336,15 +395,14 @@ class _PageBar:
         took = now - self._begin
         if ended:
             clock = f"in {duration(took)}"
-        elif self._total and self._done:
-            clock = f"time left {duration(took * (self._total - self._done) / self._done)}"
+        elif self._left is not None:
+            clock = f"time left {duration(self._left)}"
         else:
             clock = duration(took)
-        share = f"{100 * self._done / self._total:.0f} %" if self._total else ""
         bar = (
             "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
         )
-        parts = [html.escape(self._title), bar, share, html.escape(self._text), clock]
+        parts = [html.escape(self._title), bar, self._share, html.escape(self._text), clock]
         page = pages.HTML(
             f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
         )

@@ -127,7 +127,8 @@ def describe() -> Machine:
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
-    of some 50 ms, once."""
+    of some 50 ms, once. It is for where there is no model: with one, its own updates are timed
+    (`training/trial.py`)."""
     import torch
 
     where = torch.device("cpu") if device is None else device
@@ -161,19 +162,47 @@ def name_of(device: torch.device) -> str:
     return counted(torch.get_num_threads(), "thread")
 
 
+def clock() -> float:
+    """Seconds since some moment: what all that takes time is measured by."""
+    return time.perf_counter()
+
+
+def asked_threads() -> int | None:
+    """OMP_NUM_THREADS, where the user has set it to a number: how many threads to compute on."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() and int(first) else None
+
+
+def have_threads_sleep() -> None:
+    """Have threads of computation that wait for each other give their core away; before torch is loaded.
+
+    By default they spin, so that beside other work each of them takes the time that another one needs. Who has set
+    OMP_WAIT_POLICY wants it as it is. Python's users set it themselves: the library cannot once torch is loaded.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def use_threads(count: int) -> None:
+    """Compute on so many threads from now on."""
+    import torch
+
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
 def prepare_process(threads: int | None = None) -> int:
     """Settings of the process that make long numeric work fast; to be called before the first tensor.
 
-    threads: for torch; None = the cores that are really allowed. Returns the number set. Denormal numbers
-    are flushed to zero (rows of AdamW's state that were seen once decay into them, and a product with a
-    denormal costs some 30 times a normal one), and glibc is told to keep freed memory instead of giving each
-    large block back to the kernel and faulting it in again at every step.
+    threads: for torch; None = OMP_NUM_THREADS, or the cores that are really allowed. Returns the number set.
+    Denormal numbers are flushed to zero (rows of AdamW's state that were seen once decay into them, and a product
+    with a denormal costs some 30 times a normal one), and glibc is told to keep freed memory instead of giving
+    each large block back to the kernel and faulting it in again at every step.
     """
     import torch
 
-    count = threads or allowed_cores()
+    count = threads or asked_threads() or allowed_cores()
     torch.set_flush_denormal(True)
-    torch.set_num_threads(count)
+    use_threads(count)
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
         libc = ctypes.CDLL(None)

@@ -70,6 +70,11 @@ class Place:
             return self.generator
         return torch.Generator().manual_seed(self.generator.initial_seed())
 
+    @property
+    def uses_threads(self) -> bool:
+        """Whether numbers are computed by threads of the processor."""
+        return self.device.type == "cpu"
+
     def send(self, batch: AnyMovable) -> AnyMovable:
         """The batch on this device; the host does not wait for the copy."""
         return batch.to(self.device)

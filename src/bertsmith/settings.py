@@ -29,7 +29,8 @@ _LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
 _FEW = 10  # names that are listed in a message
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
-# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. No number of a run depends on it.
+# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. A run's numbers so far do not
+# depend on it.
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
 
 

@@ -42,6 +42,7 @@ STATE: dict[str, Any] = {
     "best_step": None,
     "best_sha256": None,
     "evaluation": {"mlm_loss": 2},
+    "plan": [{"step": 0, "updates": 9, "progress": 0.0, "threads": 1, "budget": {"epochs": 1}, "why": ""}],
 }
 
 
@@ -411,6 +412,10 @@ BENT: list[tuple[str, Any]] = [
     ("evaluation", {"accuracy": "high"}),
     ("best_step", 2),
     ("fingerprint", 7),
+    ("plan", []),
+    ("plan", [STATE["plan"][0] | {"step": 4}]),
+    ("plan", [STATE["plan"][0] | {"updates": 0}]),
+    ("plan", [STATE["plan"][0], STATE["plan"][0] | {"step": 10}]),
     ("unknown", 1),
 ]
 

@@ -104,8 +104,8 @@ def test_one_budget_at_a_time() -> None:
     from bertsmith.training.settings import TrainSettings
 
     assert TrainSettings(max_steps=5).changed(["max_steps=none", "max_tokens=10"]).max_tokens == 10
-    with pytest.raises(InputError, match="max_steps and max_minutes are budgets both"):
-        TrainSettings(max_steps=5).changed(["max_minutes=1"])
+    with pytest.raises(InputError, match="max_steps and max_tokens are budgets both"):
+        TrainSettings(max_steps=5).changed(["max_tokens=1"])
 
 
 @pytest.mark.parametrize("text", ["0.5,0.3,0.2", "(0.5, 0.3, 0.2)", "[0.5, 0.3, 0.2]"])

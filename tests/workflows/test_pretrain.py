@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith import machine
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
@@ -39,12 +41,13 @@ def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
 def test_the_same_command_in_minutes_resumes(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("train.checkpoint_every=1",)
+    settings, ticks = ("train.checkpoint_every=1",), itertools.count()
+    monkeypatch.setattr(machine, "clock", lambda: next(ticks) / 50)  # a clock that only work moves
     with monkeypatch.context() as patch:
         stopped_at(2, patch)
         with pytest.raises(KeyboardInterrupt):
-            tiny_run.run(shards, tmp_path / "run", *settings, minutes=0.01)
-    model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=0.01, resume=True)
+            tiny_run.run(shards, tmp_path / "run", *settings, minutes=0.05)
+    model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=0.05, resume=True)
     assert model.report["steps"] >= 2
 
 
@@ -53,8 +56,8 @@ def test_minutes_and_assignments_stand_in_place_of_a_recipes_budget(shards: Shar
     recipe.write_text("train:\n  max_tokens: 100000000\n")
     model = tiny_run.run(shards, tmp_path / "a", "train.max_steps=3", recipe=recipe)
     assert model.report["steps"] == 3
-    with pytest.raises(InputError, match="max_steps and max_minutes are budgets both"):
-        tiny_run.run(shards, tmp_path / "b", "train.max_steps=3", recipe=recipe, minutes=1)
+    with pytest.raises(InputError, match="max_tokens and max_minutes are budgets both"):
+        tiny_run.run(shards, tmp_path / "b", "train.max_tokens=3", recipe=recipe, minutes=1)
     assert not (tmp_path / "b").exists()
 
 

@@ -19,6 +19,7 @@ from typing import ClassVar, NoReturn
 
 import click
 
+from bertsmith import machine
 from bertsmith.cli.failures import failure_of, stopped
 from bertsmith.cli.verbs import Verbs
 from bertsmith.nearest import nearest
@@ -112,6 +113,7 @@ def bertsmith() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    machine.have_threads_sleep()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread

@@ -59,7 +59,8 @@ def _one_of(words: Sequence[str]) -> str:
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     metavar="M",
-    help="How long to train; evaluations are extra.",
+    help="How long the run may take in all: measuring, evaluations, checkpoints and the model included. With "
+    "--resume the earlier parts count.",
 )
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
@@ -163,9 +164,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     metavar="N",
     help="The seed of everything random.",
 )
-@click.option(
-    "--minutes", type=click.FloatRange(0.5), metavar="M", help="About how long pre-training may take."
-)
+@click.option("--minutes", type=click.FloatRange(0.5), metavar="M", help="How long pre-training may take.")
 @options.as_json
 def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> None:
     """The whole way in five minutes: text → vocabulary → BERT → a task, with nothing to download.

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
+from bertsmith.training.plan import Entry, follows
 from bertsmith.wording import counted
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
@@ -44,14 +45,14 @@ class _Schema(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class _Entry(_Schema):
+class _File(_Schema):
     bytes: _Count
     sha256: _Digest
 
 
 class _Manifest(_Schema):
     step: _Count
-    files: dict[_FileName, _Entry]
+    files: dict[_FileName, _File]
 
 
 class _Position(_Schema):
@@ -73,6 +74,14 @@ class State(_Schema):
     best_step: _Count | None
     best_sha256: _Digest | None
     evaluation: dict[str, float]
+    plan: list[Entry]
+
+    @field_validator("plan")
+    @classmethod
+    def _follows(cls, plan: list[Entry]) -> list[Entry]:
+        if not follows(plan):
+            raise ValueError("these entries are no run's")
+        return plan
 
 
 _Parsed = TypeVar("_Parsed", bound=_Schema)

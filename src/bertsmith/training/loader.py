@@ -63,6 +63,15 @@ class Position:
     instance: int = 0
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run: its instances, its share of the run's progress (from 0 to 1), its batch size."""
+
+    stream: Stream
+    share: float
+    batch_size: int
+
+
 def batches(stream: Stream, size: int, position: Position, workers: int) -> Generator[tuple[Batch, Position]]:
     """Endless batches of `size` instances (a `CutStream`'s: as it cuts them) from `position` on, each with the
     position behind it.

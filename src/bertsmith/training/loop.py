@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,30 +17,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith import machine
 from bertsmith.errors import MachineError, Stopped
 from bertsmith.place import Place
 from bertsmith.training import checkpoint
-from bertsmith.training.loader import Position, Stream, Update, updates
+from bertsmith.training.aim import Aim
+from bertsmith.training.loader import Phase, Position, Update, updates
 from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.pace import Pace, Speeds
+from bertsmith.training.plan import Entry, Plan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
-from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.step import Trained, update
+from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
+from bertsmith.wording import counted
 
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of the run: its instances, its number of updates, its batch size."""
-
-    stream: Stream
-    updates: int
-    batch_size: int
+_TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
+_CLEARLY = 0.9  # what an update must take of its time to change the number of threads
 
 
 @dataclass
 class Progress:
-    """Where a run stands; what a checkpoint's state.json holds beside the tensors."""
+    """Where a run stands; what a checkpoint's state.json holds beside the tensors, and what this
+    command did."""
 
     step: int = 0
     phase: int = 0
@@ -52,6 +51,9 @@ class Progress:
     best_step: int | None = None
     best_sha256: str | None = None
     evaluation: dict[str, float] = field(default_factory=dict)
+    made: int = 0  # by this command
+    planned: int = 0  # in all
+    threads: int = 0  # that the last of them were made on
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Course:
-    """What is to be done: the phases, how they are judged, and where what comes of it is kept.
+    """What is to be done: how far, the phases, how they are judged, and where what comes of it is kept.
 
-    run: the run folder; log.jsonl and checkpoints/ are written there. title: of the bar. fingerprint: of the
-    settings and data; a resume under another one is refused. unfinished: is told of each checkpoint but the last,
-    and whether the run stops there, so that a model can be used before the run has finished.
+    run: the run folder; log.jsonl, plan.jsonl and checkpoints/ are written there. title: of the bar. fingerprint:
+    of the settings and data; a resume under another one is refused. aim: how far, on how many threads. speeds:
+    what a trial said of this machine. unfinished: is told of each checkpoint but the last, and whether the run
+    stops there, so that a model can be used before the run has finished.
     """
 
     phases: Sequence[Phase]
@@ -77,26 +80,20 @@ class Course:
     run: Path
     title: str
     fingerprint: str
+    aim: Aim
     evaluation: Evaluation | None = None
+    speeds: Speeds = field(default_factory=Speeds)
     unfinished: Callable[[Progress, bool], None] | None = None
-
-    @property
-    def updates(self) -> int:
-        """Of all phases."""
-        return sum(phase.updates for phase in self.phases)
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.run / "checkpoints"
 
-    def rate(self, step: int) -> float:
-        """The learning rate of an update."""
-        chosen, whole = self.settings, self.updates
-        warmup = warmup_updates(chosen.warmup, whole)
-        return learning_rate(
-            step, peak=chosen.learning_rate, warmup=warmup, updates=whole, shape=chosen.schedule
-        )
+    @property
+    def shares(self) -> list[float]:
+        """Of each phase, of the progress."""
+        return [phase.share for phase in self.phases]
 
 
 def train(
@@ -119,7 +116,7 @@ def train(
     """
     trained = Trained(encoder, objective)
     optimizer = optimizer_of(trained, course.settings)
-    progress, log_bytes = Progress(), 0
+    progress, log_bytes, plan = Progress(), 0, course.aim.first()
     expected = checkpoint.Expected(
         course.fingerprint,
         {
@@ -128,29 +125,44 @@ def train(
             "generator": {"state": place.generator.get_state()},
         },
     )
-    if resume and (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
-        progress, log_bytes = _restore(found, trained, optimizer, place)
-        log_bytes = _log_end(course.run / LOG, log_bytes, tell)
-        tell(f"resumed at step {progress.step}")
+    if resume:
+        sealed: list[Entry] = []
+        if (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
+            progress, log_bytes, sealed = _restore(found, trained, optimizer, place)
+            log_bytes = _log_end(course.run / LOG, log_bytes, tell)
+        plan = _planned(course, plan, progress, sealed, tell)
+    write_plan(course.run, plan)
     recorder = Recorder(
         course.run,
         title=course.title,
-        steps=course.updates,
+        steps=plan.updates,
         step=progress.step,
         resumed_at=log_bytes,
         tensorboard=course.settings.tensorboard,
     )
-    running = _Running(course, trained, optimizer, place, progress, recorder)
+    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell)
     with recorder, stop_signals() as stopped:
         trained.train()
-        for phase, last in _remaining(course.phases, progress):
-            running.through(phase, last, stopped)
-    progress.seconds = running.seconds
+        running.to_the_end(stopped)
+    progress.seconds, progress.threads = running.seconds, plan.last.threads
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
     trained.eval()
     return progress
+
+
+def _planned(
+    course: Course, first: Plan, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
+) -> Plan:
+    """The plan of a resumed run: its own, and what this command changes in it."""
+    entries = read_plan(course.run, sealed) or first.entries
+    plan = course.aim.resumed(
+        course.run, entries, progress.step, progress.seconds, course.settings.schedule, tell
+    )
+    if progress.step:
+        tell(f"resumed after update {progress.step:,} of {plan.updates:,}")
+    return plan
 
 
 def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -175,19 +187,42 @@ class _Running:
         place: Place,
         progress: Progress,
         recorder: Recorder,
+        plan: Plan,
+        tell: Callable[[str], None],
     ) -> None:
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
-        self.progress, self.recorder = progress, recorder
-        self._begin = time.perf_counter() - progress.seconds
+        self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
+        begun = machine.clock() if course.aim.begun is None else course.aim.begun
+        self._begin = begun - progress.seconds
+        self.pace = Pace(
+            course.settings,
+            course.shares,
+            course.speeds,
+            plan.last.budget,
+            course.aim.most if course.aim.free else 1,
+        )
 
     @property
     def seconds(self) -> float:
-        """Of training, over all parts of the run."""
-        return time.perf_counter() - self._begin
+        """Of the run's commands, over all its parts; updates made again after a crash count again."""
+        return machine.clock() - self._begin
 
-    def through(self, phase: Phase, last: int, stopped: Sequence[int]) -> None:
-        """All updates of a phase up to number `last`. stopped: the signals that have come in."""
-        course, progress, settings = self.course, self.progress, self.course.settings
+    def to_the_end(self, stopped: Sequence[int]) -> None:
+        """All updates that are left. stopped: the signals that have come in."""
+        while self.progress.step < self.plan.updates:
+            number = self._phase()
+            if self.progress.phase != number:
+                self.progress.phase, self.progress.position = number, Position()
+            self._through(self.course.phases[number], stopped)
+
+    def _phase(self) -> int:
+        """The phase of the next update. None is entered again: a finished run that is trained further stays in its
+        last one."""
+        return max(self.progress.phase, self.plan.phase(self.progress.step + 1, self.course.shares))
+
+    def _through(self, phase: Phase, stopped: Sequence[int]) -> None:
+        """The updates of one phase."""
+        progress, settings = self.progress, self.course.settings
         counts: Any = self.trained.objective
         stream = updates(
             phase.stream,
@@ -198,20 +233,25 @@ class _Running:
             counts.counts,
         )
         with closing(stream):
-            while progress.step < last:
+            while progress.step < self.plan.updates and self._phase() == progress.phase:
+                since = machine.clock()
                 work = next(stream)
                 step = progress.step + 1
-                rate = course.rate(step)
+                machine.use_threads(self.plan.at(step).threads)
+                rate = self.plan.rate(step, settings)
                 values = update(self.trained, self.optimizer, work, rate, settings, self.place, step)
                 progress.step, progress.position = step, work.behind
                 progress.tokens += work.tokens
-                ends = step == course.updates
+                progress.made += 1
+                self._look(machine.clock() - since)
+                ends = step == self.plan.updates
                 self._record(work, rate, values, ends)
                 self._evaluate_when_due(ends)
                 stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
                 if ends or stopping or step % settings.checkpoint_every == 0:
                     self._save()
-                    if course.unfinished is not None and not ends:
+                    if (course := self.course).unfinished is not None and not ends:
+                        progress.planned = self.plan.updates
                         course.unfinished(progress, stopping)
                 if stopping:
                     raise self._stopped(stopped[0])
@@ -220,10 +260,65 @@ class _Running:
         course = self.course
         return Stopped(
             number,
-            f"{course.run}: stopped by {signal.Signals(number).name} after step {self.progress.step} of "
-            f"{course.updates}, which is saved",
+            f"{course.run}: stopped by {signal.Signals(number).name} after step {self.progress.step:,} of "
+            f"{self.plan.updates:,}, which is saved",
             "continue with the same command and --resume"
             + (f", or use the unfinished model in {course.run}" if course.unfinished else ""),
+        )
+
+    def _look(self, seconds: float) -> None:
+        """After an update that took so long: change the plan where the clock says so, and write that down first.
+
+        Updates that are made again after a crash are made as they were.
+        """
+        step, pace = self.progress.step, self.pace
+        pace.speeds.observe(self.progress.phase, seconds)
+        if any(entry.step >= step for entry in self.plan.entries[1:]):
+            return
+        entry = self._other_threads(seconds)
+        entry = (
+            pace.replanned(
+                self.plan if entry is None else Plan([*self.plan.entries, entry]), step, self.seconds
+            )
+            or entry
+        )
+        if entry is not None:
+            self.plan.entries.append(entry)
+            write_plan(self.course.run, self.plan)
+
+    def _other_threads(self, seconds: float) -> Entry | None:
+        """Try other numbers of threads where it is time to; an entry where one is clearly quicker."""
+        progress, plan, aim = self.progress, self.plan, self.course.aim
+        threads = plan.last.threads
+        if not aim.free or not self.pace.watch.due(progress.phase, seconds, threads):
+            return None
+        self.pace.watch.rest()
+        others = [n for n in numbers_of_threads(aim.most) if n != threads]
+        phase = self.course.phases[progress.phase]
+        found = tried(
+            self.trained,
+            phase,
+            self.course.settings,
+            self.place,
+            ways([threads, *others], [self.place.precision]),
+            lambda _: _TRIAL_UPDATES * seconds,
+            position=progress.position,
+        )
+        quickest = min(found, key=lambda way: found[way])
+        now = found.get(Way(threads, self.place.precision))  # none where it was dropped as hopeless
+        if now is not None and found[quickest] > _CLEARLY * now:
+            return None
+        self.tell(
+            f"from update {progress.step + 1:,} on computing on {counted(quickest.threads, 'thread')}, not on "
+            f"{threads}: updates are faster so at the moment"
+        )
+        return plan.last.model_copy(
+            update={
+                "step": progress.step,
+                "progress": plan.progress(progress.step),
+                "threads": quickest.threads,
+                "why": "updates are quicker on this number of threads",
+            }
         )
 
     def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
@@ -236,7 +331,9 @@ class _Running:
             self.recorder.record(
                 step, "train", {**at, **numbers, "learning_rate": rate, "gradient_norm": norm}
             )
-        self.recorder.stepped(step, work.tokens)
+        self.recorder.stepped(
+            step, work.tokens, self.plan.updates, self.pace.left(self.seconds, self.plan.updates)
+        )
 
     def _is_evaluated(self, ends: bool) -> bool:
         every = self.course.settings.evaluate_every
@@ -246,7 +343,9 @@ class _Running:
         evaluation, progress = self.course.evaluation, self.progress
         if evaluation is None or not self._is_evaluated(ends):
             return
+        since = machine.clock()
         progress.evaluation = _evaluated(self.trained, evaluation, progress.step)
+        self.pace.speeds.evaluation = machine.clock() - since
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
         if evaluation.best_by is None:
             return
@@ -256,39 +355,22 @@ class _Running:
             progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
 
     def _save(self) -> None:
-        self.progress.seconds = self.seconds
-        kept = {"fingerprint": self.course.fingerprint, "log_bytes": self.recorder.bytes_on_disk()}
+        since, self.progress.seconds = machine.clock(), self.seconds
+        kept = {
+            "fingerprint": self.course.fingerprint,
+            "log_bytes": self.recorder.bytes_on_disk(),
+            "plan": [entry.model_dump() for entry in self.plan.entries_until(self.progress.step)],
+        }
         names: dict[Tensor, str] = {p: name for name, p in self.trained.named_parameters()}
         tensors = {
             "weights": self.trained.saved(),
             "optimizer": checkpoint.optimizer_tensors(self.optimizer, names),
             "generator": {"state": self.place.generator.get_state()},
         }
-        found = checkpoint.Checkpoint(self.progress.step, tensors, asdict(self.progress) | kept)
+        state = {k: v for k, v in asdict(self.progress).items() if k in checkpoint.State.model_fields} | kept
+        found = checkpoint.Checkpoint(self.progress.step, tensors, state)
         checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
-
-
-def seconds_per_update(
-    encoder: nn.Module,
-    objective: nn.Module,
-    phase: Phase,
-    settings: TrainSettings,
-    place: Place,
-    seconds: float,
-) -> float:
-    """How long an update of this phase takes here: a few are made, on weights that the caller throws away."""
-    trained = Trained(encoder, objective).train()
-    optimizer = optimizer_of(trained, settings)
-    counts: Any = objective
-    took: list[float] = []
-    work = updates(phase.stream, phase.batch_size, settings.accumulate, Position(), 0, counts.counts)
-    with closing(work) as stream:
-        while len(took) < 3 or sum(took) < seconds:
-            begin = time.perf_counter()
-            update(trained, optimizer, next(stream), 0.0, settings, place, 0)
-            took.append(time.perf_counter() - begin)
-    steady = took[1:]  # the first one also allocates
-    return sum(steady) / len(steady)
+        self.pace.speeds.checkpoint = machine.clock() - since
 
 
 def fingerprint(*parts: str) -> str:
@@ -296,24 +378,12 @@ def fingerprint(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _remaining(phases: Sequence[Phase], progress: Progress) -> Iterator[tuple[Phase, int]]:
-    """The phases still to run, each with the number of its last update; enters each new one at its start."""
-    last = 0
-    for number, phase in enumerate(phases):
-        last += phase.updates
-        if progress.step >= last:
-            continue
-        if progress.phase != number:
-            progress.phase, progress.position = number, Position()
-        yield phase, last
-
-
 def _restore(
     found: checkpoint.Checkpoint,
     trained: Trained,
     optimizer: torch.optim.Optimizer,
     place: Place,
-) -> tuple[Progress, int]:
+) -> tuple[Progress, int, list[Entry]]:
     state = dict(found.state)
     del state["fingerprint"]
     log_bytes = int(state.pop("log_bytes"))
@@ -322,7 +392,8 @@ def _restore(
     checkpoint.restore_optimizer(optimizer, names, found.tensors["optimizer"])
     place.generator.set_state(found.tensors["generator"]["state"])
     position = Position(**state.pop("position"))
-    return Progress(position=position, **state), log_bytes
+    plan = [Entry.model_validate(entry) for entry in state.pop("plan")]
+    return Progress(position=position, **state), log_bytes, plan
 
 
 def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:

@@ -33,8 +33,7 @@ class Recorder:
         self._log.truncate(resumed_at)
         self._log.seek(resumed_at)
         self._speed = (run / "speed.jsonl").open("ab")
-        self._bar = Bar(title, steps)
-        self._steps = steps
+        self._bar = Bar(title, steps, begun_at=step, unit="updates")
         self._since, self._tokens_since, self._rate = time.perf_counter(), 0, 0.0
         self._loss: float | None = None
         self._board: Any = None
@@ -57,15 +56,23 @@ class Recorder:
         if self._board:
             self._board.close()
 
-    def stepped(self, step: int, tokens: int) -> None:
-        """After each update: move the bar, beside the loss that was recorded last. tokens: of this update."""
+    def stepped(
+        self, step: int, tokens: int, steps: int | None = None, seconds_left: float | None = None
+    ) -> None:
+        """After each update: move the bar, beside the loss that was recorded last.
+
+        tokens: of this update. steps: in all, where that changed. seconds_left: where a budget of minutes says it.
+        """
         self._tokens_since += tokens
         now = time.perf_counter()
         if now - self._since > 1.0:
             self._rate = self._tokens_since / (now - self._since)
             self._since, self._tokens_since = now, 0
-        loss = "" if self._loss is None else f"loss {self._loss:.3f} · "
-        self._bar.advance_to(step, f"{loss}{self._rate:,.0f} tokens/s")
+        loss = "" if self._loss is None else f"loss {self._loss:.2f}"
+        rate = f"{self._rate:,.0f} tokens/s" if self._rate else ""
+        self._bar.advance_to(
+            step, " · ".join(part for part in (loss, rate) if part), total=steps, left=seconds_left
+        )
 
     def record(self, step: int, kind: str, values: Mapping[str, float | int]) -> None:
         """A line of log.jsonl and its TensorBoard curves."""

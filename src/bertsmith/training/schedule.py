@@ -18,9 +18,12 @@ def warmup_updates(warmup: float, updates: int) -> int:
     return max(1, round(warmup * updates)) if warmup > 0 else 0
 
 
-def learning_rate(update: int, *, peak: float, warmup: int, updates: int, shape: Shape = "linear") -> float:
+def learning_rate(
+    update: float, *, peak: float, warmup: float, updates: int, shape: Shape = "linear"
+) -> float:
     """The rate of update number `update` (1 … updates), after Devlin et al. 2019, A.2.
 
+    Where a run's length changed on the way, the update is where it stands among `updates`, between two numbers.
     With t the update, W the warm-up and N all updates: peak · t / W up to W, where the peak is reached once; then
 
     * linear: peak · (N - t) / (N - W), from the peak to 0;

@@ -15,12 +15,31 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainSettings(Settings):
     """How long, how fast and how carefully a model is trained."""
 
-    max_steps: int | None = Field(None, ge=1, description="updates to make; at most one budget is given")
-    max_tokens: int | None = Field(None, ge=1, description="tokens to train on, special ones included")
-    max_minutes: float | None = Field(
-        None, gt=0, description="minutes to train; turned into steps by measuring the first ones"
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="updates to make; with max_minutes: whichever is reached first",
+        json_schema_extra=MAY_CHANGE,
     )
-    epochs: float = Field(1.0, gt=0, description="passes over the data, where no other budget is given")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens to train on, special ones included",
+        json_schema_extra=MAY_CHANGE,
+    )
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="minutes that the run may take, from its start to the written model; on --resume the earlier "
+        "parts count",
+        json_schema_extra=MAY_CHANGE,
+    )
+    epochs: float = Field(
+        1.0,
+        gt=0,
+        description="passes over the data, where no other budget is given",
+        json_schema_extra=MAY_CHANGE,
+    )
     batch_size: int = Field(32, ge=1, description="sequences in a batch")
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one update")
     learning_rate: float = Field(
@@ -60,12 +79,19 @@ class TrainSettings(Settings):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="of products: fp32, bf16, or auto, which measures whether bf16 is faster here"
+        "auto",
+        description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
     device: str = Field(
         "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
     )
-    threads: int | None = Field(None, ge=1, description="threads of computation; none: the cores allowed")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads of computation; none: OMP_NUM_THREADS, or the number that is measured to be fastest, "
+        "also while the run goes",
+        json_schema_extra=MAY_CHANGE,
+    )
     workers: int = Field(
         1,
         ge=0,
@@ -81,6 +107,9 @@ class TrainSettings(Settings):
         given = [
             name for name in ("max_steps", "max_tokens", "max_minutes") if getattr(self, name) is not None
         ]
-        if len(given) > 1:
+        if len(given) > 1 and given != [
+            "max_steps",
+            "max_minutes",
+        ]:  # these two are fine: whichever comes first
             raise ValueError(f"{' and '.join(given)} are budgets both: set all but one to none")
         return self

@@ -24,6 +24,8 @@ from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from bertsmith.place import Place
+    from bertsmith.training.trial import Way
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 _LENGTH, _MASKED = 128, 0.15
 _FILL = (
@@ -162,22 +164,25 @@ class _Timed:
 def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
     """How long an update takes here: a few are made on random text; where they would take too long, it is computed
     from the rate of a matrix product."""
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
     from bertsmith.workflows.run import place_of
 
-    place, threads = place_of(settings, tell)
-    precision = place.precision
-    on = f"in {precision} on {counted(threads, 'thread')} of this machine, as busy as it was"
-    rate = machine.product_rate(place.device, precision, _PRODUCT, _PRODUCT_SECONDS)
+    place = place_of(settings)
+    rate = machine.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
     computed = _flops(config, settings) / (rate * _OF_PEAK)
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
             f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {percent(_OF_PEAK)}, {on}",
+            f"reaches some {percent(_OF_PEAK)}, in {place.precision} on {machine.name_of(place.device)}, as busy "
+            "as it was",
         )
-    measured = _probe(config, settings, place)
+    tell("measuring the speed of an update ...")
+    measured, way = timed_on_random_text(PretrainSettings(model=config), place)
     return _Timed(
-        measured, f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, {on}"
+        measured,
+        f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
+        f"{counted(way.threads, 'thread')} of this machine, as busy as it was",
     )
 
 
@@ -219,21 +224,25 @@ def _flops(config: ModelConfig, settings: TrainSettings) -> float:
     return 6 * tokens * (layers + _MASKED * (config.vocab_size * h + h * h))
 
 
-def _probe(config: ModelConfig, settings: TrainSettings, place: Place) -> float:
-    """A few updates of a run with the usual settings, on random text."""
+def timed_on_random_text(chosen: PretrainSettings, place: Place) -> tuple[float, Way]:
+    """Seconds of an update of a run with these settings on random text, in the quickest way here, and that way."""
     from bertsmith.instances.random_text import RandomPairs
-    from bertsmith.training.loop import Phase
-    from bertsmith.training.loop import seconds_per_update as measured
+    from bertsmith.training.loader import Phase
+    from bertsmith.training.step import Trained
+    from bertsmith.training.trial import best_way, tried
+    from bertsmith.workflows.budget import ways_of
     from bertsmith.workflows.pretrain import first_weights
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    chosen = PretrainSettings(model=config)
+    data, train = chosen.data, chosen.train
     encoder, objective = first_weights(chosen, place.drawing)
     place.settle(encoder, objective)
-    pairs = RandomPairs(config.vocab_size, round(_LENGTH * _FILL), _MASKED, chosen.data.sentence_task)
-    return measured(
-        encoder, objective, Phase(pairs, 1, settings.batch_size), settings, place, seconds=_PROBE_SECONDS
-    )
+    length = round(data.sequence_length * _FILL)
+    pairs = RandomPairs(chosen.model.vocab_size, length, data.mask_share, data.sentence_task)
+    phase = Phase(pairs, 1.0, train.batch_size)
+    trained = Trained(encoder, objective)
+    found = tried(trained, phase, train, place, ways_of(train, place), lambda _: _PROBE_SECONDS)
+    way = best_way(found)
+    return found.get(way, min(found.values())), way
 
 
 def _check_page(page: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,14 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Facts, Task, task_type
 from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
+from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
-from bertsmith.training.loop import Course, Evaluation, Phase, Progress, fingerprint, train
+from bertsmith.training.loader import Phase
+from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
+from bertsmith.wording import counted
+from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
 from bertsmith.workflows.finetune_report import (
     evaluations,
@@ -45,10 +49,10 @@ from bertsmith.workflows.run import (
     SETTINGS,
     OnTheWay,
     as_assignments,
-    budgets_aside,
     check_accumulation,
     check_folders,
     goes_on,
+    is_written,
     numbers,
     place_of,
     run_alone,
@@ -62,7 +66,12 @@ from bertsmith.workflows.run import (
 class FinetuneTrainSettings(TrainSettings):
     """The paper's fine-tuning: a few epochs at a low rate (Devlin et al. 2019, A.3)."""
 
-    epochs: float = Field(3.0, gt=0, description="passes over the examples, where no other budget is given")
+    epochs: float = Field(
+        3.0,
+        gt=0,
+        description="passes over the examples, where no other budget is given",
+        json_schema_extra=MAY_CHANGE,
+    )
     learning_rate: float = Field(
         5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
     )
@@ -133,7 +142,7 @@ def finetune(
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
-    out, kind = Path(out), task_type(task)
+    out, kind, begun = Path(out), task_type(task), machine.clock()
     base = model if isinstance(model, Model) else load(model, tell=tell)
     own = ("files", "base")
     settings = assignments_of(settings_type(kind), settings, keywords, "finetune", own=own)
@@ -146,7 +155,7 @@ def finetune(
         "label_names": None if label_names is None else _listed(names_of(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
-    place, threads = place_of(chosen.train, tell)
+    place = place_of(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = _Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
@@ -155,7 +164,18 @@ def finetune(
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev_share is not None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
-        chosen = _budgeted(chosen, work.items, place, threads)
+        chosen = _evaluated(chosen, work.items)
+
+    def updates() -> int:
+        return _updates(chosen, work.items)
+
+    phases = [work.phase(chosen.train)]
+    on = footing(work.encoder, work.head, phases, chosen.train, place, updates, tell, resuming=resuming)
+    named = _named(recipe, settings) if resuming else None
+    aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
+    work = replace(work, place=on.place)
+    if not resuming:
+        chosen = _settled(chosen, on.place)
         write_whole(out / SETTINGS, chosen.to_yaml())
 
     def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
@@ -163,8 +183,14 @@ def finetune(
             dev = {} if progress.best is None else {"dev": {work.head.decides: progress.best}}
             _write(out, work, _record(work, chosen, progress) | dev | mark)
 
-    course = work.course(chosen, out, OnTheWay(chosen.train.max_steps or 1, write_so_far))
-    progress = _train(work.encoder, work.head, course, place, resume=resume, tell=tell)
+    course = work.course(chosen, aim, out, OnTheWay(write_so_far))
+    progress = _train(work.encoder, work.head, course, on.place, resume=resume, tell=tell)
+    if resuming and not progress.made and is_written(out, progress.step):
+        tell(
+            f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+            "A larger budget would train it further"
+        )
+        return load(out)
     dev_scores = work.scores()
     of_dev = {name: dev_scores.numbers[name] for name in (*work.head.logged, "examples")}
     _write(out, work, _record(work, chosen, progress) | {"dev": of_dev})
@@ -252,17 +278,21 @@ class _Work:
         found = self.scores().numbers
         return {name: found[name] for name in self.head.logged}
 
-    def course(self, chosen: FinetuneSettings, out: Path, unfinished: OnTheWay) -> Course:
+    def phase(self, train: TrainSettings) -> Phase:
+        """All epochs."""
+        return Phase(ItemStream(self.head, self.items, train.seed), 1.0, train.batch_size)
+
+    def course(self, chosen: FinetuneSettings, aim: Aim, out: Path, unfinished: OnTheWay) -> Course:
         """All epochs as one phase."""
         train = chosen.train
-        stream = ItemStream(self.head, self.items, train.seed)
         weights = self.base.folder.weights_digest()
         return Course(
-            [Phase(stream, train.max_steps or 1, train.batch_size)],
+            [self.phase(train)],
             train,
             out,
             title=f"finetune {self.head.name}",
             fingerprint=fingerprint(numbers(chosen), _content(self.items), _content(self.dev_items), weights),
+            aim=aim,
             evaluation=Evaluation(self.logged, best_by=self.head.decides),
             unfinished=unfinished,
         )
@@ -286,7 +316,7 @@ def _report(
         "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
         "precision": chosen.train.precision,
         "device": chosen.train.device,
-        "threads": chosen.train.threads,
+        "threads": progress.threads,
         "best_step": progress.best_step,
         "baseline": dict(baseline.numbers),
         "dev": dev.document(),
@@ -364,29 +394,41 @@ def _build(
     return encoder, head
 
 
-def _budgeted(
-    chosen: FinetuneSettings, items: Sequence[Item], place: Place, threads: int
-) -> FinetuneSettings:
-    """The settings with the budget as a number of updates, and an evaluation an epoch where none was asked."""
+def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
+    """What this command says of settings, in its recipe and by assignments."""
+    return [*(as_assignments(read_yaml(recipe)) if recipe is not None else []), *assignments]
+
+
+def _evaluated(chosen: FinetuneSettings, items: Sequence[Item]) -> FinetuneSettings:
+    """The settings with an evaluation an epoch where none was asked."""
     settings = chosen.train
     if settings.max_minutes:
         raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
-    an_epoch = _updates_per_epoch(items, settings)
-    updates = settings.max_steps or math.ceil(settings.epochs * an_epoch)
-    if not settings.max_steps and not settings.max_tokens:
-        check_accumulation(settings, an_epoch)
-    if settings.max_tokens and not settings.max_steps:
+    every = settings.evaluate_every or max(1, round(_updates_per_epoch(items, settings)))
+    return chosen.model_copy(update={"train": settings.model_copy(update={"evaluate_every": every})})
+
+
+def _settled(chosen: FinetuneSettings, place: Place) -> FinetuneSettings:
+    """The settings with what was left open to the machine."""
+    fixed = {"precision": place.precision, "device": str(place.device)}
+    return chosen.model_copy(update={"train": chosen.train.model_copy(update=fixed)})
+
+
+def _updates_an_epoch(settings: TrainSettings, items: Sequence[Item]) -> float:
+    return math.ceil(len(items) / settings.batch_size) / settings.accumulate
+
+
+def _updates(chosen: FinetuneSettings, items: Sequence[Item]) -> int:
+    """How many updates the budget comes to."""
+    settings = chosen.train
+    if settings.max_steps:
+        return settings.max_steps
+    if settings.max_tokens:
         mean = sum(item.size for item in items) / len(items)
-        updates = math.ceil(settings.max_tokens / (mean * settings.batch_size * settings.accumulate))
-    fixed: Mapping[str, Any] = {
-        "max_steps": updates,
-        "max_tokens": None,
-        "evaluate_every": settings.evaluate_every or max(1, round(an_epoch)),
-        "precision": place.precision,
-        "device": str(place.device),
-        "threads": threads,
-    }
-    return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
+        return math.ceil(settings.max_tokens / (mean * settings.batch_size * settings.accumulate))
+    an_epoch = _updates_an_epoch(settings, items)
+    check_accumulation(settings, an_epoch)
+    return math.ceil(settings.epochs * an_epoch)
 
 
 def _updates_per_epoch(items: Sequence[Item], settings: TrainSettings) -> float:

@@ -27,10 +27,10 @@ from bertsmith.training.loop import (
     Evaluation,
     Progress,
     fingerprint,
-    seconds_per_update,
     train,
 )
 from bertsmith.wording import counted
+from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_settings import (
@@ -49,6 +49,7 @@ from bertsmith.workflows.run import (
     check_accumulation,
     check_folders,
     goes_on,
+    is_written,
     numbers,
     place_of,
     run_alone,
@@ -57,8 +58,6 @@ from bertsmith.workflows.run import (
     write_report,
     write_whole,
 )
-
-_CALIBRATION_SHARE = 0.02  # of a budget in minutes: time spent on measuring how long an update takes
 
 
 @run_alone
@@ -85,16 +84,17 @@ def pretrain(
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
     YAML of settings. settings and keywords, which win: values by dotted or nested names
     ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
-    (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: a budget, turned into a
-    number of updates by measuring a few. tokenizer: only checked against the data's.
+    (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
+    the number of updates is planned anew as the run goes. tokenizer: only checked against the data's.
     resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
-    say otherwise are refused. overwrite: start over where `out` holds a run, which is removed first; a folder
+    say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
+    leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
     with anything else in it is refused.
 
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
-    out = Path(out)
+    out, begun = Path(out), machine.clock()
     shards = data if isinstance(data, Shards) else Shards.open(data)
     shards.verify()
     if tokenizer is not None:
@@ -107,13 +107,9 @@ def pretrain(
     if not resuming and base is None and recipe is None:
         _tell_of_learning(chosen, tell)
     _check_length(chosen)
-    place, threads = place_of(chosen.train, tell)
+    place = place_of(chosen.train)
     _check_memory(chosen, place)
     source = Source.of(shards, chosen, tell)
-    if not resuming:
-        chosen = _budgeted(chosen, source, place, threads, tell)
-        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
-        write_whole(out / SETTINGS, chosen.to_yaml())
     encoder, objective = first_weights(chosen, place.drawing, source.counts, base.folder if base else None)
     if base is not None:
         take_over(base.folder, encoder, objective, chosen, tell)
@@ -122,13 +118,26 @@ def pretrain(
     batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
 
+    def updates() -> int:
+        return _updates(chosen, source)
+
+    on = footing(encoder, objective, source.phases, chosen.train, place, updates, tell, resuming=resuming)
+    expect_evaluations(on.speeds, held_out, _tokens_per_update(source))
+    expect_writing(on.speeds, encoder, objective)
+    named = _named(recipe, assignments) if resuming else None
+    aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
+    if not resuming:
+        chosen = _settled(chosen, on.place)
+        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
+        write_whole(out / SETTINGS, chosen.to_yaml())
+
     def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
         _write(
             out, encoder, objective, shards.tokenizer, _record(chosen, progress, progress.evaluation) | mark
         )
 
     course = Course(
-        source.phases(chosen.train.max_steps or 1),
+        source.phases,
         chosen.train,
         out,
         title="pretrain",
@@ -137,10 +146,18 @@ def pretrain(
             disk.digest(shards.folder / "manifest.json"),
             *([base.folder.weights_digest()] if base is not None else []),
         ),
-        evaluation=_evaluation(held_out, encoder, objective, place),
-        unfinished=OnTheWay(chosen.train.max_steps or 1, write_so_far),
+        aim=aim,
+        evaluation=_evaluation(held_out, encoder, objective, on.place),
+        speeds=on.speeds,
+        unfinished=OnTheWay(write_so_far),
     )
-    progress = train(encoder, objective, course, place, resume=resume, tell=tell)
+    progress = train(encoder, objective, course, on.place, resume=resume, tell=tell)
+    if resuming and not progress.made and is_written(out, progress.step):
+        tell(
+            f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+            "A larger budget would train it further"
+        )
+        return load(out)
     figures = dict(progress.evaluation)
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
@@ -235,38 +252,27 @@ def first_weights(
     return encoder, objective
 
 
-def _budgeted(
-    chosen: PretrainSettings,
-    source: Source,
-    place: Place,
-    threads: int,
-    tell: Callable[[str], None],
-) -> PretrainSettings:
-    """The settings with the budget as a number of updates, and the place and threads it will have."""
+def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
+    """What this command says of settings, in its recipe and by assignments."""
+    _, values = asked_for(None, recipe)
+    return [*as_assignments(values), *assignments]
+
+
+def _settled(chosen: PretrainSettings, place: Place) -> PretrainSettings:
+    """The settings with what was left open to the machine."""
+    fixed = {"precision": place.precision, "device": str(place.device)}
+    return chosen.model_copy(update={"train": chosen.train.model_copy(update=fixed)})
+
+
+def _updates(chosen: PretrainSettings, source: Source) -> int:
+    """How many updates a budget comes to that is not one of minutes."""
     settings = chosen.train
     if settings.max_steps:
-        updates = settings.max_steps
-    elif settings.max_tokens:
-        updates = math.ceil(settings.max_tokens / _tokens_per_update(source))
-    elif settings.max_minutes:
-        seconds = _seconds_per_update(source, place)
-        updates = max(1, int(settings.max_minutes * 60 * (1 - 2 * _CALIBRATION_SHARE) / seconds))
-        tell(
-            f"{settings.max_minutes:g} min are {counted(updates, 'update')} at {seconds:.3f} s per "
-            f"update, as measured here"
-        )
-    else:
-        check_accumulation(settings, _updates_per_epoch(source))
-        updates = max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
-    fixed = {
-        "max_steps": updates,
-        "max_tokens": None,
-        "max_minutes": None,
-        "precision": place.precision,
-        "device": str(place.device),
-        "threads": threads,
-    }
-    return chosen.model_copy(update={"train": settings.model_copy(update=fixed)})
+        return settings.max_steps
+    if settings.max_tokens:
+        return math.ceil(settings.max_tokens / _tokens_per_update(source))
+    check_accumulation(settings, _updates_per_epoch(source))
+    return max(1, math.ceil(settings.epochs * _updates_per_epoch(source)))
 
 
 def _updates_per_epoch(source: Source) -> float:
@@ -282,21 +288,6 @@ def _tokens_per_update(source: Source) -> float:
         share * float(stream.filling(0, train.batch_size).tokens.mean())
         for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
     )
-
-
-def _seconds_per_update(source: Source, place: Place) -> float:
-    """Measured with weights and a generator that are thrown away."""
-    train = source.chosen.train
-    budget = (train.max_minutes or 1.0) * 60 * _CALIBRATION_SHARE
-    total = 0.0
-    for phase, (_, share) in zip(source.phases(2), source.lengths, strict=True):
-        trial = Place.of(str(place.device), place.precision, train.seed)
-        encoder, objective = first_weights(source.chosen, trial.drawing, source.counts)
-        trial.settle(encoder, objective)
-        total += share * seconds_per_update(
-            encoder, objective, phase, train, trial, seconds=min(10.0, budget)
-        )
-    return total
 
 
 def _evaluation(
@@ -332,7 +323,7 @@ def _report(
         "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
         "precision": chosen.train.precision,
         "device": chosen.train.device,
-        "threads": chosen.train.threads,
+        "threads": progress.threads,
         "held_out": held_out,
         "remarks": _worse_than_unigrams(chosen, source, progress, held_out),
         "corpus": source.shards.counts,

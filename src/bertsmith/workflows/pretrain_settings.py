@@ -19,7 +19,7 @@ from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted
-from bertsmith.workflows.run import budgets_aside
+from bertsmith.workflows.budget import budgets_aside
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))

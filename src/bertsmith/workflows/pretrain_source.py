@@ -14,7 +14,7 @@ from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
 from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.shards.shards import Shards
-from bertsmith.training.loop import Phase
+from bertsmith.training.loader import Phase
 from bertsmith.wording import counted
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
@@ -67,13 +67,12 @@ class Source:
             for length, _ in self.lengths
         ]
 
-    def phases(self, updates: int) -> list[Phase]:
-        """So many updates, shared out over the phases."""
+    @property
+    def phases(self) -> list[Phase]:
+        """The streams with their shares of the progress."""
         size = self.chosen.train.batch_size
-        last = max(1, round(updates * self.lengths[-1][1])) if len(self.lengths) > 1 else updates
-        shared = [updates - last, last][-len(self.streams) :]
         return [
-            Phase(stream, max(0, number), size) for stream, number in zip(self.streams, shared, strict=True)
+            Phase(stream, share, size) for stream, (_, share) in zip(self.streams, self.lengths, strict=True)
         ]
 
     def held_out_batches(self) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import time
@@ -19,20 +20,25 @@ from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
+from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.shards.prepare import prepare
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.wording import counted
+from bertsmith.workflows.check import timed_on_random_text
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import first_weights, pretrain
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.quickstart_task import QuickstartTask, linear, majority, make_task, write_task
-from bertsmith.workflows.run import SETTINGS, write_report, write_whole
+from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whole
 
 _VOCABULARY = 6_000
 _STEPS = 2_600  # three to four minutes on two idle cores
-_LEAST_MINUTES = 2.0
+_MINUTES = 4.5  # of pre-training at most, unless the user names others: then all is done in about five to six
+_REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before them
+_FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
+_FEW_STEPS = 1_000  # below, what is learnt is hardly more than which words are frequent
 # What makes a BERT learn within minutes; benchmarks/RESULTS.md has what was tried. Short sequences, more to
 # predict in each, and first weights that need no thousand steps to find out what is frequent and what is near.
 PRETRAINING = (
@@ -87,7 +93,8 @@ def quickstart(
     """Text → vocabulary → shards → BERT → masks filled → a task, and what each way to solve it scores.
 
     out: a new or empty folder; corpus.txt, task/*.csv and each run are written there, for the user to look at
-    and to run again. minutes: about how long pre-training takes (none: 2,600 updates). libraries: whose
+    and to run again. minutes: that pre-training may take (none: 2,600 updates, or as many as
+    four and a half minutes hold). libraries: whose
     documentation to read (none: all that bertsmith requires and is installed). steps: updates of
     pre-training, for tests. Returns the report, which also stands in out/report.json.
 
@@ -95,22 +102,18 @@ def quickstart(
     """
     out = Path(out)
     disk.refuse_filled(out, in_place=True)
-    if minutes is not None and minutes < _LEAST_MINUTES:
-        tell(
-            f"below {_LEAST_MINUTES:g} minutes of pre-training a BERT learns little but which words are frequent"
-        )
     if steps is None and minutes is None:
-        steps = _STEPS
-    budget = "" if steps is None else f"train.max_steps={steps}"
+        budget = [f"train.max_steps={_STEPS}", f"train.max_minutes={_MINUTES}"]
+    else:
+        budget = [f"train.max_minutes={minutes}"] if steps is None else [f"train.max_steps={steps}"]
     with _stopping(out):
-        return _whole_way(out, seed, minutes if steps is None else None, budget, libraries, tell)
+        return _whole_way(out, seed, budget, libraries, tell)
 
 
 def _whole_way(
     out: Path,
     seed: int,
-    minutes: float | None,
-    budget: str,
+    budget: Sequence[str],
     libraries: Sequence[Library] | None,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -124,6 +127,7 @@ def _whole_way(
     words = documentation.blank_separated_words(task.rest)
     tell(f"1/5 {corpus}: {counted(words, 'word')} of documentation in {counted(len(task.rest), 'document')}")
     clock.passed("read")
+    _tell_time(budget, sum(clock.seconds.values()), seed, tell)
     tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCABULARY)
     shards = prepare([corpus], tokenizer, out / "shards")
     tell(
@@ -135,10 +139,10 @@ def _whole_way(
         shards,
         out / "bert",
         preset="bert-tiny-uncased",
-        minutes=minutes,
-        settings=[*PRETRAINING, f"train.seed={seed}", *([budget] if budget else [])],
+        settings=[*PRETRAINING, f"train.seed={seed}", *budget],
         tell=tell,
     )
+    _tell_of_few(bert.report["steps"], budget, tell)
     clock.passed("pretrain")
     masks = [{"text": text, "answers": bert.fill_mask(text, top_k=3)[0]} for text in MASKED]
     tell("4/5 fine-tuning it, and the same BERT with random weights")
@@ -159,6 +163,35 @@ def _whole_way(
     write_report(out, report)
     tell(f"5/5 {out / 'report.json'}")
     return report
+
+
+def _tell_time(budget: Sequence[str], spent: float, seed: int, tell: Callable[[str], None]) -> None:
+    """Before the long part: how long all will take here, as an update takes on random text, and what it costs."""
+    chosen = PretrainSettings.of({"model": preset("bert-tiny-uncased").model_dump()}, "quickstart")
+    chosen = chosen.changed([*PRETRAINING, f"model.vocab_size={_VOCABULARY}", f"train.seed={seed}", *budget])
+    seconds, _ = timed_on_random_text(chosen, place_of(chosen.train))
+    train = chosen.train
+    in_time = _STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
+    steps = min(in_time, train.max_steps or in_time)
+    rest = spent * _REST_OF_READING + _FINETUNING_UPDATES * seconds
+    tell(
+        f"an update takes about {seconds:.2g} s here: {console.duration(steps * seconds + rest)} or so from now "
+        f"on, {console.duration(steps * seconds)} of them for {counted(steps, 'update')} of pre-training"
+    )
+    if train.max_steps == _STEPS and steps < _STEPS:
+        tell(
+            f"this machine is slow or busy: all {_STEPS:,} updates would take "
+            f"{console.duration(_STEPS * seconds)}, so fewer are made and the BERT learns less; to have them all: "
+            f"--minutes {math.ceil(_STEPS * seconds / 60) + 1}"
+        )
+    if steps < _FEW_STEPS:
+        tell(f"in {counted(steps, 'update')} a BERT learns little but which words are frequent")
+
+
+def _tell_of_few(steps: int, budget: Sequence[str], tell: Callable[[str], None]) -> None:
+    """After it: whether the machine had less time than it was expected to have."""
+    if steps < _STEPS and any(setting == f"train.max_steps={_STEPS}" for setting in budget):
+        tell(f"{counted(steps, 'update')} of {_STEPS:,} were made in the time there was: expect lower scores")
 
 
 class _Clock:

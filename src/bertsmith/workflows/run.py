@@ -22,16 +22,11 @@ from bertsmith.settings import Settings
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import Progress
 from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
-# Settled when the run began: these budgets became a number of updates, and what was left open was chosen.
-BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_LEFT_OPEN = {
-    "train.precision": "auto",
-    "train.device": "auto",
-    "train.threads": None,
-    "train.evaluate_every": None,
-}
+# Settled when the run began.
+_LEFT_OPEN = {"train.precision": "auto", "train.device": "auto", "train.evaluate_every": None}
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
 _LAYOUT = disk.Layout(
@@ -43,6 +38,7 @@ _LAYOUT = disk.Layout(
         REPORT,
         "report.html",
         "log.jsonl",
+        "plan.jsonl",
         "speed.jsonl",
         "tensorboard",
         "split",
@@ -159,13 +155,14 @@ def start_over(out: Path, *used: Any) -> None:
 def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
     """A run's own settings; assignments may repeat them, or change what leaves its numbers alone.
 
-    What was settled when the run began is not compared, so that the same command with --resume goes on.
+    What was settled when the run began is not compared, so that the same command with --resume continues. A budget
+    among the assignments stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
-    compared = [a for a in assignments if a.partition("=")[0].strip() not in BUDGETS[1:]]
-    asked = flat(kept.changed(compared).model_dump(mode="json"))
+    assignments = budgets_aside(assignments)
+    asked = flat(kept.changed(assignments).model_dump(mode="json"))
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
-    changed = kept.changed([a for a in compared if a.partition("=")[0].strip() not in settled])
+    changed = kept.changed([a for a in assignments if name_of(a) not in settled])
     before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
     for name, value in after.items():
         if value != before[name] and name not in kind.may_change():
@@ -174,13 +171,6 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
                 f"leave --set {name} out, or start a new run in another --out",
             )
     return changed
-
-
-def budgets_aside(assignments: Sequence[str]) -> list[str]:
-    """Assignments in which a recipe's budget gives way to theirs, where one of them says how long to train."""
-    given = {assignment.partition("=")[0].strip() for assignment in assignments}
-    aside = [f"{budget}=none" for budget in BUDGETS] if given & {*BUDGETS, "train.epochs"} else []
-    return [*aside, *assignments]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -220,6 +210,21 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
         )
 
 
+def place_of(train: TrainSettings) -> Place:
+    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet."""
+    machine.prepare_process(train.threads)
+    return Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+
+
+def is_written(out: Path, step: int) -> bool:
+    """Whether a run's report is of so many updates, and its models are there: nothing is left to write."""
+    try:
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
+
+
 @dataclass
 class OnTheWay:
     """Writes the model of a run that has not finished (`Course.unfinished`): where it stops, and at checkpoints as
@@ -228,7 +233,6 @@ class OnTheWay:
     write: writes the model folder, given where the run stands and what marks the model.
     """
 
-    updates: int
     write: Callable[[Progress, dict[str, Any]], None]
     _next: float = 0.0
 
@@ -238,14 +242,8 @@ class OnTheWay:
         if not stopping and begin < self._next:
             return
         step = progress.step if progress.best_step is None else progress.best_step
-        self.write(progress, {"unfinished": {"step": step, "of": self.updates}})
+        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
         self._next = time.monotonic() + (time.monotonic() - begin) / _SHARE_OF_MODELS
-
-
-def place_of(train: TrainSettings, tell: Callable[[str], None]) -> tuple[Place, int]:
-    """Set the process up; returns where to compute, and the threads."""
-    threads = machine.prepare_process(train.threads)
-    return Place.of(train.device, train.precision, train.seed, tell), threads
 
 
 def write_whole(path: Path, text: str) -> None:

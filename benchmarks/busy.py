@@ -1,0 +1,169 @@
+"""Training beside other work: updates a second on quiet cores, and with another busy process on every core.
+
+    python benchmarks/busy.py [--presets bert-tiny-uncased …] [--pairs 5] [--updates 40] [--batch 32]
+
+Two ways of training: as the command line does (threads sleep while they wait for each other, and their number is
+what a trial finds quickest, then and whenever updates become slow), and as torch does by itself (as many threads
+as cores, which spin). Each measurement is a process of its own on random text of 128 tokens; quiet and busy, ours
+and torch's, take turns. The busy processes count numbers in a loop, one for each core, pinned to nothing.
+Started again, the script continues with the first measurement that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import record
+
+PRESETS = ["bert-tiny-uncased", "bert-mini-uncased"]
+WAYS = {"bertsmith": "the command line", "spinning": "spinning threads, as many as cores"}
+LENGTH, MASK_SHARE = 128, 0.15
+ASKED = 0.4  # of the quiet speed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--presets", nargs="+", default=PRESETS)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--dry", action="store_true", help="measure and print; record and write nothing")
+    parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measured(options.presets[0], options.updates, options.batch, options.child)))
+        return
+    rows = [row for preset in options.presets for row in of_preset(preset, options)]
+    columns = ["preset", "how", "quiet, updates/s", "busy, updates/s", "busy / quiet", "threads, quiet; busy"]
+    text = (
+        f"`python benchmarks/busy.py`, {record.where(cores())}. Batches of {options.batch} pairs of {LENGTH} "
+        f"tokens of random text, fp32; medians over {options.pairs} processes each, in turn, of {options.updates} "
+        "updates after the trial; the ratio's median, least and most over the pairs. Busy: one process a core "
+        f"that counts numbers. Asked is that training keeps {ASKED:.0%} of its quiet speed."
+        f"\n\n{record.table(columns, rows)}"
+    )
+    print(text)
+    if not options.dry:
+        record.section("Beside other work", text)
+
+
+def cores() -> int:
+    """Of this machine, as far as this process may use them."""
+    from bertsmith import machine
+
+    return machine.allowed_cores()
+
+
+def of_preset(preset: str, options: argparse.Namespace) -> Iterator[list[str]]:
+    """The two rows of a preset."""
+    found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+    for pair in range(options.pairs):
+        for how in WAYS:
+            for busy in (False, True):
+                key = f"{preset} {options.batch} x {options.updates} {how} {'busy' if busy else 'quiet'}: {pair}"
+
+                def measure(how: str = how, busy: bool = busy) -> dict[str, Any]:
+                    return run(preset, how, busy, options)
+
+                value = measure() if options.dry else record.once("busy", key, measure)
+                found.setdefault((how, busy), []).append(value)
+                print(key, value, flush=True)
+    for how, title in WAYS.items():
+        quiet, busy = found[how, False], found[how, True]
+        ratios = [b["rate"] / q["rate"] for q, b in zip(quiet, busy, strict=True)]
+        speeds = [f"{statistics.median(one['rate'] for one in some):.2f}" for some in (quiet, busy)]
+        threads = "; ".join("/".join(str(one["threads"]) for one in some) for some in (quiet, busy))
+        share = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        yield [preset, title, *speeds, share, threads]
+
+
+def run(preset: str, how: str, busy: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """`measured` in a process of its own, alone or beside as many busy ones as there are cores."""
+    line = [sys.executable, __file__, "--child", how, "--presets", preset]
+    line += ["--updates", str(options.updates), "--batch", str(options.batch)]
+    variables = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
+    with counting(cores() if busy else 0):
+        done = subprocess.run(line, stdout=subprocess.PIPE, check=True, env=variables)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@contextmanager
+def counting(number: int) -> Iterator[None]:
+    """So many processes that do nothing but keep a core busy."""
+    workers = [multiprocessing.Process(target=count, daemon=True) for _ in range(number)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+
+def count() -> None:
+    """Never ends."""
+    number = 0
+    while True:
+        number += 1
+
+
+def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, Any]:
+    """Updates a second after the trial, and the threads at the end."""
+    from bertsmith import machine
+
+    if how == "bertsmith":
+        machine.have_threads_sleep()  # before torch is loaded, as the command line does
+    import tempfile
+    from pathlib import Path
+
+    from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.models.family import preset
+    from bertsmith.place import Place
+    from bertsmith.training.loader import Phase
+    from bertsmith.training.loop import Course, train
+    from bertsmith.workflows.budget import aim_of, footing
+    from bertsmith.workflows.pretrain import first_weights
+    from bertsmith.workflows.pretrain_settings import PretrainSettings, PretrainTrainSettings
+
+    config = preset(preset_name)
+    fixed = {"threads": cores()} if how == "spinning" else {}
+    settings = PretrainTrainSettings(
+        max_steps=updates, batch_size=batch, precision="fp32", tensorboard=False, **fixed
+    )
+    chosen = PretrainSettings(model=config, train=settings)
+    machine.prepare_process(settings.threads)
+    place = Place.of("cpu", "fp32")
+    encoder, objective = first_weights(chosen, place.drawing)
+    place.settle(encoder, objective)
+    phases = [Phase(RandomPairs(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]
+
+    def number() -> int:
+        return updates
+
+    def silent(text: str) -> None:
+        pass
+
+    on = footing(encoder, objective, phases, settings, place, number, silent)
+    aim = aim_of(settings, on, number, machine.clock(), tell=silent)
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        done = train(encoder, objective, Course(phases, settings, Path(folder), "busy", "", aim), on.place)
+        return {"rate": updates / (time.perf_counter() - begin), "threads": done.threads}
+
+
+if __name__ == "__main__":
+    main()

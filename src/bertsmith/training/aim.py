@@ -1,0 +1,137 @@
+"""What a command asks of a run's length and threads, and the plan that makes of a new run or a resumed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.console import duration
+from bertsmith.errors import InputError
+from bertsmith.training.plan import Entry, Plan
+from bertsmith.training.schedule import Shape
+from bertsmith.wording import counted
+
+_SHAPES = {
+    "linear": "falls in a line to 0",
+    "linear_release": "falls in a line to 0",
+    "cosine": "falls along a cosine to 0",
+    "constant": "stays constant",
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """How far a run is to go and on how many threads, as this command has it.
+
+    budget: by the names of settings (`max_steps`, `max_tokens`, `epochs`, `max_minutes`). asked: whether this
+    command named it; else a resumed run keeps its own. updates: what it comes to; an estimate for minutes.
+    threads: None keeps a resumed run's own. free: whether others may be taken on the way. most: threads that there
+    are cores for. begun: the clock when the command began; minutes are counted from there.
+    """
+
+    budget: Mapping[str, float]
+    updates: int
+    threads: int | None = None
+    asked: bool = True
+    free: bool = False
+    most: int = 1
+    begun: float | None = None
+
+    def first(self) -> Plan:
+        """The plan of a new run."""
+        threads = self.threads or self.most
+        return Plan([self._entry(0, self.updates, 0.0, threads, self.budget, "the run begins")])
+
+    def resumed(
+        self,
+        run: Path,
+        entries: Sequence[Entry],
+        step: int,
+        spent: float,
+        shape: Shape,
+        tell: Callable[[str], None],
+    ) -> Plan:
+        """The plan of a run that is resumed after `step` updates and `spent` seconds; what is new in it is told.
+
+        InputError for a budget that the run has used up already.
+        """
+        plan = Plan(entries)
+        if self.asked and dict(self.budget) != plan.last.budget:
+            plan = self._extended(run, plan, step, spent, shape, tell)
+        ahead = [entry for entry in plan.entries if entry.step >= step] + [plan.at(step + 1)]
+        if self.threads is not None and any(entry.threads != self.threads for entry in ahead):
+            before, last = plan.at(step + 1).threads, plan.last
+            progress = Plan(plan.entries_until(step)).progress(step)
+            if step < last.updates:
+                tell(
+                    f"computing on {counted(self.threads, 'thread')} from here on, not on {before}: numbers are "
+                    "added in another order, so the run is no longer equal to the bit to one not interrupted"
+                )
+                entry = self._entry(
+                    step, last.updates, progress, self.threads, last.budget, "resumed on other threads"
+                )
+                plan = Plan([*plan.entries_until(step), entry])
+        return plan
+
+    def _extended(
+        self, run: Path, plan: Plan, step: int, spent: float, shape: Shape, tell: Callable[[str], None]
+    ) -> Plan:
+        """The plan with this command's budget in place of the run's own."""
+        updates, finished = self._updates(run, step, spent), step >= plan.updates
+        if updates < step:
+            raise InputError(
+                f"{run}: the run has made {counted(step, 'update')} already; {_said(self.budget)} asks for "
+                f"{updates:,}",
+                "name a larger budget, or none to continue with the run's own",
+            )
+        if updates == step and finished:
+            return plan
+        known = Plan(plan.entries_until(step))
+        threads = known.last.threads
+        if finished:
+            added = counted(updates - step, "update")
+            tell(
+                f"the run was finished after {counted(step, 'update')}; {_said(self.budget)} adds {added}: the "
+                f"learning rate warms up again, then {_SHAPES[shape]} over these"
+            )
+        else:
+            tell(
+                f"the run now ends after {counted(updates, 'update')} ({_said(self.budget)}), not after "
+                f"{plan.updates:,}: the learning rate continues from where it is and {_SHAPES[shape]} by then"
+            )
+        progress = 0.0 if finished else known.progress(step)
+        entry = self._entry(step, updates, progress, threads, self.budget, "resumed with another budget")
+        return Plan([*known.entries, entry])
+
+    def _updates(self, run: Path, step: int, spent: float) -> int:
+        """What the budget comes to for a run that has made `step` updates in `spent` seconds."""
+        minutes = self.budget.get("max_minutes")
+        if minutes is None or not step:
+            return self.updates
+        if minutes * 60 < spent:
+            raise InputError(
+                f"{run}: the run has taken {duration(spent)} already; its minutes are counted from its beginning, "
+                f"and {minutes:g} are fewer",
+                f"name the minutes in all: --minutes {max(1, round(spent / 60)) + 10}, for example",
+            )
+        fit = step + round((minutes * 60 - spent) / max(spent / step, 1e-9))
+        return int(min(fit, self.budget.get("max_steps", fit)))
+
+    def _entry(
+        self, step: int, updates: int, progress: float, threads: int, budget: Mapping[str, float], why: str
+    ) -> Entry:
+        return Entry(
+            step=step,
+            updates=max(1, updates),
+            progress=progress,
+            threads=threads,
+            budget=dict(budget),
+            why=why,
+        )
+
+
+def _said(budget: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name}={value:g}" if value < 1e6 else f"{name}={value:,}" for name, value in budget.items()
+    )

@@ -1,0 +1,120 @@
+"""Updates that change nothing, to learn how long one takes: by threads, by precision, on this machine now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bertsmith import machine
+from bertsmith.machine import Precision
+from bertsmith.place import Place
+from bertsmith.training.loader import Phase, Position, updates
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained, update
+
+_SMALLEST = 8  # the first updates are made on this part of a batch
+_HOPELESS = 2.0  # what takes that many times as long as the best is not tried again
+_FEWER_PAY = 0.9  # fewer threads are taken where an update takes less than this part of the time
+_BF16_PAYS = 0.95
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an update may be computed."""
+
+    threads: int
+    precision: Precision
+
+
+def ways(threads: Sequence[int], precisions: Sequence[Precision]) -> list[Way]:
+    """What is worth trying, the most threads first: each number of threads, and each precision at the most."""
+    return [*(Way(n, precisions[0]) for n in threads), *(Way(threads[0], p) for p in precisions[1:])]
+
+
+def numbers_of_threads(most: int) -> list[int]:
+    """Numbers of threads to try, the largest first: all of a few, else each half of the one before."""
+    if most <= 4:
+        return list(range(most, 0, -1))
+    return [most, *numbers_of_threads(most // 2)]
+
+
+def tried(
+    trained: Trained,
+    phase: Phase,
+    settings: TrainSettings,
+    place: Place,
+    among: Sequence[Way],
+    enough: Callable[[float], float],
+    position: Position | None = None,
+) -> dict[Way, float]:
+    """Seconds of an update in each way that was tried, the first one at least.
+
+    enough: how many seconds may be spent, given those that an update takes.
+
+    Updates are made in turn on a part of a batch first, then on larger ones, then on whole batches until the time
+    is spent; the median of those on the largest counts. Weights, moments and the place's generator stay as they
+    are: the rate is 0, and what was drawn is drawn again.
+    """
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.0)
+    state, training, threads = place.generator.get_state(), trained.training, torch.get_num_threads()
+    found: dict[Way, list[float]] = {}
+    left, begin = list(among), machine.clock()
+    size = _first_size(phase, settings)
+    measured = 0  # the size that `found` is of
+    trained.train()
+
+    def timed(way: Way) -> float:
+        machine.use_threads(way.threads)
+        since = machine.clock()
+        counts: Any = trained.objective
+        with closing(updates(phase.stream, size, 1, position or Position(), 0, counts.counts)) as work:
+            update(trained, optimizer, next(work), 0.0, settings, replace(place, precision=way.precision), 0)
+        return machine.clock() - since
+
+    try:
+        timed(left[0])  # the first of a process also allocates
+        while True:
+            since = machine.clock()
+            found = {} if measured != size else found
+            measured = size
+            for way in left:
+                found.setdefault(way, []).append(timed(way))
+            spent = machine.clock() - since
+            larger = min(2 * size, phase.batch_size)
+            best = min(min(times) for times in found.values())
+            whole = settings.accumulate * phase.batch_size / size
+            if machine.clock() - begin + spent * larger / size > enough(best * whole):
+                break
+            left = [way for way in left if min(found[way]) <= _HOPELESS * best]
+            size = larger
+    finally:
+        machine.use_threads(threads)
+        place.generator.set_state(state)
+        trained.train(training)
+        optimizer.zero_grad(set_to_none=True)
+    return {way: sorted(times)[len(times) // 2] * whole for way, times in found.items()}
+
+
+def _first_size(phase: Phase, settings: TrainSettings) -> int:
+    """Of the batches to begin with; batches that are cut by their tokens have no smaller ones."""
+    if getattr(settings, "batch_tokens", None) is not None:
+        return phase.batch_size
+    return max(1, phase.batch_size // _SMALLEST)
+
+
+def best_way(found: dict[Way, float]) -> Way:
+    """The quickest: the first one's threads, unless fewer are clearly quicker, and its precision likewise."""
+    first = next(iter(found))
+    same = [way for way in found if way.precision == first.precision]
+    quickest = min(same, key=lambda way: found[way])
+    threads = quickest.threads if found[quickest] < _FEWER_PAY * found[first] else first.threads
+    other = [way for way in found if way.precision != first.precision]
+    precision = first.precision
+    for way in other:
+        if found[way] < _BF16_PAYS * found[first]:
+            precision = way.precision
+    return Way(threads, precision)

@@ -1,0 +1,194 @@
+"""A run's budget, threads and precision: from the settings, the environment and a few timed updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from bertsmith import machine
+from bertsmith.console import duration
+from bertsmith.machine import Precision
+from bertsmith.place import Place
+from bertsmith.training.aim import Aim
+from bertsmith.training.loader import Batch, Phase
+from bertsmith.training.pace import Speeds
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Trained
+from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
+from bertsmith.wording import counted
+
+_BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
+_TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes
+_LONGEST_TRIAL = 10.0  # seconds
+_FORWARD = 1 / 3  # of an update's time, for as many instances
+_BYTES_A_SECOND = 150e6  # written, read again for a digest and synchronised, until a checkpoint was timed
+_FEWEST = 20  # planned for at first: a single slow measurement is not to end a run after its first update
+_FEW_TO_LEARN = 500
+
+
+def name_of(assignment: str) -> str:
+    """The setting that a `key=value` is for."""
+    return assignment.partition("=")[0].strip()
+
+
+def budgets_aside(assignments: Sequence[str]) -> list[str]:
+    """Assignments that take away the other budgets, where they name one."""
+    named = {name_of(assignment) for assignment in assignments}
+    if named.isdisjoint({*_BUDGETS, "train.epochs"}):
+        return list(assignments)
+    return [*(f"{budget}=none" for budget in _BUDGETS), *assignments]
+
+
+def budget_of(train: TrainSettings) -> dict[str, float]:
+    """The budget by its settings' names: epochs where no other is given."""
+    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
+    return {name: value for name, value in given.items() if value is not None} or {"epochs": train.epochs}
+
+
+@dataclass(frozen=True)
+class Footing:
+    """On what a run computes. free: whether the number of threads may change while it goes."""
+
+    place: Place
+    threads: int
+    free: bool
+    speeds: Speeds = field(default_factory=Speeds)
+
+
+def footing(
+    encoder: nn.Module,
+    objective: nn.Module,
+    phases: Sequence[Phase],
+    train: TrainSettings,
+    place: Place,
+    updates: Callable[[], int],
+    tell: Callable[[str], None],
+    *,
+    resuming: bool = False,
+) -> Footing:
+    """Choose the threads and the precision that settings leave open, by timing updates that change nothing.
+
+    updates: how many the run is to have, asked where it has no budget of minutes; a fiftieth of its time is spent.
+    Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
+    """
+    free, among = has_free_threads(train, place), ways_of(train, place)
+    most = among[0].threads
+    if resuming or (len(among) == 1 and train.max_minutes is None):
+        return Footing(place, most, free)
+    tell("measuring the speed of an update ...")
+    trained = Trained(encoder, objective)
+    minutes = train.max_minutes
+    number = 0 if minutes is not None else updates()
+
+    def enough(seconds: float) -> float:
+        whole = minutes * 60 if minutes is not None else number * seconds
+        return min(_LONGEST_TRIAL, _TRIAL_SHARE * whole) / len(phases)
+
+    found = tried(trained, phases[0], train, place, among, enough)
+    way = best_way(found)
+    place = replace(place, precision=way.precision)
+    seconds = found.get(way) or min(found.values())
+    speeds = Speeds({0: seconds})
+    if minutes is not None:
+        for later, phase in enumerate(phases[1:], start=1):
+            speeds.updates[later] = min(tried(trained, phase, train, place, [way], enough).values())
+    tell(_told(found, way, seconds, place))
+    return Footing(place, way.threads, free, speeds)
+
+
+def has_free_threads(train: TrainSettings, place: Place) -> bool:
+    """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one."""
+    named = train.threads or machine.asked_threads()
+    return named is None and place.uses_threads and machine.allowed_cores() > 1
+
+
+def ways_of(train: TrainSettings, place: Place) -> list[Way]:
+    """How an update may be computed, as far as settings and environment leave that open."""
+    most = train.threads or machine.asked_threads() or machine.allowed_cores()
+    precisions: list[Precision] = ["fp32", "bf16"] if train.precision == "auto" else [place.precision]
+    return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
+
+
+def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) -> str:
+    """What was measured, in a line."""
+    on = (
+        f" on {counted(way.threads, 'thread')}"
+        if place.uses_threads
+        else f" on {machine.name_of(place.device)}"
+    )
+    others = [
+        f"{spent:.3g} s "
+        + (f"in {other.precision}" if other.precision != way.precision else "on ")
+        + ("" if other.precision != way.precision else counted(other.threads, "thread"))
+        for other, spent in found.items()
+        if other != way
+    ]
+    beside = f" ({', '.join(others)})" if others else ""
+    return f"an update takes about {seconds:.3g} s in {way.precision}{on}{beside}"
+
+
+def aim_of(
+    train: TrainSettings,
+    on: Footing,
+    updates: Callable[[], int],
+    begun: float,
+    *,
+    named: Sequence[str] | None = None,
+    tell: Callable[[str], None],
+) -> Aim:
+    """What is asked of a run: of a new one, or of one that is resumed with the assignments `named`.
+
+    updates: how many its budget comes to, where that is not one of minutes. A budget of minutes that is too short
+    to learn anything in is told.
+    """
+    budget, names = budget_of(train), {name_of(assignment) for assignment in named or ()}
+    asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
+    threads: int | None = on.threads
+    if named is not None:
+        threads = (train.threads if "train.threads" in names else None) or machine.asked_threads()
+    if train.max_minutes is None:
+        number = updates()
+    elif named is None:
+        number = _in_minutes(train, on.speeds, budget, tell)
+    else:
+        number = _FEWEST
+    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun)
+
+
+def _most(on: Footing, threads: int | None) -> int:
+    return machine.allowed_cores() if on.free else threads or on.threads
+
+
+def _in_minutes(
+    train: TrainSettings, speeds: Speeds, budget: Mapping[str, float], tell: Callable[[str], None]
+) -> int:
+    """About how many updates there is time for, as the trial has it."""
+    minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
+    found = max(1, int((minutes * 60 * (1 - _TRIAL_SHARE) - speeds.closing) / seconds))
+    cap = budget.get("max_steps")
+    short = found < _FEW_TO_LEARN and (cap is None or found < cap)
+    found = found if cap is None else min(found, int(cap))
+    tell(
+        f"{duration(minutes * 60)} will hold about {counted(found, 'update')}; the number is corrected as the run "
+        "goes"
+    )
+    if short:
+        tell(
+            f"this is short: in {counted(found, 'update')} a model learns little but which words are frequent; "
+            f"{_FEW_TO_LEARN:,} updates take about {duration(_FEW_TO_LEARN * seconds + speeds.closing)} here"
+        )
+    planned = max(found, _FEWEST)
+    return planned if cap is None else min(planned, int(cap))
+
+
+def expect_evaluations(speeds: Speeds, held_out: Mapping[str, Sequence[Batch]], tokens: float) -> None:
+    """Say what an evaluation is worth in updates of so many tokens."""
+    speeds.evaluated = _FORWARD * sum(batch.tokens for some in held_out.values() for batch in some) / tokens
+
+
+def expect_writing(speeds: Speeds, *modules: nn.Module) -> None:
+    """Say how long a checkpoint and the model take to write, by their sizes: weights, two moments; weights."""
+    size = sum(p.numel() * p.element_size() for module in modules for p in module.parameters())
+    speeds.checkpoint, speeds.writing = 3 * size / _BYTES_A_SECOND, size / _BYTES_A_SECOND

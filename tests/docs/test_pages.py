@@ -1,0 +1,140 @@
+"""The documentation is true: the commands and the Python of each page run as they stand, with a smaller budget."""
+
+import csv
+import random
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / "getting-started.md", *sorted((ROOT / "docs" / "journeys").glob("*.md"))]
+WORDS = [
+    "the",
+    "a",
+    "day",
+    "night",
+    "rain",
+    "sun",
+    "walks",
+    "sings",
+    "falls",
+    "over",
+    "under",
+    "river",
+    "old",
+    "town",
+    "snow",
+]
+CHARACTERS = "山上有一棵老树河里的水很清人们在城中走路说话"
+NOT_RUN = ("pip ", "bertsmith quickstart")  # the quickstart has tests of its own
+
+_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.M | re.S)
+
+
+@pytest.fixture
+def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the pages' reader has: texts, labelled rows, a Chinese novel, and the runs of pages read before."""
+    draw = random.Random(0)
+
+    def sentence() -> str:
+        return " ".join(draw.choices(WORDS, k=9)).capitalize() + "."
+
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(2):
+        documents = ["\n".join(" ".join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(20)]
+        (texts / f"{number}.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    for name in ("train", "dev", "test"):
+        _write(
+            tmp_path / f"{name}.csv",
+            ["text", "label"],
+            [[sentence(), ("glad", "sad")[i % 2]] for i in range(24)],
+        )
+    rows = [[i, sentence(), ("weather", "travel")[i % 2]] for i in range(40)]
+    for name in ("reviews", "later"):
+        _write(tmp_path / f"{name}.csv", ["id", "title", "topic"], rows)
+    _write(tmp_path / "new.csv", ["id", "title"], [row[:2] for row in rows[:5]])
+    novel = "".join("".join(draw.choices(CHARACTERS, k=12)) + "。" for _ in range(400))
+    (tmp_path / "novel.txt").write_text(novel + "\n", encoding="utf-8")
+    (tmp_path / "old.txt").write_text(novel + "\n", encoding="gb18030")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _write(file: Path, columns: list[str], rows: list[list[object]]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out).writerows([columns, *rows])
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The page's blocks that are to be run, in order."""
+    yield from _BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(block: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command as a reader would give it, in this process; `--minutes` becomes three updates."""
+    words = shlex.split(re.sub(r"--minutes \d+", "--set train.max_steps=3", line))
+    target = words.index(">") if ">" in words else len(words)
+    given = words[:target]
+    if given[1] in ("pretrain", "finetune") and "train.threads=1" not in given:
+        given += ["--set", "train.threads=1"]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    shown = capsys.readouterr()
+    assert exit_.value.code == 0, f"{line}\n{shown.err}"
+    if target < len(words):
+        Path(words[target + 1]).write_text(shown.out, encoding="utf-8")
+
+
+BEFORE = {
+    "classifier.md": ("texts", "bert"),
+    "resume.md": ("texts",),
+    "shared-machine.md": ("texts",),
+}
+"""What an earlier page left: shards of the texts, and a finished run."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs(
+    page: Path, readers_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = BEFORE.get(page.name, ())
+    if "texts" in before:
+        run("bertsmith tokenizer train texts --out tokenizer --vocab-size 300", monkeypatch, capsys)
+        run("bertsmith data prepare texts --tokenizer tokenizer --out shards", monkeypatch, capsys)
+    if "bert" in before:
+        line = "bertsmith pretrain --preset bert-tiny-uncased --data shards --out bert --minutes 1"
+        run(line, monkeypatch, capsys)
+    names: dict[str, object] = {}
+    ran = 0
+    for kind, block in blocks(page):
+        if kind == "python":
+            exec(re.sub(r"minutes=\d+", "max_steps=3", block), names)
+            ran += 1
+            continue
+        for line in commands(block):
+            if not line.startswith(NOT_RUN):
+                run(line, monkeypatch, capsys)
+                ran += 1
+    assert ran, "the page shows nothing that can be run"
+
+
+def test_every_page_is_reached_from_the_first() -> None:
+    """A page that no table of contents names would be built and found by nobody."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    found = {str(p.relative_to(ROOT / "docs").with_suffix("")) for p in (ROOT / "docs").rglob("*.md")} - {
+        "index"
+    }
+    listed = set(re.findall(r"^([a-z-]+(?:/[a-z-]+)?)$", index, re.M))
+    assert {name for name in found if not name.startswith("_build")} == listed

@@ -1,0 +1,353 @@
+"""A budget of minutes is kept by a clock that is made up, whatever the machine does; so are the threads chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_run
+from bertsmith import machine
+from bertsmith.machine import Precision
+from bertsmith.shards.shards import Shards
+from bertsmith.training import checkpoint, loop, trial
+from bertsmith.training.pace import Watch
+from bertsmith.training.plan import PLAN
+from bertsmith.training.progress import Recorder
+from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("pace"))
+
+
+class Clock:
+    """Stands still but for updates, which take what `cost` says, by their number (0: of a trial) and the time."""
+
+    def __init__(self, cost: Callable[[int, float], float], patch: pytest.MonkeyPatch) -> None:
+        self.now, self.rates = 0.0, dict[int, float]()
+        patch.setattr(machine, "clock", lambda: self.now)
+        for module in (loop, trial):
+
+            def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
+                self.now += cost(arguments[-1], self.now)
+                self.rates[arguments[-1]] = arguments[3]
+                return update(*arguments)
+
+            patch.setattr(module, "update", timed)
+
+
+MACHINES: dict[str, Callable[[int, float], float]] = {
+    "steady": lambda step, now: 0.5,
+    "slows down": lambda step, now: 0.4 if now < 30 else 0.8,
+    "speeds up": lambda step, now: 1.0 if now < 30 else 0.5,
+    "late": lambda step, now: 0.4 if now < 50 else 0.8,
+    "a slow trial": lambda step, now: 0.5 if step else 0.3 if now else 14.0,
+    "a quick trial": lambda step, now: 1.0 if step else 0.01,
+    "very slow": lambda step, now: 7.0,
+    "uneven": lambda step, now: 0.2 if step % 8 else 2.0,
+}
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_minutes_are_kept(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    clock = Clock(MACHINES[name], monkeypatch)
+    told: list[str] = []
+    model = tiny_run.run(
+        shards, tmp_path / "run", "train.accumulate=1", minutes=SECONDS / 60, tell=told.append
+    )
+    longest = 7.0 if name == "very slow" else 3.0  # an update, or 5 %
+    assert abs(clock.now - SECONDS) <= longest
+    made = model.report["steps"]
+    assert clock.rates[made] <= 0.1 * max(clock.rates.values()) or made < 20
+    entries = [json.loads(line) for line in (tmp_path / "run" / PLAN).read_text().splitlines()]
+    assert entries[-1]["updates"] == made
+    assert len(entries) <= 40
+    assert "measuring the speed of an update ..." in told
+    short = any("learns little but which words are frequent" in line for line in told)
+    assert short == (name != "a quick trial")
+
+
+def test_one_update_is_made_however_short_the_time(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(lambda step, now: 100.0, monkeypatch)
+    assert tiny_run.run(shards, tmp_path / "run", minutes=0.5).report["steps"] == 1
+
+
+def test_whichever_of_minutes_and_updates_comes_first(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(lambda step, now: 0.5, monkeypatch)
+    few = tiny_run.run(shards, tmp_path / "few", "train.max_steps=7", minutes=1)
+    assert few.report["steps"] == 7
+    assert len((tmp_path / "few" / PLAN).read_text().splitlines()) == 1
+    some = tiny_run.run(shards, tmp_path / "some", "train.max_steps=70", minutes=0.5)
+    assert 50 <= some.report["steps"] <= 60
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL."""
+
+
+def run_killed(shards: Shards, run: Path, step: int, *, resume: bool = False) -> None:
+    """A run of a minute on a machine that slows down at update 40, killed after `step`."""
+    stepped = Recorder.stepped
+
+    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
+        stepped(self, number, *rest)
+        if number == step:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        Clock(lambda number, now: 0.5 if number < 40 else 1.0, patch)
+        patch.setattr(Recorder, "stepped", step_and_die)
+        if step:
+            with pytest.raises(Killed):
+                tiny_run.run(shards, run, "train.checkpoint_every=15", minutes=1, resume=resume)
+        else:
+            tiny_run.run(shards, run, "train.checkpoint_every=15", minutes=1, resume=resume)
+
+
+def outcome(run: Path) -> list[bytes]:
+    last = run / "checkpoints" / str(checkpoint.newest_name(run / "checkpoints"))
+    files = [*sorted(last.glob("*.safetensors")), run / "log.jsonl", run / PLAN]
+    return [file.read_bytes() for file in files]
+
+
+def test_a_killed_run_makes_its_updates_again_as_they_were_made(shards: Shards, tmp_path: Path) -> None:
+    """After two kills: equal to the bit to a run that makes all its updates in one go under the same plan."""
+    run, again = tmp_path / "run", tmp_path / "again"
+    run_killed(shards, run, 44)
+    known = (run / PLAN).read_text()
+    assert len(known.splitlines()) > 2
+    run_killed(shards, run, 58, resume=True)
+    assert (run / PLAN).read_text().startswith(known)
+    run_killed(shards, run, 0, resume=True)
+    run_killed(shards, again, 1)
+    (again / PLAN).write_bytes((run / PLAN).read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Pace, "replanned", lambda *_: None)
+        run_killed(shards, again, 0, resume=True)
+    assert outcome(again) == outcome(run)
+
+
+def test_time_that_was_spent_before_counts(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_killed(shards, tmp_path / "run", 46)
+    clock = Clock(lambda step, now: 0.5, monkeypatch)
+    told: list[str] = []
+    command = {"minutes": 1, "resume": True, "tell": told.append}
+    model = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
+    spent = 39 * 0.5 + 6 * 1.0  # until the checkpoint of step 45
+    assert abs(clock.now - (SECONDS - spent)) < 4
+    made, now = model.report["steps"], clock.now
+    tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
+    assert clock.now == now
+    assert any(f"the run is finished, after {made} updates" in line for line in told)
+    more = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command | {"minutes": 1.5})
+    assert more.report["steps"] > made
+    assert abs(clock.now - now - 30) < 4
+
+
+# --- threads and precision ----------------------------------------------------------------------------------
+
+
+def test_the_quickest_way_is_taken_and_fewer_threads_only_where_they_are_clearly_quicker() -> None:
+    assert numbers_of_threads(2) == [2, 1]
+    assert numbers_of_threads(16) == [16, 8, 4, 3, 2, 1]
+    assert ways([2, 1], ["fp32", "bf16"]) == [Way(2, "fp32"), Way(1, "fp32"), Way(2, "bf16")]
+
+    def best(two: float, one: float, half: float) -> Way:
+        return best_way({Way(2, "fp32"): two, Way(1, "fp32"): one, Way(2, "bf16"): half})
+
+    assert best(1.0, 1.6, 1.3) == Way(2, "fp32")
+    assert best(1.0, 0.95, 0.97) == Way(2, "fp32")
+    assert best(1.0, 0.6, 1.3) == Way(1, "fp32")
+    assert best(1.0, 1.6, 0.5) == Way(2, "bf16")
+
+
+SPEEDS = {Way(2, "fp32"): 0.4, Way(1, "fp32"): 0.7, Way(2, "bf16"): 0.5, Way(1, "bf16"): 0.9}
+
+
+def test_precision_is_that_of_the_models_own_update(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 wins a large product and loses the update of a small model: fp32 is taken; and the other way round."""
+    for faster in ("fp32", "bf16"):
+        now = [0.0]
+
+        def timed(*arguments: Any, faster: str = faster, now: list[float] = now) -> Any:
+            now[0] += 0.4 if arguments[5].precision == faster else 0.5
+            return {}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, "clock", lambda now=now: now[0])
+            patch.setattr(trial, "update", timed)
+            told: list[str] = []
+            one = ("train.max_steps=1", "train.precision=auto")
+            model = tiny_run.run(shards, tmp_path / faster, *one, tell=told.append)
+        assert model.report["precision"] == faster
+        assert any(f" s in {faster} on 1 thread (" in line for line in told)
+
+
+def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path) -> None:
+    """A run that measured is the run that did not, to the bit."""
+    ten = ("train.max_steps=6", "train.learning_rate=1e-2")
+    plain = tiny_run.run(shards, tmp_path / "plain", *ten)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "_BF16_PAYS", 0.0)
+        timed = tiny_run.run(shards, tmp_path / "timed", *ten, "train.precision=auto")
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (plain.path / file).read_bytes() == (timed.path / file).read_bytes()
+
+
+def test_a_collapse_is_noticed_once_and_fewer_threads_are_left_again() -> None:
+    watch = Watch(most=2)
+    quiet = [watch.due(0, 0.3, 2) for _ in range(50)]
+    busy = [watch.due(0, 1.0, 2) for _ in range(12)]
+    assert not any(quiet)
+    assert busy.index(True) == 6  # when most of the last dozen were slow
+    watch.rest()
+    assert not any(watch.due(0, 1.0, 2) for _ in range(63))
+    watch.rest()
+    assert not any(watch.due(0, 0.4, 1) for _ in range(255))
+    assert any(watch.due(0, 0.4, 1) for _ in range(2))
+
+
+class Threads:
+    """Threads that are only counted; an update takes what `cost` says of its number and theirs."""
+
+    def __init__(self, cost: Callable[[int, int], float], patch: pytest.MonkeyPatch) -> None:
+        self.now, self.number, self.used = 0.0, 2, dict[int, int]()
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setattr(machine, "allowed_cores", lambda: 2)
+        patch.setattr(machine, "clock", lambda: self.now)
+        patch.setattr(machine, "prepare_process", lambda threads=None: 2)
+        patch.setattr(machine, "use_threads", lambda count: setattr(self, "number", count))
+        patch.setattr(torch, "get_num_threads", lambda: self.number)
+        for module in (loop, trial):
+
+            def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
+                step = arguments[-1] or max(self.used, default=0)
+                self.now += cost(step, self.number)
+                if arguments[-1]:
+                    self.used[step] = self.number
+                return update(*arguments)
+
+            patch.setattr(module, "update", timed)
+
+
+def crowded(step: int, threads: int) -> float:
+    """Two threads are quicker, but for the updates from 40 to 150, when other work stands in their way."""
+    return (0.3 if threads == 2 else 0.5) if not 40 <= step < 150 else (3.0 if threads == 2 else 0.8)
+
+
+def test_threads_step_down_in_a_crowd_and_come_back(shards: Shards, tmp_path: Path) -> None:
+    settings = ("train.max_steps=330", "train.threads=none", "train.accumulate=1", "train.log_every=50")
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        threads = Threads(crowded, patch)
+        tiny_run.run(shards, tmp_path / "run", *settings, tell=told.append)
+    assert threads.used[39] == 2
+    assert threads.used[60] == 1
+    assert threads.used[330] == 2
+    entries = [json.loads(line) for line in (tmp_path / "run" / PLAN).read_text().splitlines()]
+    assert [entry["threads"] for entry in entries] == [2, 1, 2]
+    assert any("computing on 1 thread, not on 2" in line for line in told)
+
+
+def test_threads_that_were_asked_for_stay(shards: Shards, tmp_path: Path) -> None:
+    for how in ("settings", "environment"):
+        with pytest.MonkeyPatch.context() as patch:
+            threads = Threads(crowded, patch)
+            named = "train.threads=2" if how == "settings" else "train.threads=none"
+            if how == "environment":
+                patch.setenv("OMP_NUM_THREADS", "2")
+            tiny_run.run(shards, tmp_path / how, "train.max_steps=80", "train.accumulate=1", named)
+        assert set(threads.used.values()) == {2}
+
+
+def test_a_resume_uses_the_threads_that_its_updates_were_made_on(shards: Shards, tmp_path: Path) -> None:
+    settings = ("train.max_steps=70", "train.threads=none", "train.accumulate=1", "train.checkpoint_every=30")
+    stepped = Recorder.stepped
+
+    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
+        stepped(self, number, *rest)
+        if number == 58:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        first = Threads(crowded, patch)
+        patch.setattr(Recorder, "stepped", step_and_die)
+        with pytest.raises(Killed):
+            tiny_run.run(shards, tmp_path / "run", *settings)
+    with pytest.MonkeyPatch.context() as patch:
+        second = Threads(crowded, patch)
+        tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert {1, 2} == set(first.used.values())
+    assert {n: first.used[n] for n in range(31, 59)} == {n: second.used[n] for n in range(31, 59)}
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=90", resume=True, tell=told.append)
+    assert any("adds 20 updates" in line for line in told)
+
+
+def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_path: Path) -> None:
+    """Growing parts of a batch, each way in turn; what is hopeless is dropped; the last size counts."""
+    seen: list[tuple[Way, int]] = []
+    now = [0.0]
+    seconds: dict[tuple[int, Precision], float] = {(2, "fp32"): 1.0, (1, "fp32"): 1.5, (2, "bf16"): 9.0}
+    threads = [2]
+
+    class Stream:
+        def size(self, epoch: int) -> int:
+            return 1000
+
+        def batch(self, epoch: int, start: int, stop: int) -> Any:
+            return Batch(stop - start)
+
+    class Batch:
+        epoch, place = 0, ""
+
+        def __init__(self, tokens: int) -> None:
+            self.tokens = tokens
+
+    def timed(trained: Any, optimizer: Any, work: Any, *rest: Any) -> Any:
+        way = Way(threads[0], rest[2].precision)
+        now[0] += seconds[way.threads, way.precision] * work.tokens / 32
+        seen.append((way, work.tokens))
+
+    from bertsmith.place import Place
+    from bertsmith.training.loader import Phase
+    from bertsmith.training.settings import TrainSettings
+    from bertsmith.training.step import Trained
+
+    class Counting(torch.nn.Linear):
+        def counts(self, batch: Any) -> dict[str, int]:
+            return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "clock", lambda: now[0])
+        patch.setattr(machine, "use_threads", lambda count: threads.__setitem__(0, count))
+        patch.setattr(trial, "update", timed)
+        found = tried(
+            Trained(torch.nn.Linear(1, 1), Counting(1, 1)),
+            Phase(Stream(), 1.0, 32),
+            TrainSettings(),
+            Place.of("cpu", "fp32"),
+            ways([2, 1], ["fp32", "bf16"]),
+            lambda seconds: 12.0 * seconds,
+        )
+    assert found == {Way(2, "fp32"): 1.0, Way(1, "fp32"): 1.5}
+    assert [tokens for way, tokens in seen if way == Way(2, "bf16")] == [4]
+    assert now[0] <= 12.0

@@ -1,0 +1,150 @@
+"""A run's plan: progress and rate that follow its entries, and what a resume makes of another budget."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.training.aim import Aim
+from bertsmith.training.plan import PLAN, Entry, Plan, read_plan, write_plan
+from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.settings import TrainSettings
+
+SHAPES = st.sampled_from(["linear", "linear_release", "cosine", "constant"])
+RUN = Path("run")
+
+
+def entry(step: int, updates: int, progress: float = 0.0, threads: int = 1) -> Entry:
+    return Entry(step=step, updates=updates, progress=progress, threads=threads, budget={}, why="")
+
+
+def settings(shape: Shape = "linear", warmup: float = 0.1) -> TrainSettings:
+    return TrainSettings(learning_rate=1e-3, warmup=warmup, schedule=shape)
+
+
+def changed(plan: Plan, step: int, updates: int) -> Plan:
+    values = {"step": step, "updates": updates, "progress": plan.progress(step)}
+    return Plan([*plan.entries, plan.last.model_copy(update=values)])
+
+
+@given(
+    updates=st.integers(1, 10**7),
+    share=st.floats(0, 1, allow_subnormal=False),
+    warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 10**6)),
+    shape=SHAPES,
+)
+def test_with_one_entry_rates_are_the_schedules_to_the_bit(
+    updates: int, share: float, warmup: float, shape: Shape
+) -> None:
+    step = max(1, round(share * updates))
+    expected = learning_rate(
+        step, peak=1e-3, warmup=warmup_updates(warmup, updates), updates=updates, shape=shape
+    )
+    assert Plan([entry(0, updates)]).rate(step, settings(shape, warmup)) == expected
+
+
+@given(
+    first=st.integers(20, 500),
+    at=st.floats(0, 0.95, allow_subnormal=False),
+    more=st.integers(1, 500),
+    warmup=st.one_of(st.floats(0.05, 0.5), st.integers(1, 15)),
+    shape=SHAPES,
+)
+def test_another_end_leaves_the_rate_where_it_is_and_brings_the_schedule_to_it(
+    first: int, at: float, more: int, warmup: float, shape: Shape
+) -> None:
+    before = Plan([entry(0, first)])
+    step = math.floor(at * first)
+    after = changed(before, step, step + more)
+    wanted = settings(shape, warmup)
+    assert [after.rate(n, wanted) for n in range(1, step + 1)] == [
+        before.rate(n, wanted) for n in range(1, step + 1)
+    ]
+    assert after.progress(step) == pytest.approx(before.progress(step))
+    assert after.progress(step + more) == pytest.approx(1.0)
+    progress = [after.progress(n) for n in range(step + more + 1)]
+    assert progress == sorted(progress)
+    if shape in ("linear", "cosine") and more > 1 and step >= 16:
+        assert after.rate(step + more, wanted) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_phases_keep_their_shares_of_the_progress() -> None:
+    plan = changed(Plan([entry(0, 100)]), 50, 250)  # half of the progress is left for 200 updates
+    phases = [plan.phase(step, [0.9, 0.1]) for step in range(1, 251)]
+    assert phases == [0] * 210 + [1] * 40
+    assert [Plan([entry(0, 10)]).phase(step, [0.9, 0.1]) for step in range(1, 11)] == [0] * 9 + [1]
+
+
+def test_a_plan_is_read_back_whole_and_never_contradicts_the_checkpoint(tmp_path: Path) -> None:
+    plan = changed(Plan([entry(0, 100)]), 33, 97)
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path, []) == plan.entries
+    assert read_plan(tmp_path, plan.entries[:1]) == plan.entries
+    other = [entry(0, 100, threads=2)]
+    assert read_plan(tmp_path, other) == other
+    for damage in (b"", b"{}\n", b"\xff\n", b'{"step": 3}\n', (tmp_path / PLAN).read_bytes()[:-20]):
+        (tmp_path / PLAN).write_bytes(damage)
+        assert read_plan(tmp_path, plan.entries) == plan.entries
+
+
+def resumed(aim: Aim, plan: Plan, step: int, spent: float = 60.0) -> tuple[Plan, str]:
+    told: list[str] = []
+    return aim.resumed(RUN, plan.entries, step, spent, "linear", told.append), "\n".join(told)
+
+
+def of_steps(number: int, threads: int | None = None) -> Aim:
+    return Aim({"max_steps": number}, number, threads)
+
+
+def test_a_larger_budget_continues_an_unfinished_run_from_its_rate() -> None:
+    plan, told = resumed(of_steps(300), of_steps(100, 1).first(), 50)
+    assert [(e.step, e.updates, e.progress) for e in plan.entries] == [(0, 100, 0.0), (50, 300, 0.5)]
+    assert "the learning rate continues from where it is" in told
+    rates = [plan.rate(step, settings()) for step in (50, 51, 300)]
+    assert rates[0] > rates[1] > 0.99 * rates[0]
+    assert rates[2] == 0
+
+
+def test_a_larger_budget_warms_a_finished_run_up_again() -> None:
+    plan, told = resumed(of_steps(300), of_steps(100, 1).first(), 100)
+    assert (plan.last.step, plan.last.updates, plan.last.progress) == (100, 300, 0.0)
+    assert "adds 200 updates" in told
+    assert "warms up again" in told
+    rates = [plan.rate(step, settings()) for step in range(101, 301)]
+    assert rates.index(max(rates)) + 1 == pytest.approx(20, abs=1)
+    assert (max(rates), rates[-1]) == (pytest.approx(1e-3, rel=0.05), 0)
+    counted = [plan.rate(step, settings(warmup=5)) for step in range(101, 301)]
+    assert counted[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
+    assert counted[5:] == sorted(counted[5:], reverse=True)
+
+
+def test_the_same_budget_changes_nothing_and_one_used_up_is_refused() -> None:
+    first = of_steps(100, 1).first()
+    for step in (40, 100):
+        plan, told = resumed(of_steps(100), first, step)
+        assert (plan.entries, told) == (first.entries, "")
+    with pytest.raises(InputError, match=r"has made 100 updates already; max_steps=60 asks for 60"):
+        resumed(of_steps(60), first, 100)
+    with pytest.raises(InputError, match=r"has taken 10 min 00 s already"):
+        resumed(Aim({"max_minutes": 5}, 20), first, 50, spent=600.0)
+
+
+def test_minutes_on_resume_are_the_runs_in_all() -> None:
+    plan, told = resumed(Aim({"max_minutes": 3}, 20), of_steps(100, 1).first(), 50, spent=60.0)
+    assert plan.last.updates == 150  # 50 in the first minute, 100 in the two that are left
+    assert "max_minutes=3" in told
+
+
+def test_another_number_of_threads_is_said_and_written_down() -> None:
+    first = of_steps(100, 2).first()
+    recorded = changed(first, 60, 90)
+    plan, told = resumed(of_steps(100, 1), recorded, 50)
+    assert [(e.step, e.updates, e.threads) for e in plan.entries] == [(0, 100, 2), (50, 90, 1)]
+    assert "no longer equal to the bit" in told
+    assert resumed(of_steps(100, 2), first, 50)[1] == ""
+    assert resumed(of_steps(100), recorded, 50)[0].entries == recorded.entries
