@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -159,3 +160,25 @@ def test_every_way_of_having_no_memory_is_known() -> None:
     assert machine.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert machine.is_out_of_memory(MemoryError())
     assert not machine.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise() -> None:
+    """On the command line, before torch is loaded."""
+    code = (
+        "import os, sys; sys.argv = ['bertsmith', '--version']\n"
+        "from bertsmith.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)\n"
+    )
+    for given, wanted in ({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"):
+        variables = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | given
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == f"{wanted} False"
+
+
+def test_a_number_of_threads_in_the_environment_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, number in ("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert machine.asked_threads() == number

@@ -158,7 +158,7 @@ def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.Monk
         written.append(progress.step)
 
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
-    on_the_way = run.OnTheWay(1000, write)
+    on_the_way = run.OnTheWay(write)
     for step in range(1, 41):
         clock[0] += 10
         on_the_way(Progress(step=step), False)
