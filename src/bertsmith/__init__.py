@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from bertsmith.errors import Stopped as Stopped
     from bertsmith.files.files import Reading as Reading
     from bertsmith.files.memory import Texts as Texts
+    from bertsmith.look.check import check_corpus as check_corpus
+    from bertsmith.look.info import info as info
+    from bertsmith.look.inspect import inspect_tokenizers as inspect_tokenizers
+    from bertsmith.look.show import show_instance as show_instance
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.models.family import presets as presets
@@ -42,16 +46,12 @@ if TYPE_CHECKING:
     from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.use.predict import Model as Model
+    from bertsmith.use.predict import load as load
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
-    from bertsmith.workflows.check import check_corpus as check_corpus
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
-    from bertsmith.workflows.info import info as info
-    from bertsmith.workflows.inspect import inspect_tokenizers as inspect_tokenizers
-    from bertsmith.workflows.predict import Model as Model
-    from bertsmith.workflows.predict import load as load
     from bertsmith.workflows.pretrain import pretrain as pretrain
-    from bertsmith.workflows.show import show_instance as show_instance
 
 _HOMES = {
     "BertsmithError": "errors",
@@ -59,7 +59,7 @@ _HOMES = {
     "Encoder": "models.encoder",
     "InputError": "errors",
     "MachineError": "errors",
-    "Model": "workflows.predict",
+    "Model": "use.predict",
     "ModelConfig": "models.config",
     "Packed": "packed",
     "Reading": "files.files",
@@ -67,16 +67,16 @@ _HOMES = {
     "Stopped": "errors",
     "Texts": "files.memory",
     "Tokenizer": "tokenizer.tokenizer",
-    "check_corpus": "workflows.check",
+    "check_corpus": "look.check",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
-    "info": "workflows.info",
-    "inspect_tokenizers": "workflows.inspect",
-    "load": "workflows.predict",
+    "info": "look.info",
+    "inspect_tokenizers": "look.inspect",
+    "load": "use.predict",
     "prepare": "shards.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",
-    "show_instance": "workflows.show",
+    "show_instance": "look.show",
     "train_tokenizer": "vocabulary.learn",
 }
 

@@ -108,7 +108,7 @@ def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str]
 def test_the_forecast_counts_tokens_and_measures_updates(
     capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.workflows import check
+    from bertsmith.look import check
 
     monkeypatch.setattr(check, "_PROBE_SECONDS", 0.01)
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
@@ -220,7 +220,7 @@ def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixt
 
 
 def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.workflows import check
+    from bertsmith.look import check
 
     monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
     monkeypatch.setattr(check, "_probe", lambda *_: pytest.fail("an update was made"))
@@ -235,8 +235,8 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
 def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_path: Path) -> None:
     import gzip
 
+    from bertsmith.look.check import check_corpus
     from bertsmith.survey.check import CheckOptions
-    from bertsmith.workflows.check import check_corpus
 
     plain = tmp_path / "long.txt"
     plain.write_text(tiny_run.corpus(4000), encoding="utf-8")

@@ -28,14 +28,14 @@ import tiny_run
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import read_documents
+from bertsmith.look.show import show_instance
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
+from bertsmith.use.predict import load
 from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.predict import load
 from bertsmith.workflows.pretrain_settings import asked_for, resolved, settings_of
 from bertsmith.workflows.run import settings_of_run
-from bertsmith.workflows.show import show_instance
 
 INPUTS, INPUTS_SLOW = 2_000, 100_000
 LONGEST = 20.0  # seconds for one input

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import tiny_run
+from bertsmith.look.check import check_corpus
 from bertsmith.reports.corpus import corpus_page
 from bertsmith.reports.tokenizers import PARTS, tokenizers_page, tokenizers_plot, word_shares
 from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.check import check_corpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -58,3 +58,11 @@ def _from_hub(name: str) -> Path:
 def _meant(name: str) -> str:
     near = nearest_here(name)
     return f"did you mean {near}? else " if near else ""
+
+
+def locate_tokenizer(name: str) -> Path:
+    """The folder or file behind a tokenizer's name: a run's, the path itself, or a published model's."""
+    path = Path(name)
+    if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
+        return path / "model"
+    return path if path.exists() else locate(name)

@@ -15,7 +15,7 @@ _PLACES = 3  # of a fault in a file
 
 
 def print_check(report: dict[str, Any]) -> None:
-    """Print the report of `workflows.check.check_corpus`."""
+    """Print the report of `look.check.check_corpus`."""
     found = report["findings"]
     if found:
         console.result_table(

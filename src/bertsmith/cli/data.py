@@ -86,9 +86,9 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     """
     from bertsmith import console
     from bertsmith.cli.hints import pretrain_hint
+    from bertsmith.look.check import wrapped_lines
     from bertsmith.shards.prepare import prepare
     from bertsmith.shards.remarks import needed_settings
-    from bertsmith.workflows.check import wrapped_lines
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
@@ -195,8 +195,8 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     from bertsmith import console
     from bertsmith.cli.corpus_table import print_check
     from bertsmith.files.compressed import is_compressed
+    from bertsmith.look.check import check_corpus
     from bertsmith.survey.check import CheckOptions
-    from bertsmith.workflows.check import check_corpus
 
     reading = reading_of(how)
     sample = how["sample"]
@@ -270,7 +270,7 @@ def data_show(
     """
     from bertsmith import console
     from bertsmith.cli.instance_text import print_instance
-    from bertsmith.workflows.show import show_instance
+    from bertsmith.look.show import show_instance
 
     found = show_instance(
         folder,

@@ -32,7 +32,7 @@ def info(folder: str | None, as_json: bool) -> None:
         else:
             console.result_table("this machine", ["what", "is"], [(k, _line(v)) for k, v in document.items()])
         return
-    from bertsmith.workflows.info import info as read
+    from bertsmith.look.info import info as read
 
     document = read(folder, console.note)
     if as_json:

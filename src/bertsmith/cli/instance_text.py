@@ -18,7 +18,7 @@ _KINDS = {
 
 
 def print_instance(found: dict[str, Any]) -> None:
-    """The instance as `workflows.show` describes it, on stdout."""
+    """The instance as `look.show` describes it, on stdout."""
     colours = console.has_colours()
     drawn = found["drawn_as_epoch"]
     static = (

@@ -178,8 +178,8 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
     was measured, and with the commands to continue with files of your own.
     """
     from bertsmith import console
-    from bertsmith.workflows.quickstart import quickstart as run
-    from bertsmith.workflows.quickstart import show
+    from bertsmith.quickstart.quickstart import quickstart as run
+    from bertsmith.quickstart.quickstart import show
 
     report = run(out, seed=seed, minutes=minutes, tell=console.note)
     if as_json:

@@ -20,7 +20,7 @@ from bertsmith.wording import counted
 
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
-    from bertsmith.workflows.predictions import Answered
+    from bertsmith.use.predictions import Answered
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
@@ -94,7 +94,7 @@ def evaluate(
       bertsmith evaluate moods --data test.csv --json
     """
     from bertsmith import console
-    from bertsmith.workflows.predict import load
+    from bertsmith.use.predict import load
 
     _quiet_machine()
     scores = load(run, device, console.note).scores(data, **task_options.as_settings(own, assignments))
@@ -156,8 +156,8 @@ def predict(
     """
     from bertsmith import console
     from bertsmith.errors import InputError
-    from bertsmith.workflows import predictions
-    from bertsmith.workflows.predict import load
+    from bertsmith.use import predictions
+    from bertsmith.use.predict import load
 
     form = predictions.format_of(out, chosen)
     if as_json and (out or form != "json"):
@@ -203,7 +203,7 @@ def _show_answers(
     """On standard output: JSON and csv line by line. marked: the file that was read begins with a byte order
     mark, and so do its rows with their answers."""
     from bertsmith import console
-    from bertsmith.workflows import predictions
+    from bertsmith.use import predictions
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
@@ -225,8 +225,8 @@ def _write_answers(task: Task, answered: Iterable[Answered], form: str, delimite
     """Into a file that is whole or not there. A csv begins with a byte order mark: spreadsheets read a file
     without one in the encoding of their country."""
     from bertsmith import console, disk
+    from bertsmith.use import predictions
     from bertsmith.wording import counted
-    from bertsmith.workflows import predictions
 
     number = 0
 
@@ -279,7 +279,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | No
       bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
-    from bertsmith.workflows.predict import load
+    from bertsmith.use.predict import load
 
     _quiet_machine()
     answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)

@@ -17,7 +17,7 @@ _MOST_ROWS = 50  # of tasks, found in the corpus
 
 
 def corpus_page(report: Mapping[str, Any]) -> str:
-    """The HTML page of a report of `workflows.check.check_corpus`."""
+    """The HTML page of a report of `look.check.check_corpus`."""
     documents = report["documents"]
     lengths = [
         _lengths(documents["characters"], "document", "characters per document"),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bertsmith import console, disk
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
-from bertsmith.artifacts.locate import locate
+from bertsmith.artifacts.locate import locate, locate_tokenizer
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.files.memory import Sources, as_files
@@ -28,7 +28,6 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
 from bertsmith.wording import counted
-from bertsmith.workflows.inspect import tokenizer_place
 
 Init = Literal["mean", "first"]
 
@@ -121,7 +120,7 @@ def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tok
     if (tokenizer is None) == (model is None):
         raise InputError("either a tokenizer or a model is extended", "give one of --tokenizer and --model")
     if model is None:
-        old = Tokenizer.load(tokenizer_place(str(tokenizer)))
+        old = Tokenizer.load(locate_tokenizer(str(tokenizer)))
         extension.check_extendable(old, str(tokenizer))
         return old, None
     folder = read_folder(locate(model))

@@ -32,6 +32,7 @@ from bertsmith.training.loader import Phase
 from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint, train
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
+from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
@@ -43,7 +44,6 @@ from bertsmith.workflows.finetune_report import (
     told_of_learning,
 )
 from bertsmith.workflows.label_names import names_of
-from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.run import (
     CHECKPOINTS,
     SETTINGS,

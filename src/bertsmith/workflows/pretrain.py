@@ -29,9 +29,9 @@ from bertsmith.training.loop import (
     fingerprint,
     train,
 )
+from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
-from bertsmith.workflows.predict import Model, load
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,

@@ -14,9 +14,9 @@ import pytest
 from bertsmith.errors import InputError, Stopped
 from bertsmith.files.documentation import Library, documents, installed
 from bertsmith.files.files import Document
-from bertsmith.workflows.predict import load
-from bertsmith.workflows.quickstart import quickstart, show
-from bertsmith.workflows.quickstart_task import QuickstartTask, make_task
+from bertsmith.quickstart.quickstart import quickstart, show
+from bertsmith.quickstart.task import QuickstartTask, make_task
+from bertsmith.use.predict import load
 
 FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
 ROWS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.workflows.predict import _filled
+from bertsmith.use.predict import _filled
 
 
 @pytest.mark.parametrize(

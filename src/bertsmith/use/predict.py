@@ -37,9 +37,9 @@ from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.mask_windows import MaskWindow, mask_windows
-from bertsmith.workflows.predictions import Answered, answered_of, as_json
-from bertsmith.workflows.vectors import Pooling, embedded
+from bertsmith.use.mask_windows import MaskWindow, mask_windows
+from bertsmith.use.predictions import Answered, answered_of, as_json
+from bertsmith.use.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -74,7 +74,7 @@ class Model:
         return self.folder.labels
 
     def _repr_html_(self) -> str:
-        from bertsmith.workflows.model_page import model_page
+        from bertsmith.use.model_page import model_page
 
         return model_page(self.path, self.folder)
 
@@ -91,7 +91,7 @@ class Model:
         normalize: bool = False,
         max_length: int | None = None,
     ) -> NDArray[np.float32]:
-        """A vector a text, float32 [n, H]: see `workflows.vectors.embedded`. texts: a list, or a column of pandas,
+        """A vector a text, float32 [n, H]: see `use.vectors.embedded`. texts: a list, or a column of pandas,
         polars, pyarrow or numpy."""
         if isinstance(texts, str):
             raise InputError(f"embed takes a list of texts, not {texts!r:.60} alone", "put it in brackets")

@@ -20,17 +20,17 @@ from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
+from bertsmith.look.check import timed_on_random_text
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
+from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.shards.prepare import prepare
+from bertsmith.use.predict import Model
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.wording import counted
-from bertsmith.workflows.check import timed_on_random_text
 from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.predict import Model
 from bertsmith.workflows.pretrain import first_weights, pretrain
 from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.quickstart_task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whole
 
 _VOCABULARY = 6_000

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, disk
+from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.display import Report
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
@@ -54,25 +55,13 @@ def inspect_tokenizers(
         )
     keep = {str(name) for name in cased}
     opened = {
-        label: Tokenizer.load(tokenizer_place(name), lowercase=False if name in keep else None)
+        label: Tokenizer.load(locate_tokenizer(name), lowercase=False if name in keep else None)
         for label, name in zip(_labels(names), names, strict=True)
     }
     reading = with_keywords(reading, how, "inspect_tokenizers")
     report = measure(as_files(files), opened, reading=reading, limit=limit, listed=listed, progress=progress)
     _draw(report, html, plot)
     return Report(report, shown=("text", "tokenizers", "notes"))
-
-
-def tokenizer_place(name: str) -> Path:
-    """The folder or file behind a tokenizer's name: a run's, the path itself, or a published model's."""
-    path = Path(name)
-    if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
-        return path / "model"
-    if path.exists():
-        return path
-    from bertsmith.artifacts.locate import locate
-
-    return locate(name)
 
 
 def _labels(names: Sequence[str]) -> list[str]:

@@ -13,10 +13,10 @@ import tiny_run
 from bertsmith.cli.data import data
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
+from bertsmith.look.show import show_instance
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
-from bertsmith.workflows.show import show_instance
 
 SETTINGS = ["data.sequence_length=32", "data.masking=whole_word", "data.held_out=0.1", "data.mask_share=0.5"]
 

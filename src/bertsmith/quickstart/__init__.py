@@ -1,0 +1,1 @@
+"""The whole way in minutes, on text that every Python installation carries."""
