@@ -223,7 +223,7 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
     from bertsmith.look import check
 
     monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
-    monkeypatch.setattr(check, "_probe", lambda *_: pytest.fail("an update was made"))
+    monkeypatch.setattr(check, "timed_on_random_text", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
         for name in ("bert-mini-uncased", "bert-large-uncased")

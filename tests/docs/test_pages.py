@@ -60,7 +60,11 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("reviews", "later"):
         _write(tmp_path / f"{name}.csv", ["id", "title", "topic"], rows)
     _write(tmp_path / "new.csv", ["id", "title"], [row[:2] for row in rows[:5]])
-    novel = "".join("".join(draw.choices(CHARACTERS, k=12)) + "。" for _ in range(400))
+    words = ["snowfall", "riverwalk", "underrain"]
+    field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
+    (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")
+    lines = ["".join("".join(draw.choices(CHARACTERS, k=12)) + "。" for _ in range(5)) for _ in range(80)]
+    novel = "\n".join(lines)
     (tmp_path / "novel.txt").write_text(novel + "\n", encoding="utf-8")
     (tmp_path / "old.txt").write_text(novel + "\n", encoding="gb18030")
     monkeypatch.chdir(tmp_path)
@@ -82,12 +86,12 @@ def commands(block: str) -> list[str]:
 
 
 def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One command as a reader would give it, in this process; `--minutes` becomes three updates."""
-    words = shlex.split(re.sub(r"--minutes \d+", "--set train.max_steps=3", line))
+    """One command as a reader would give it, in this process; `--minutes` becomes three updates, on one thread."""
+    words = shlex.split(re.sub(r"--minutes \d+", "--steps 3", line))
     target = words.index(">") if ">" in words else len(words)
     given = words[:target]
-    if given[1] in ("pretrain", "finetune") and "train.threads=1" not in given:
-        given += ["--set", "train.threads=1"]
+    if given[1] in ("pretrain", "finetune") and "--threads" not in given:
+        given += ["--threads", "1"]
     monkeypatch.setattr(sys, "argv", given)
     with pytest.raises(SystemExit) as exit_:
         main()

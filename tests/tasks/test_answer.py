@@ -221,7 +221,9 @@ def test_a_passage_that_does_not_fit_beside_its_question_is_refused() -> None:
 @pytest.mark.parametrize("context", ["\u200b", "kaba \u200b"])
 def test_what_has_no_token_is_refused(context: str) -> None:
     whole = PassageExample("kaba", context, (Gold("\u200b", context.index("\u200b")),), "here")
-    with pytest.raises(InputError, match=r"here: the (passage has no token|tokenizer has no token for the answer)"):
+    with pytest.raises(
+        InputError, match=r"here: the (passage has no token|tokenizer has no token for the answer)"
+    ):
         head().encode([whole], tiny_run.tokenizer())
 
 

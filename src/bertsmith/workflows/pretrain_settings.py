@@ -32,7 +32,7 @@ _LEARNING: dict[str, dict[str, Any]] = {
     "start": {"positions": "sinusoidal", "output_bias": "unigram"},
     "train": {"betas": (0.9, 0.98), "warmup": 0.06},
 }
-_RATES = {(2, 128): (0.06, 3e-3), (4, 256): (0.06, 1e-3), (4, 512): (0.04, 5e-4)}
+_RATES = {(2, 128): (0.06, 3e-3), (4, 256): (0.06, 5e-4), (4, 512): (0.04, 3e-4)}
 """Layers and hidden size → deviation of the first weights, and learning rate."""
 
 
