@@ -4,7 +4,7 @@ train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
-load, info          a run, folder or published name to a Model; what a folder is
+load, info          a run or folder to a Model; what a folder holds
 Model               predict, predict_file, evaluate, fill_mask, embed, save
 check_corpus        what is wrong with a corpus, and what it will cost
 inspect_tokenizers  vocabularies compared on a text
