@@ -203,6 +203,95 @@ def test_predict_takes_a_column_of_any_library(column: Callable[[Any], Any], moo
     assert moods.predict(given) == moods.predict(texts)
 
 
+# Missing and empty values, and tables where a list is meant
+
+
+def test_a_table_without_the_column_is_refused_whatever_its_width(moods: bs.Model) -> None:
+    for form in FORMS.values():
+        for rows in ([{"text": "kaba"}] * 3, [{"text": "kaba", "n": "1"}] * 3):
+            with pytest.raises(
+                bs.InputError, match=r"^data: column 'title' is missing\nthe columns are text"
+            ):
+                moods.predict(form(rows))
+        assert len(moods.predict(form([{"text": "kaba"}] * 3), text_column="text")) == 3
+
+
+def test_the_key_of_a_jsonl_is_never_read_as_a_text(moods: bs.Model, tmp_path: Path) -> None:
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"text": "kaba"}\n' * 3)
+    assert [answer["text"] for answer in moods.predict_file(file)] == ["kaba"] * 3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_is_no_list_of_texts(form: str, bert: bs.Model, moods: bs.Model) -> None:
+    data = FORMS[form](ROWS[:3])
+    for call in (bert.embed, lambda table: moods.predict(table, table)):
+        with pytest.raises(
+            bs.InputError,
+            match=r"this is a table, not a list\ngive one of its columns( \(title, label\): .*)?",
+        ):
+            call(data)
+
+
+def test_an_empty_text_has_an_answer_that_says_so(moods: bs.Model) -> None:
+    with pytest.warns(UserWarning, match=r"^2 texts are empty and not predicted: text 2, text 3$"):
+        found = moods.predict(["kaba", "", " \n", "mi"])
+    assert [found[0], found[3]] == moods.predict(["kaba", "mi"])
+    assert found[1] == {
+        "label": None,
+        "score": None,
+        "scores": None,
+        "tokens": 0,
+        "tokens_read": 0,
+        "empty": True,
+    }
+    assert found[2] == found[1]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")])
+def test_a_missing_text_in_memory_is_an_empty_one(
+    missing: Any, bert: bs.Model, moods: bs.Model, tmp_path: Path
+) -> None:
+    rows = [*ROWS[:2], {"title": missing, "label": "joy"}, *ROWS[2:9]]
+    with pytest.warns(UserWarning, match=r"^1 text is empty and not predicted: data row 3$"):
+        found = moods.predict(rows)
+    assert found[2]["label"] is None
+    assert [*found[:2], *found[3:]] == moods.predict(ROWS[:9])
+    with pytest.warns(UserWarning, match="empty"):
+        assert moods.predict([row["title"] for row in rows]) == found
+    blank = [dict(row, title="") if row["title"] is missing else row for row in rows]
+    assert moods.evaluate(rows) == moods.evaluate(blank)
+    told: list[str] = []
+    bs.finetune(
+        "classify",
+        bert,
+        tmp_path / "run",
+        train=rows,
+        dev=ROWS[:9],
+        text_column="title",
+        tell=told.append,
+        **FEW,
+    )
+    assert any("1 text is empty" in line for line in told)
+    with pytest.raises(bs.InputError, match=r"^data row 1: the label is empty"):
+        moods.evaluate([{"title": "mi", "label": missing}])
+
+
+def test_missing_values_of_pandas(moods: bs.Model) -> None:
+    pandas = pytest.importorskip("pandas")
+    texts = [row["title"] for row in ROWS[:2]]
+    for column in (
+        pandas.Series([*texts, pandas.NA], dtype="string"),
+        pandas.Series([*texts, None], dtype=object),
+    ):
+        frame = pandas.DataFrame({"title": column})
+        for given in (frame, frame["title"], frame.to_dict("records"), frame.to_dict("list")):
+            with pytest.warns(UserWarning, match="1 text is empty"):
+                found = moods.predict(given)
+            assert found[2]["label"] is None
+            assert found[:2] == moods.predict(texts)
+
+
 # Settings
 
 

@@ -166,7 +166,7 @@ def test_any_label_and_a_single_one_can_be_scored() -> None:
 
 
 def test_one_text_alone_is_refused(moods: bs.Model) -> None:
-    with pytest.raises(InputError, match="takes a list of examples as 'text'"):
+    with pytest.raises(InputError, match="predict takes a list, not one text alone"):
         moods.predict("kaba lode")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -28,6 +29,7 @@ Sources = Any
 _SUFFIX = " (in memory)"
 _OF_COLUMNS = ("to_pylist", "tolist", "to_list")  # what columns of pyarrow, numpy and pandas, polars become
 _BLOCK = 1024  # rows that become text at a time
+_MISSING = ("NAType", "NaTType")  # of pandas, which need not be there
 _ID_OF_PANDAS = "__index_level_"
 _KNOWN = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
 
@@ -36,7 +38,7 @@ class InMemory(str):
     """Rows in memory under a name, which is what it is as a string: `train (in memory)`.
 
     It is given to readers in place of a path, and reads as a .jsonl of these rows; the place of row 17 is told as
-    `train row 17`. rows: a dict for each row, values of None being absent.
+    `train row 17`. rows: a dict for each row; what stands for a missing value (None, NaN, pandas' NA) is null.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -47,13 +49,18 @@ class InMemory(str):
         made.rows = rows
         return made
 
+    @property
+    def title(self) -> str:
+        """Its name alone: `train`."""
+        return self.removesuffix(_SUFFIX)
+
     def __str__(self) -> str:
         return self  # `str(path)` keeps the rows
 
     def blocks(self) -> Iterator[bytes]:
         """The rows as the lines of a .jsonl, some at a time."""
         for start in range(0, len(self.rows), _BLOCK):
-            lines = [json.dumps(dict(row), default=str) for row in self.rows[start : start + _BLOCK]]
+            lines = [_line(row) for row in self.rows[start : start + _BLOCK]]
             yield ("\n".join(lines) + "\n").encode("ascii")
 
     @cached_property
@@ -122,6 +129,18 @@ class _Table(Sequence[Mapping[str, Any]]):
         return rows if isinstance(at, slice) else rows[0]
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for one that is not there: None, a NaN of any library, pandas' NA and NaT."""
+    if value is None or type(value).__name__ in _MISSING:
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    values = {key: None if is_missing(value) else value for key, value in row.items()}
+    return json.dumps(values, default=str)
+
+
 def as_files(data: Sources, name: str = "data") -> list[str | Path]:
     """What a verb was given as its files: one path, or several in any iterable; tables and `Texts` among them.
     A list of dicts is one table. Two that have the same name in memory are told apart by a number."""
@@ -179,8 +198,27 @@ def is_table(data: Any) -> bool:
 
 
 def column_of(data: Any, name: str) -> list[Any]:
-    """The values of a list or of a column of any library."""
+    """The values of a list or of a column of any library. InputError for a whole table, whose columns it names."""
+    if is_table(data):
+        columns = _names_of_columns(data)
+        raise InputError(
+            f"{name}: this is a table, not a list",
+            f"give one of its columns ({', '.join(columns)}): table[{columns[0]!r}]"
+            if columns
+            else "give one of its columns",
+        )
     return _values(data, name)
+
+
+def _names_of_columns(table: Any) -> list[str]:
+    if isinstance(table, Mapping):
+        return [str(name) for name in table]
+    if isinstance(table, Sequence):
+        return [str(name) for name in table[0]]
+    found = getattr(table, "column_names", None) or getattr(
+        table, "columns", ()
+    )  # pyarrow's columns have none
+    return [str(name) for name in found]
 
 
 def size_of(file: str | Path) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.lines import Faults, Lines
+from bertsmith.files.memory import InMemory
 from bertsmith.files.records import (
     columns_of,
     delimiter_of,
@@ -70,8 +71,12 @@ class TabularFile:
                 "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
             )
         if name not in self.columns:
+            if isinstance(self.path, InMemory):
+                place, option = self.path.title, option and option.partition(" ")[0]
+            else:
+                place = f"{self.path}:1"
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing", missing_column(name, self.columns, option)
+                f"{place}: column '{name}' is missing", missing_column(name, self.columns, option)
             )
         for row in self.rows:
             if name not in row.values:
@@ -91,8 +96,9 @@ def read_table(
     The delimiter is `delimiter`, or what the file says: comma for .csv (or what its header has instead), tab for
     .tsv, `delimiter_of_labelled` for .txt. A .txt without any is `plain`: a text a line in the column "1",
     whatever `header` says. .jsonl has one object a line, whose keys are the columns and whose values other than
-    strings become their JSON text (`3`, `true`; null is absent). Each also compressed. Without `header` the
-    columns are named "1", "2", …, and so is a column whose header is blank. Empty lines of a table are skipped.
+    strings become their JSON text (`3`, `true`; null is absent, of data in memory empty). Each also compressed.
+    Without `header` the columns are named "1", "2", …, and so is a column whose header is blank. Empty lines of a
+    table are skipped.
 
     Raises `InputError` with file:line for a ragged row, a header that occurs twice, an open quote, an empty
     file, and what `read_lines` raises.
@@ -180,9 +186,12 @@ def _plain(path: str | Path, encoding: str | None) -> TabularFile:
 def _of_jsonl(path: str | Path, encoding: str | None) -> TabularFile:
     columns: dict[str, None] = {}
     rows: list[Row] = []
+    blank = isinstance(path, InMemory)  # each row has every column there, as in a .csv, where a cell is empty
     for number, line in read_lines(path, encoding):
         if line and not line.isspace():
-            values = {k: _text(v) for k, v in json_object(path, number, line).items() if v is not None}
+            values = {
+                k: _text(v) for k, v in json_object(path, number, line).items() if v is not None or blank
+            }
             columns.update(dict.fromkeys(values))
             rows.append(Row(number, values))
     if not rows:
@@ -191,4 +200,6 @@ def _of_jsonl(path: str | Path, encoding: str | None) -> TabularFile:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

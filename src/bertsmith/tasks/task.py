@@ -51,6 +51,9 @@ Prediction = dict[str, Any]
 """One example's answer: plain JSON."""
 
 
+_COUNTS = ("tokens", "tokens_read")  # of a prediction
+
+
 class Foreign(Protocol):
     """What a model folder of another tool says of its heads."""
 
@@ -185,6 +188,13 @@ class Task(Objective):
     def is_empty(cls, example: Any) -> bool:
         """Whether there is nothing to read in an example: it is told, and not predicted."""
         return False
+
+    @classmethod
+    def unanswered(cls, prediction: Prediction) -> Prediction:
+        """What stands in place of an empty example's prediction where answers are aligned with examples: the same
+        keys, marked `empty`; None for all but lists, which are empty as well, and the counts of tokens."""
+        kept = {n: v if isinstance(v, list) or n in _COUNTS else None for n, v in prediction.items()}
+        return {**kept, "empty": True}
 
     @classmethod
     def gold(cls, examples: Sequence[Any], facts: Facts) -> Sequence[tuple[str, ...]]:

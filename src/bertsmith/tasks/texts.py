@@ -13,6 +13,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.files.compressed import bare_suffix
+from bertsmith.files.memory import InMemory
 from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -126,7 +128,7 @@ class TextTask(Task):
         if table.plain and not labelled:
             lines = zip(table.column("1"), table, strict=True)
             return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
-        if not labelled and _has_one_column(table, settings):
+        if not labelled and not isinstance(file, InMemory) and _has_one_column(table, settings):
             return _of_one_column(table, settings)
         texts = table.column(settings.text_column, _TEXT_COLUMN)
         seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
@@ -299,7 +301,8 @@ def _of_one_column(table: TabularFile, settings: TextSettings) -> list[TextExamp
     of which most are not."""
     (name,) = table.columns
     sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
-    headed = not settings.header or (len(name.split()) == 1 and 2 * sentences > len(table))
+    keyed = bare_suffix(table.path) == ".jsonl"
+    headed = keyed or not settings.header or (len(name.split()) == 1 and 2 * sentences > len(table))
     found = [
         TextExample(
             text, None, None, f"{table.path}:{row.line}", row.values if headed else None, unnamed=True

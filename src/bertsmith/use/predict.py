@@ -22,9 +22,9 @@ from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
 from bertsmith.display import Report
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, in_python
 from bertsmith.files.files import bare_suffix
-from bertsmith.files.memory import Source, as_file, column_of, is_path, is_table
+from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
 from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
@@ -38,10 +38,11 @@ from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.mask_windows import MaskWindow, mask_windows
-from bertsmith.use.predictions import Answered, answered_of, as_json
+from bertsmith.use.predictions import Answered, answered_of, as_json, told_of_unanswered
 from bertsmith.use.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
+_SHOWN = 40  # characters of a text in a message
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
 
 
@@ -94,7 +95,7 @@ class Model:
         """A vector a text, float32 [n, H]: see `use.vectors.embedded`. texts: a list, or a column of pandas,
         polars, pyarrow or numpy."""
         if isinstance(texts, str):
-            raise InputError(f"embed takes a list of texts, not {texts!r:.60} alone", "put it in brackets")
+            raise _wants_list("embed", texts)
         return embedded(
             column_of(texts, "texts"),
             self.encoder,
@@ -246,29 +247,37 @@ class Model:
         """One answer for each example. inputs: a list or column (of pandas, polars, pyarrow, numpy) for each of
         the task's `inputs`, all of one length: texts, and for pairs the second texts; questions and passages;
         sentences, each a list of words. Or one table with the columns of training, whose answers are not looked
-        at. changes: settings of the task, such as max_length or text_column, for this call."""
+        at. changes: settings of the task, such as max_length or text_column, for this call.
+
+        An empty text, or a missing one (None, NaN), is answered {"label": None, …, "empty": True}, and a warning
+        says how many there are."""
         names = self.task.inputs
         if len(inputs) == 1 and is_table(inputs[0]):
-            settings = self._settings(changes, inputs[0])
+            settings = self._settings(changes, "predict", inputs[0])
             examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
-            return list(self._answers_of(settings)(examples))
+            return self._aligned(examples, settings)
         if len(inputs) > len(names):
             raise InputError(
                 f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
                 "give one list each",
             )
-        for name, values in zip(names, inputs, strict=False):
+        for values in inputs:
             if isinstance(values, str):
-                raise InputError(
-                    f"predict takes a list of examples as '{name}', not {values!r} alone",
-                    f"put it in brackets: [{values!r}]",
-                )
+                raise _wants_list("predict", values)
         columns = {
-            name: column_of(values, name)
+            name: ["" if is_missing(value) else value for value in column_of(values, name)]
             for name, values in zip(names, inputs, strict=False)
             if values is not None
         }
-        return list(self._answers_of(self._settings(changes))(self._examples(columns)))
+        return self._aligned(self._examples(columns), self._settings(changes, "predict"))
+
+    def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """An answer for each example; what is empty has one that says so, and is warned of."""
+        found = list(self._answers_of(settings)(examples))
+        empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
+        if empty:
+            warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=3)
+        return [self.task.unanswered(one) if i in empty else one for i, one in enumerate(found)]
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
@@ -302,7 +311,7 @@ class Model:
     ) -> Iterator[Answered]:
         """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
         were empty or cut."""
-        settings = self._settings(columns, file)
+        settings = self._settings(columns, "predict", file)
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
@@ -317,18 +326,18 @@ class Model:
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(enumerate(lines, 1), place)
-        return answered_of(self.task, parts, self._answers_of(self._settings(changes)), tell)
+        return answered_of(self.task, parts, self._answers_of(self._settings(changes, "predict")), tell)
 
     def answered_texts(
         self, texts: Sequence[str], tell: Callable[[str], None] = lambda text: None, **changes: Any
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return answered_of(self.task, [examples], self._answers_of(self._settings(changes)), tell)
+        return answered_of(self.task, [examples], self._answers_of(self._settings(changes, "predict")), tell)
 
     def delimiter_of(self, file: str | Path, **columns: Any) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
-        given = getattr(self._settings(columns, file), "delimiter", None)
+        given = getattr(self._settings(columns, "predict", file), "delimiter", None)
         return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
 
     def _in_chunks(self, lines: Iterator[tuple[int, bytes]], place: str) -> Iterator[list[Any]]:
@@ -343,7 +352,7 @@ class Model:
 
     def scores(self, file: Source, **columns: Any) -> Scores:
         """The task's scores on a labelled file or data in memory. columns: settings of the task to change."""
-        settings = self._settings(columns, file)
+        settings = self._settings(columns, "evaluate", file)
         examples = self.task.read(self._source(file, settings), settings)
         predictions = list(self._answers_of(settings)(examples))
         scores = self.task.score(predictions, examples)
@@ -354,13 +363,13 @@ class Model:
         """A file, or data in memory by the columns that the settings name."""
         return as_file(data, "data", lambda width: self.task.columns_of_tuples(settings, width))
 
-    def _settings(self, columns: dict[str, Any], file: Source = "") -> Settings:
+    def _settings(self, columns: dict[str, Any], verb: str, file: Source = "") -> Settings:
         """The columns of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in columns.items() if value is not None}
         known = self.task.settings_type.model_fields
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
-        return self.task.settings_type.of(self.task.settings.model_dump() | given, "columns")
+        return self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
 
     def _answers_of(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order."""
@@ -419,6 +428,11 @@ def load(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
     return model
+
+
+def _wants_list(verb: str, text: str) -> InputError:
+    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return InputError(f"{verb} takes a list, not one text alone", f"write {verb}([{json.dumps(shown)}])")
 
 
 def _filled(text: str, start: int, end: int, token: str) -> str:

@@ -45,10 +45,15 @@ def answered_of(
             cut, lost = cut + (unread > 0), lost + unread
             yield Answered(example, prediction)
     if empty:
-        tell(f"{counted(len(empty), 'text is', 'texts are')} empty and not predicted: {listed(empty)}")
+        tell(told_of_unanswered(empty))
     if cut:
         texts = counted(cut, "text was cut at its end", "texts were cut at their ends")
         tell(f"{texts}; {counted(lost, 'token was', 'tokens were')} not read")
+
+
+def told_of_unanswered(places: Sequence[str]) -> str:
+    """A sentence on examples that have no answer since there is nothing to read."""
+    return f"{counted(len(places), 'text is', 'texts are')} empty and not predicted: {listed(places)}"
 
 
 def format_of(out: str | Path | None, chosen: str | None) -> str:
