@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pydoc
@@ -112,6 +113,7 @@ def test_texts_in_memory_become_the_shards_of_the_same_file(tmp_path: Path) -> N
     from_file = bs.prepare(tmp_path / "corpus.txt", tiny_run.tokenizer(), file, workers=1)
     from_here = bs.prepare(bs.Texts(texts), tiny_run.tokenizer(), here, workers=1)
     everything = np.arange(from_file.tokens)
+    assert len(from_file) == 24
     assert from_here.take(everything).tolist() == from_file.take(everything).tolist()
     assert from_here.hashes.tolist() == from_file.hashes.tolist()
     assert from_here.place(4) == "texts (in memory):5"
@@ -303,24 +305,150 @@ def test_settings_are_assignments_mappings_or_keywords() -> None:
         ({"train": {"epochs": 4, "betas": [0.5, 0.6], "seed": 3}}, {}),
         ("train.epochs=4", {"betas": (0.5, 0.6), "seed": 3}),
     ):
-        assert FinetuneSettings().changed(assignments_of(FinetuneSettings, settings, keywords, "f")) == wanted
+        assert (
+            FinetuneSettings().changed(assignments_of(FinetuneSettings, settings, keywords, bs.finetune))
+            == wanted
+        )
 
 
 @pytest.mark.parametrize("value", ["none", "3", "yes", "a: b", "\t", "'", "1e-3", "žluť", "# no", "{}", "-"])
 def test_text_stays_text_whatever_yaml_would_make_of_it(value: str) -> None:
     kind = task_type("classify").settings_type
-    assert kind().changed(assignments_of(kind, {}, {"text_column": value}, "f")).text_column == value
+    assert kind().changed(assignments_of(kind, {}, {"text_column": value}, bs.finetune)).text_column == value
 
 
 def test_a_keyword_that_is_no_setting_is_told_with_the_nearest() -> None:
     with pytest.raises(
         bs.InputError, match=r"no argument or setting 'learningrate'\ndid you mean 'learning_rate'"
     ):
-        assignments_of(PretrainSettings, (), {"learningrate": 1}, "pretrain")
+        assignments_of(PretrainSettings, (), {"learningrate": 1}, bs.pretrain)
     with pytest.raises(bs.InputError, match=r"prepare: .* 'text_colum'\ndid you mean 'text_column'"):
         bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "out", text_colum="title")
     with pytest.raises(bs.InputError, match=r"'train\.epoch'"):
-        FinetuneSettings().changed(assignments_of(FinetuneSettings, {"train.epoch": 3}, {}, "finetune"))
+        FinetuneSettings().changed(assignments_of(FinetuneSettings, {"train.epoch": 3}, {}, bs.finetune))
+
+
+def test_what_a_verb_takes_itself_is_among_what_may_be_meant(moods: bs.Model) -> None:
+    for call, meant in (
+        (lambda: bs.train_tokenizer(bs.Texts(["a"]), "t", vocabsize=9), "vocab_size"),
+        (lambda: bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "s", worker=1), "workers"),
+        (lambda: bs.extend_tokenizer(bs.Texts(["a"]), None, tokenizr="t"), "tokenizer"),
+        (lambda: bs.extend_tokenizer(bs.Texts(["a"]), None, text_colum="t"), "text_column"),
+        (lambda: bs.check_corpus(bs.Texts(["a"]), preset_nam="x"), "preset_name"),
+        (lambda: bs.inspect_tokenizers([], bs.Texts(["a"]), limits=3), "limit"),
+        (lambda: bs.finetune("classify", moods, "run", train=ROWS, devshare=0.2), "dev_share"),
+        (lambda: moods.predict(["a"], max_lenght=3), "max_length"),
+        (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
+        (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),
+    ):
+        with pytest.raises(bs.InputError, match=rf"^[a-z_]+: there is no .*\ndid you mean '{meant}'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"max_steps": "many"}, "train.max_steps is 'many', not a whole number\n'train.max_steps' means"),
+        ({"max_steps": 2.5}, "train.max_steps is 2.5, not a whole number\n"),
+        ({"learning_rate": "fast"}, "train.learning_rate is 'fast', not a number\n"),
+        ({"learning_rate": 0}, "train.learning_rate is 0, and should be greater than 0\n"),
+        (
+            {"masking": "spann"},
+            "data.masking is 'spann', not 'token', 'whole_word' or 'span'\ndid you mean 'span'?",
+        ),
+        ({"masking": "whole-word"}, "data.masking is 'whole-word', not .*\ndid you mean 'whole_word'?"),
+        ({"sentence_task": "what"}, "data.sentence_task is 'what', not 'nsp', 'sop' or 'none'\n"),
+        ({"tensorboard": "perhaps"}, "train.tensorboard is 'perhaps', not true or false\n"),
+    ],
+)
+def test_a_wrong_value_is_told_plainly(keywords: dict[str, Any], said: str) -> None:
+    with pytest.raises(bs.InputError, match=f"^settings: {said}"):
+        PretrainSettings().changed(assignments_of(PretrainSettings, (), keywords, bs.pretrain))
+
+
+def test_texts_given_as_files_are_not_told_whole(tmp_path: Path) -> None:
+    line = "a text of a corpus that somebody gave as it is, and that goes on and on, as texts do. "
+    for text in (line, line * 50, "kaba\nlode", "is this a text, or a file?" * 3):
+        for call in (
+            lambda docs: bs.train_tokenizer(docs, tmp_path / "t"),
+            lambda docs: bs.prepare(docs, tiny_run.tokenizer(), tmp_path / "s"),
+        ):
+            with pytest.raises(bs.InputError, match=r"bertsmith\.Texts\(docs\)$") as refused:
+                call([text])
+            assert len(str(refused.value).splitlines()[0]) < 60 + 30
+            assert refused.value.remedy == "check the path"
+
+
+def test_a_folder_of_shards_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nb_shards").mkdir()
+    with pytest.raises(bs.InputError, match=r"^nb_shrds: there is no such folder\ndid you mean nb_shards\?"):
+        bs.pretrain("nb_shrds", "run")
+    with pytest.raises(bs.InputError, match="there is no such folder\nmake it with"):
+        bs.Shards.open("elsewhere")
+    with pytest.raises(bs.InputError, match=r"there is no manifest\.json"):
+        bs.Shards.open("nb_shards")
+
+
+def test_a_name_that_the_package_has_not() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Tokenizr'; did you mean 'Tokenizer'\?"):
+        bs.Tokenizr  # noqa: B018
+    with pytest.raises(AttributeError, match=r"it is a method of a Model, load\(…\)\.predict$"):
+        bs.predict  # noqa: B018
+    assert not hasattr(bs, "zebra")
+
+
+# Masks and files of answers
+
+
+def test_masks_of_several_texts(bert: bs.Model) -> None:
+    texts = ["kaba [MASK]", "[MASK] mi [MASK]"]
+    found = bert.fill_mask(texts, top_k=2)
+    assert (
+        found == [bert.fill_mask(text, top_k=2) for text in texts] == bert.fill_mask(np.array(texts), top_k=2)
+    )
+    with pytest.raises(bs.InputError, match=r"^top_k=0: is less than 1"):
+        bert.fill_mask(texts[0], top_k=0)
+    with pytest.raises(bs.InputError, match=r"^3 is not a string"):
+        bert.fill_mask([3])  # type: ignore[list-item]
+    with pytest.raises(bs.InputError, match="this is a table"):
+        bert.fill_mask({"text": texts})  # type: ignore[call-overload]
+
+
+def test_one_text_alone_is_told_with_the_call_to_write(bert: bs.Model, moods: bs.Model) -> None:
+    for verb in (moods.predict, bert.embed):
+        name = verb.__name__
+        with pytest.raises(
+            bs.InputError, match=rf'^{name} takes a list, not .*\nwrite {name}\(\["what a day"\]\)$'
+        ):
+            verb("what a day")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "txt"])
+def test_answers_are_written_by_the_suffix_of_out(suffix: str, moods: bs.Model, tmp_path: Path) -> None:
+    rows, out = (
+        [{"n": str(i), "title": row["title"]} for i, row in enumerate(ROWS[:3])],
+        tmp_path / f"a.{suffix}",
+    )
+    assert moods.predict_file(rows, out=out) == out
+    labels = [answer["label"] for answer in moods.predict([row["title"] for row in rows])]
+    text = out.read_text(encoding="utf-8-sig")
+    if suffix == "csv":
+        read = list(csv.DictReader(text.splitlines()))
+        assert [(row["n"], row["title"], row["prediction"]) for row in read] == [
+            (row["n"], row["title"], label) for row, label in zip(rows, labels, strict=True)
+        ]
+    elif suffix == "txt":
+        assert all(label in text for label in labels)
+    else:
+        read = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
+        assert read == list(moods.predict_file(rows))
+    with pytest.raises(bs.InputError, match=r"already exists\nname another out, or replace it"):
+        moods.predict_file(rows, out=out)
+    assert moods.predict_file(rows[:1], out=out, overwrite=True) == out
+    assert len(out.read_text()) < len(text)
+    with pytest.raises(bs.InputError, match="its name does not say how to write it"):
+        moods.predict_file(rows, out=tmp_path / "a.xlsx")
 
 
 # Overwriting
@@ -402,6 +530,9 @@ def test_a_tokenizer_is_called_as_people_know_it() -> None:
     assert tokenizer("kaba lode") == tokenizer.encode("kaba lode")
     assert tokenizer("kaba", "lode", max_length=5) == tokenizer.encode("kaba", "lode", max_length=5)
     assert tokenizer(["kaba", "mi"]) == tokenizer.encode_many(["kaba", "mi"])
+    assert tokenizer("kaba lode").tokens == ["[CLS]", "kaba", "lode", "[SEP]"]
+    assert repr(tokenizer("kaba lode mi", max_length=4)) == "Encoding(4 tokens, 1 cut: [CLS] kaba lode [SEP])"
+    assert repr(tokenizer("kaba " * 30)).endswith("kaba …)")
     assert tokenizer(["kaba"], ["mi"])[0].segments == tokenizer.encode("kaba", "mi").segments
 
 
@@ -432,7 +563,9 @@ def test_a_saved_model_is_the_model(moods: bs.Model, tmp_path: Path) -> None:
     again = bs.load(folder)
     assert again.predict(["kaba lode"]) == moods.predict(["kaba lode"])
     assert contents(folder) == contents(moods.model_folder)
-    with pytest.raises(bs.InputError, match="already exists"):
+    with pytest.raises(
+        bs.InputError, match=r"already exists.*\nname another folder, or replace it with overwrite=True"
+    ):
         moods.save(folder)
     assert moods.save(folder, overwrite=True) == folder
 
@@ -491,6 +624,14 @@ def test_a_notebook_sees_a_bar_and_notes_and_a_script_neither(
     assert " in 0 s" in shown.pages[-1] or " in 1 s" in shown.pages[-1]
     console.tell("a note")
     assert capsys.readouterr() == ("a note\n", "")
+    before = len(shown.pages)
+    for refused in (
+        lambda: bs.prepare(["none.txt"], tiny_run.tokenizer(), "x"),
+        lambda: bs.check_corpus("none.txt"),
+    ):
+        with pytest.raises(bs.InputError, match="no such file"):
+            refused()
+    assert len(shown.pages) == before
 
 
 def test_a_notebook_shows_an_error_s_sentence_and_no_traceback() -> None:

@@ -80,6 +80,8 @@ _HOMES = {
     "train_tokenizer": "vocabulary.learn",
 }
 
+_OF_MODEL = ("embed", "evaluate", "fill_mask", "predict", "predict_file", "save")
+
 __version__ = version("bertsmith")
 __all__ = [
     "__version__"
@@ -88,8 +90,17 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'bertsmith' has no attribute '{name}'")
+        raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_meant(name)}")
     return getattr(importlib.import_module(f"bertsmith.{_HOMES[name]}"), name)
+
+
+def _meant(name: str) -> str:
+    import difflib
+
+    if name in _OF_MODEL:
+        return f": it is a method of a Model, load(…).{name}"
+    near = difflib.get_close_matches(name, _HOMES, n=1, cutoff=0.7)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def __dir__() -> list[str]:

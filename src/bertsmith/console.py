@@ -385,6 +385,8 @@ class _PageBar:
             self._draw(ended=False)
 
     def end(self) -> None:
+        if self._shown is None and not self._done:
+            return  # refused before anything was done
         self._draw(ended=True)
 
     def _draw(self, *, ended: bool) -> None:

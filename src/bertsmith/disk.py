@@ -108,6 +108,7 @@ class Layout:
     what: str
     mark: str
     names: tuple[str, ...]
+    argument: str = "out"  # what Python calls the place
 
     def is_replaced(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
         """Whether `out` holds a folder of this layout that gives way to a new one; False where it holds nothing.
@@ -116,7 +117,7 @@ class Layout:
         """
         place = _real(out)
         if not overwrite or not place.is_dir() or not any(place.iterdir()):
-            refuse_filled(out, in_place=in_place)
+            refuse_filled(out, in_place=in_place, argument=self.argument)
             return False
         found = sorted(os.listdir(place))
         others = [name for name in found if not any(fnmatch(name, known) for known in self.names)]
@@ -127,6 +128,7 @@ class Layout:
             raise InputError(
                 f"{out}: is not replaced, since it is not only {self.what}: {said}",
                 "name another --out, or remove it",
+                python=f"name another {self.argument}, or remove it",
             )
         _refuse_in_use(out, in_place)
         return True
@@ -141,17 +143,17 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
-def refuse_filled(out: Path, *, in_place: bool = False) -> None:
+def refuse_filled(out: Path, *, in_place: bool = False, argument: str = "out") -> None:
     """InputError where a new folder cannot become `out`: it holds something, is a file, or cannot be replaced.
 
-    in_place: the folder is not replaced, but written into as it is.
+    in_place: the folder is not replaced, but written into as it is. argument: what Python calls it.
     """
     place = _real(out)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
         raise InputError(
             f"{out}: already exists and is not empty",
             "name another --out, or remove it",
-            python="name another out=…, or replace it with overwrite=True",
+            python=f"name another {argument}, or replace it with overwrite=True",
         )
     _refuse_in_use(out, in_place)
 

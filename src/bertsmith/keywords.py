@@ -7,8 +7,9 @@ own last name. Where several groups have a setting of that name, the training's 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,9 @@ from bertsmith.settings import Settings
 Chosen = Sequence[str] | Mapping[str, Any]
 """Settings as a caller gives them: assignments, or values by dotted or nested names."""
 
+Verb = Callable[..., Any]
+"""A function of the package as people call it, whose keywords are looked at."""
+
 Options = TypeVar("Options")
 
 
@@ -26,12 +30,12 @@ def assignments_of(
     kind: type[Settings],
     settings: Chosen | str,
     keywords: Mapping[str, Any],
-    verb: str,
+    verb: Verb,
     *,
     own: Sequence[str] = (),
 ) -> list[str]:
-    """All that was said of settings as assignments, keywords last. verb: whose keywords they are, own: its other
-    arguments and groups that keywords do not reach; both for messages and choices.
+    """All that was said of settings as assignments, keywords last. verb: whose keywords they are, for messages,
+    which know its other arguments; own: groups that keywords do not reach.
 
     InputError for a keyword that is no setting, with the nearest that is.
     """
@@ -43,7 +47,7 @@ def assignments_of(
     ]
 
 
-def with_keywords(options: Options, keywords: Mapping[str, Any], verb: str) -> Options:
+def with_keywords(options: Options, keywords: Mapping[str, Any], verb: Verb) -> Options:
     """A dataclass with some fields changed; fields that are dataclasses themselves are looked into.
 
     InputError for a keyword that is no field, with the nearest that is.
@@ -63,7 +67,7 @@ def with_keywords(options: Options, keywords: Mapping[str, Any], verb: str) -> O
     return dataclasses.replace(options, **changed)  # type: ignore[type-var]
 
 
-def _flat(kind: type[Settings], values: Mapping[str, Any], verb: str, prefix: str = "") -> Iterator[str]:
+def _flat(kind: type[Settings], values: Mapping[str, Any], verb: Verb, prefix: str = "") -> Iterator[str]:
     known = {name for name, _ in kind.names()}
     groups = {name.rpartition(".")[0] for name in known}
     for name, value in values.items():
@@ -76,20 +80,29 @@ def _flat(kind: type[Settings], values: Mapping[str, Any], verb: str, prefix: st
             yield f"{full}={_as_yaml(value)}"
 
 
-def _full_name(kind: type[Settings], name: str, verb: str, own: Sequence[str]) -> str:
+def _full_name(kind: type[Settings], name: str, verb: Verb, own: Sequence[str]) -> str:
     names = [full for full, _ in kind.names() if full.partition(".")[0] not in own]
     found = [full for full in names if full.rpartition(".")[2] == name]
     if not found:
-        raise _unknown(name, verb, [*(full.rpartition(".")[2] for full in names), *own])
+        raise _unknown(name, verb, [full.rpartition(".")[2] for full in names])
     return next((full for full in found if full.startswith("train.")), found[0])
 
 
-def _unknown(name: str, verb: str, known: Sequence[str]) -> InputError:
-    near = nearest(name, dict.fromkeys(known))
+def _unknown(name: str, verb: Verb, known: Sequence[str]) -> InputError:
+    near = nearest(name, dict.fromkeys([*_arguments(verb), *known]))
     return InputError(
-        f"{verb}: there is no argument or setting '{name}'",
+        f"{verb.__name__}: there is no argument or setting '{name}'",
         did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
     )
+
+
+def _arguments(verb: Verb) -> Iterator[str]:
+    """The names that a verb takes itself, and the fields of dataclasses among their defaults."""
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            yield name
+        if dataclasses.is_dataclass(parameter.default):
+            yield from (field.name for field in dataclasses.fields(parameter.default))
 
 
 def _as_yaml(value: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 _SHOWN = 3
 
@@ -89,3 +91,20 @@ def _last(name: str) -> str:
 def did_you_mean(names: list[str]) -> str:
     """The question that names them: did you mean 'a' or 'b'?"""
     return f"did you mean {' or '.join(repr(name) for name in names)}?"
+
+
+def nearest_here(name: str) -> str | None:
+    """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
+    path = Path(name).expanduser()
+    folder = next((above for above in path.parents if above.is_dir()), None)
+    if folder is None:
+        return None
+    first, *rest = path.relative_to(folder).parts
+    try:
+        here = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return None
+    for found in difflib.get_close_matches(first, here, n=3, cutoff=0.75):
+        if (folder / found).joinpath(*rest).exists():
+            return str((folder / found).joinpath(*rest))
+    return None

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError
 from bertsmith.nearest import did_you_mean, nearest
@@ -70,11 +71,11 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
-            said = first["msg"].removeprefix("Value error, ")
+            near = _nearest_choice(first)
+            meaning = describe(cls, name)
+            meant = f"'{name}' means: {meaning}" if meaning else None
             raise InputError(
-                f"{place}: setting '{name}': {said[0].lower()}{said[1:]}"
-                + (f" (got {_cut(repr(first['input']))})" if not isinstance(first["input"], dict) else ""),
-                f"'{name}' means: {meaning}" if (meaning := describe(cls, name)) else None,
+                f"{place}: {_fault(name, first)}", did_you_mean(near) if near else meant
             ) from None
 
     def changed(self, assignments: Sequence[str]) -> Self:
@@ -105,6 +106,42 @@ class Settings(BaseModel):
     def from_file(cls, path: str | Path) -> Self:
         """Read a recipe: YAML of the same names; what it leaves out keeps its default."""
         return cls.of(read_yaml(path), str(path))
+
+
+_WANTED = {  # pydantic's names of a wrong kind of value → what it is not
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "finite_number": "a finite number",
+}
+
+
+def _fault(name: str, error: ErrorDetails) -> str:
+    """What is wrong with a value, in words of this house."""
+    said, value = error["msg"].removeprefix("Value error, "), error["input"]
+    if isinstance(value, dict):
+        return f"setting '{name}': {said[0].lower()}{said[1:]}"
+    got = _cut(repr(value))
+    if error["type"] in _WANTED:
+        return f"{name} is {got}, not {_WANTED[error['type']]}"
+    if error["type"] == "literal_error":
+        return f"{name} is {got}, not {error['ctx']['expected']}"
+    if said.startswith("Input should be "):
+        return f"{name} is {got}, and should be {said.removeprefix('Input should be ')}"
+    return f"setting '{name}': {said[0].lower()}{said[1:]} (got {got})"
+
+
+def _nearest_choice(error: ErrorDetails) -> list[str]:
+    """The choices that a wrong one may stand for."""
+    if error["type"] != "literal_error" or not isinstance(error["input"], str):
+        return []
+    choices = re.findall("'([^']*)'", error["ctx"]["expected"])
+    return difflib.get_close_matches(error["input"].replace("-", "_"), choices, n=1)
 
 
 class _Loader(yaml.SafeLoader):

@@ -11,7 +11,7 @@ from bertsmith.artifacts.locate import CONFIG
 from bertsmith.errors import MachineError
 
 _LAYOUT = disk.Layout(
-    "a model", CONFIG, ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model")
+    "a model", CONFIG, ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model"), "folder"
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bertsmith.artifacts.mistyped import nearest_here, refuse_mistyped
+from bertsmith.artifacts.mistyped import refuse_mistyped
 from bertsmith.errors import InputError
+from bertsmith.nearest import nearest_here
 
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

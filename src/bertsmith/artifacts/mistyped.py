@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
 from bertsmith.errors import InputError
+from bertsmith.nearest import nearest_here
 
 # owner/name; or a name of one part, which has a hyphen or a number in it: bert-base-uncased, gpt2
 _PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -34,20 +34,3 @@ def refuse_mistyped(name: str) -> None:
     if is_path:
         hint = f"did you mean {near}?" if near else "name a run, a model folder or a published name"
         raise InputError(f"{name}: there is no such folder", hint)
-
-
-def nearest_here(name: str) -> str | None:
-    """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
-    path = Path(name).expanduser()
-    folder = next((above for above in path.parents if above.is_dir()), None)
-    if folder is None:
-        return None
-    first, *rest = path.relative_to(folder).parts
-    try:
-        here = [entry.name for entry in os.scandir(folder)]
-    except OSError:
-        return None
-    for found in difflib.get_close_matches(first, here, n=3, cutoff=0.75):
-        if (folder / found).joinpath(*rest).exists():
-            return str((folder / found).joinpath(*rest))
-    return None

@@ -13,11 +13,10 @@ from typing import Literal
 import click
 
 from bertsmith import console, disk, machine
-from bertsmith.artifacts.mistyped import nearest_here
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
-from bertsmith.nearest import did_you_mean, nearest
+from bertsmith.nearest import did_you_mean, nearest, nearest_here
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
-import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
     from bertsmith.use.predictions import Answered
 
-_FILE_WIDTH = 120  # characters of a table that goes into a file
 _DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
 
@@ -162,8 +160,8 @@ def predict(
     form = predictions.format_of(out, chosen)
     if as_json and (out or form != "json"):
         raise InputError("--json is one JSON document on standard output", "leave one out")
-    if out and os.path.lexists(out):
-        raise InputError(f"{out}: already exists", "name another --out, or remove it")
+    if out:
+        predictions.refuse_existing(Path(out))
     if texts and file:
         raise InputError("both texts and a file are given", "give one of them")
     if not texts and not file and sys.stdin.isatty():
@@ -188,7 +186,8 @@ def predict(
             model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
         )
     else:
-        _write_answers(model.task, answered, form, delimiter, Path(out))
+        number = predictions.write_answers(model.task, answered, form, delimiter, Path(out))
+        console.note(f"{out}: {counted(number, 'prediction')}")
 
 
 def _is_marked(file: Path) -> bool:
@@ -219,36 +218,6 @@ def _show_answers(
         for line in predictions.as_csv(task, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()
-
-
-def _write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str, out: Path) -> None:
-    """Into a file that is whole or not there. A csv begins with a byte order mark: spreadsheets read a file
-    without one in the encoding of their country."""
-    from bertsmith import console, disk
-    from bertsmith.use import predictions
-    from bertsmith.wording import counted
-
-    number = 0
-
-    def counting() -> Iterator[Answered]:
-        nonlocal number
-        for one in answered:
-            number += one.prediction is not None
-            yield one
-
-    with disk.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
-        if form == "csv":
-            file.write("\ufeff")
-            file.writelines(predictions.as_csv(task, counting(), delimiter))
-        elif form == "table":
-            columns, rows = predictions.as_table(task, counting(), _FILE_WIDTH)
-            file.write(console.table_text("", columns, rows, width=_FILE_WIDTH) + "\n")
-        elif out.suffix.lower() == ".json":
-            file.write(json.dumps(list(predictions.as_json(task, counting())), ensure_ascii=False) + "\n")
-        else:
-            answers = predictions.as_json(task, counting())
-            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    console.note(f"{out}: {counted(number, 'prediction')}")
 
 
 @click.command("fill-mask", cls=Verb)

@@ -5,6 +5,7 @@ In a folder the suffix says what is text; a file without one is looked into. Wha
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -24,6 +25,8 @@ from bertsmith.wording import counted
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
 _FORMS = {*_TEXTS, ".jsonl", ".csv", ".tsv", ".parquet"}
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_+~-]{0,9}")  # `chapter.1` and `Mr. Smith` have none
+_WORDS, _LONGEST_NAME = 5, 255  # words and characters from which on a path that is not there is a text
+_SHOWN = 60  # characters of it in a message
 _NAMED = 8  # kinds of files, and files, that a sentence names
 
 
@@ -122,16 +125,32 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         pass
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _absent(path, "there is no such file") from None
         return [Path(path)]  # what is wrong is said by who opens it
     else:
         return [Path(path)]
     if not glob.has_magic(str(path)):
-        raise InputError(f"{path}: there is no such file", "check the path")
+        raise _absent(path, "there is no such file")
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
     if not found:
-        raise InputError(f"{path}: no file has such a name", "check the path")
+        raise _absent(path, "no file has such a name")
     return found
+
+
+def _absent(path: str | Path, sentence: str) -> InputError:
+    """That a path is not there; a text that was given as one is shown by its beginning."""
+    name = str(path)
+    if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
+        return InputError(f"{name}: {sentence}", "check the path")
+    line = " ".join(name.split())
+    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return InputError(
+        f"{shown}: {sentence}",
+        "check the path",
+        python="check the path; texts themselves are given as bertsmith.Texts(docs)",
+    )
 
 
 def _in_folder(folder: str | Path, notes: Notes) -> list[Path]:

@@ -50,7 +50,7 @@ class InMemory(str):
         return made
 
     @property
-    def title(self) -> str:
+    def bare_name(self) -> str:
         """Its name alone: `train`."""
         return self.removesuffix(_SUFFIX)
 
@@ -215,9 +215,8 @@ def _names_of_columns(table: Any) -> list[str]:
         return [str(name) for name in table]
     if isinstance(table, Sequence):
         return [str(name) for name in table[0]]
-    found = getattr(table, "column_names", None) or getattr(
-        table, "columns", ()
-    )  # pyarrow's columns have none
+    # pyarrow's own columns have no names
+    found: Any = getattr(table, "column_names", None) or getattr(table, "columns", ())
     return [str(name) for name in found]
 
 

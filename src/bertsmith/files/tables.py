@@ -72,7 +72,7 @@ class TabularFile:
             )
         if name not in self.columns:
             if isinstance(self.path, InMemory):
-                place, option = self.path.title, option and option.partition(" ")[0]
+                place, option = self.path.bare_name, option and option.partition(" ")[0]
             else:
                 place = f"{self.path}:1"
             raise InputError(

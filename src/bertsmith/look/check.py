@@ -81,7 +81,7 @@ def check_corpus(
         _check_page(Path(html))
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    options, files = with_keywords(options or CheckOptions(), how, "check_corpus"), as_files(files)
+    options, files = with_keywords(options or CheckOptions(), how, check_corpus), as_files(files)
     report = check(
         files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
     )

@@ -58,7 +58,7 @@ def inspect_tokenizers(
         label: Tokenizer.load(locate_tokenizer(name), lowercase=False if name in keep else None)
         for label, name in zip(_labels(names), names, strict=True)
     }
-    reading = with_keywords(reading, how, "inspect_tokenizers")
+    reading = with_keywords(reading, how, inspect_tokenizers)
     report = measure(as_files(files), opened, reading=reading, limit=limit, listed=listed, progress=progress)
     _draw(report, html, plot)
     return Report(report, shown=("text", "tokenizers", "notes"))

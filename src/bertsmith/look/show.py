@@ -52,7 +52,7 @@ def show_instance(
     """
     shards = data if isinstance(data, Shards) else Shards.open(data)
     data = shards.folder
-    assignments = assignments_of(PretrainSettings, settings, keywords, "show_instance")
+    assignments = assignments_of(PretrainSettings, settings, keywords, show_instance)
     named = settings_file is not None or any(a.strip().startswith("data.held_out=") for a in assignments)
     assignments = [*assignments, *([f"train.seed={seed}"] if seed is not None else [])]
     chosen = _settings(settings_file, assignments)

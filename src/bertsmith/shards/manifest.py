@@ -6,6 +6,7 @@ in their ranges, and whatever is not so is one sentence with the file.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.nearest import nearest_here
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -103,6 +105,12 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if not os.path.lexists(folder):
+            near = nearest_here(str(folder))
+            raise InputError(
+                f"{folder}: there is no such folder",
+                f"did you mean {near}?" if near else "make it with bertsmith data prepare",
+            ) from None
         raise InputError(
             f"{folder}: there is no manifest.json, so this is no prepared data",
             "make it with bertsmith data prepare",

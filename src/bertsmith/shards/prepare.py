@@ -102,7 +102,7 @@ def prepare(
     any token, and what `read_documents` raises; `MachineError` for a full disk. Of what a fault in the files
     stopped nothing stays.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "prepare")
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, prepare)
     check_name(out)
     replace = LAYOUT.is_replaced(out, overwrite=overwrite)
     if not files:

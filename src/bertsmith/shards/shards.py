@@ -127,6 +127,10 @@ class Shards:
     def __repr__(self) -> str:
         return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
 
+    def __len__(self) -> int:
+        """D, as `documents`."""
+        return self.documents
+
     def _repr_html_(self) -> str:
         facts = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
         return display.page("Token shards", {**facts, **self.counts})

@@ -7,12 +7,16 @@ followed to the letter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
+from bertsmith.wording import counted
 
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
+
+
+_SHOWN = 12  # tokens of an encoding's repr
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Encoding:
 
     `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
     text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
-    `cut` counts the tokens that truncation removed from the ends of the texts.
+    `cut` counts the tokens that truncation removed from the ends of the texts. `vocabulary`: all tokens by id.
     """
 
     ids: list[int]
@@ -30,6 +34,18 @@ class Encoding:
     sources: list[int | None]
     words: list[int | None]
     cut: int
+    vocabulary: Sequence[str] = field(default=(), repr=False, compare=False)
+
+    @property
+    def tokens(self) -> list[str]:
+        """What the ids stand for, n strings."""
+        return [self.vocabulary[i] for i in self.ids]
+
+    def __repr__(self) -> str:
+        shown = " ".join(self.tokens[:_SHOWN] if self.vocabulary else map(str, self.ids[:_SHOWN]))
+        more = " …" if len(self.ids) > _SHOWN else ""
+        cut = f", {self.cut:,} cut" if self.cut else ""
+        return f"Encoding({counted(len(self.ids), 'token')}{cut}: {shown}{more})"
 
 
 @dataclass(frozen=True)
@@ -99,12 +115,15 @@ class SequenceLayout:
         """Whether a second text has segment 1; never without a frame."""
         return any(part.segment == 1 for part in self.pair)
 
-    def laid_out(self, texts: Sequence[Any], limit: int, truncation: Truncation) -> Encoding:
-        """One or two encodings of the library (without specials) in the frame, at most `limit` tokens together."""
+    def laid_out(
+        self, texts: Sequence[Any], limit: int, truncation: Truncation, vocabulary: Sequence[str] = ()
+    ) -> Encoding:
+        """One or two encodings of the library (without specials) in the frame, at most `limit` tokens together.
+        vocabulary: the tokens by id."""
         parts = self.single if len(texts) == 1 else self.pair
         lengths = [len(text) for text in texts]
         kept = _kept(lengths, limit - sum(len(part.ids) for part in parts), limit, truncation)
-        found = Encoding([], [], [], [], [], sum(lengths) - sum(kept))
+        found = Encoding([], [], [], [], [], sum(lengths) - sum(kept), vocabulary)
         for part in parts:
             if part.text is None:
                 n, ids = len(part.ids), list(part.ids)

@@ -124,8 +124,8 @@ class Tokenizer:
     ) -> list[Encoding]: ...
 
     def __call__(self, text: Any, second: Any = None, **how: Any) -> Encoding | list[Encoding]:
-        """`encode` of a text (or a pair), whose Encoding has `ids`, `segments` and `offsets`; of a list of texts
-        (and a list of second ones) a list of them, as `encode_many`. how: max_length, truncation, specials."""
+        """`encode` of a text (or a pair), whose Encoding has `ids`, `tokens`, `segments` and `offsets`; of a list
+        of texts (and of second ones) a list of them, as `encode_many`. how: max_length, truncation, specials."""
         return (
             self.encode(text, second, **how)
             if isinstance(text, str)
@@ -170,10 +170,10 @@ class Tokenizer:
         limit = self.max_length if max_length is None else max_length
         firsts = _encoded(library, texts)
         if seconds is None:
-            return [self._layout.laid_out([first], limit, truncation) for first in firsts]
+            return [self._layout.laid_out([first], limit, truncation, self.tokens) for first in firsts]
         others = _encoded(library, seconds)
         return [
-            self._layout.laid_out([first, other], limit, truncation)
+            self._layout.laid_out([first, other], limit, truncation, self.tokens)
             for first, other in zip(firsts, others, strict=True)
         ]
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith import console
 from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
@@ -38,7 +39,15 @@ from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.mask_windows import MaskWindow, mask_windows
-from bertsmith.use.predictions import Answered, answered_of, as_json, told_of_unanswered
+from bertsmith.use.predictions import (
+    Answered,
+    answered_of,
+    as_json,
+    format_of,
+    refuse_existing,
+    told_of_unanswered,
+    write_answers,
+)
 from bertsmith.use.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
@@ -188,20 +197,46 @@ class Model:
             )
         return task_of(self.folder, str(path))
 
+    @overload
+    def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
+        self, text: str, top_k: int = 5, max_length: int | None = None, tell: Callable[[str], None] = ...
+    ) -> list[list[dict[str, Any]]]: ...
+
+    @overload
     def fill_mask(
         self,
-        text: str,
+        text: Sequence[str],
+        top_k: int = 5,
+        max_length: int | None = None,
+        tell: Callable[[str], None] = ...,
+    ) -> list[list[list[dict[str, Any]]]]: ...
+
+    def fill_mask(
+        self,
+        text: Any,
         top_k: int = 5,
         max_length: int | None = None,
         tell: Callable[[str], None] = lambda text: None,
-    ) -> list[list[dict[str, Any]]]:
-        """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities.
+    ) -> list[Any]:
+        """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities; of a list
+        of texts, or a column of them, a list of that.
 
         Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place. max_length:
         tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
         told, each mask is guessed from a window around it.
         """
+        if top_k < 1:
+            raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
+        if not isinstance(text, str):
+            return [self._filled_in(one, top_k, max_length, tell) for one in column_of(text, "texts")]
+        return self._filled_in(text, top_k, max_length, tell)
+
+    def _filled_in(
+        self, text: str, top_k: int, max_length: int | None, tell: Callable[[str], None]
+    ) -> list[list[dict[str, Any]]]:
         mask = self.tokenizer.mask_token
+        if not isinstance(text, str):
+            raise InputError(f"{text!r:.60} is not a string", "give each text as a string")
         if mask not in text:
             raise InputError(
                 f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
@@ -293,14 +328,35 @@ class Model:
             raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
-    def predict_file(self, file: Source, **columns: Any) -> Iterator[dict[str, Any]]:
+    @overload
+    def predict_file(self, file: Source, *, out: None = None, **columns: Any) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def predict_file(
+        self, file: Source, *, out: str | Path, overwrite: bool = False, **columns: Any
+    ) -> Path: ...
+
+    def predict_file(
+        self, file: Source, *, out: str | Path | None = None, overwrite: bool = False, **columns: Any
+    ) -> Iterator[dict[str, Any]] | Path:
         """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
-        but for the answers; of a .txt file that is no table, for each line. An answer has its line in the file
-        and what was asked; an empty text has none.
+        but for the answers; of a .txt file that is no table, for each line.
+
+        Without `out` an iterator, so that answers of any number need no memory: list(model.predict_file(file)) has
+        them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
+        answers are written there, and its path is returned: .csv (each row of the file with its answer behind
+        it), .jsonl, .json, or .txt, a table for reading. overwrite: replace a file that is there.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
-        return as_json(self.task, self.answered_file(file, **columns))
+        if out is None:
+            return as_json(self.task, self.answered_file(file, console.tell, **columns))
+        form, out = format_of(out, None), Path(out)
+        if not overwrite:
+            refuse_existing(out)
+        answered = self.answered_file(file, console.tell, **columns)
+        write_answers(self.task, answered, form, self.delimiter_of(file, **columns), out)
+        return out
 
     def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
@@ -335,8 +391,10 @@ class Model:
         examples = self._examples({self.task.inputs[0]: list(texts)})
         return answered_of(self.task, [examples], self._answers_of(self._settings(changes, "predict")), tell)
 
-    def delimiter_of(self, file: str | Path, **columns: Any) -> str:
+    def delimiter_of(self, file: Source, **columns: Any) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
+        if not is_path(file):
+            return ","
         given = getattr(self._settings(columns, "predict", file), "delimiter", None)
         return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
 

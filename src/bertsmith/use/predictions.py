@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.task import Prediction, Task
@@ -16,6 +19,7 @@ from bertsmith.wording import counted
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""
 
+_FILE_WIDTH = 120  # characters of a table that goes into a file
 _DIGITS = 4  # of a share in a cell; JSON has all
 
 
@@ -126,6 +130,42 @@ def as_table(
             ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return names, [tuple(row.get(name, "") for name in names) for row in rows]
+
+
+def refuse_existing(out: Path) -> None:
+    """InputError where there is something at the place of a file of answers."""
+    if os.path.lexists(out):
+        raise InputError(
+            f"{out}: already exists",
+            "name another --out, or remove it",
+            python="name another out, or replace it with overwrite=True",
+        )
+
+
+def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str, out: Path) -> int:
+    """Answers into a file that is whole or not there; how many there are. A csv begins with a byte order mark:
+    spreadsheets read a file without one in the encoding of their country."""
+    number = 0
+
+    def counting() -> Iterator[Answered]:
+        nonlocal number
+        for one in answered:
+            number += one.prediction is not None
+            yield one
+
+    with disk.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+        if form == "csv":
+            file.write("\ufeff")
+            file.writelines(as_csv(task, counting(), delimiter))
+        elif form == "table":
+            columns, rows = as_table(task, counting(), _FILE_WIDTH)
+            file.write(console.table_text("", columns, rows, width=_FILE_WIDTH) + "\n")
+        elif out.suffix.lower() == ".json":
+            file.write(json.dumps(list(as_json(task, counting())), ensure_ascii=False) + "\n")
+        else:
+            answers = as_json(task, counting())
+            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    return number
 
 
 def where(example: Any) -> dict[str, Any]:

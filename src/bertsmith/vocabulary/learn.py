@@ -138,7 +138,7 @@ def train_tokenizer(
     would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there. progress
     hears the bytes read so far, tell which files were left out.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, "train_tokenizer")
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, train_tokenizer)
     replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     if kind not in (kinds := get_args(Kind)):
         near = difflib.get_close_matches(str(kind), kinds, n=1)

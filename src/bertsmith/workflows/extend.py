@@ -83,8 +83,8 @@ def extend_tokenizer(
     """
     files, place, replace = as_files(files), Path(out) if out is not None else None, False
     of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
-    reading = with_keywords(reading, of_reading, "extend_tokenizer")
-    choice = with_keywords(choice, how, "extend_tokenizer")
+    reading = with_keywords(reading, of_reading, extend_tokenizer)
+    choice = with_keywords(choice, how, extend_tokenizer)
     if place is not None:
         replace = (_LAYOUT if model is None else _MODEL).is_replaced(place, overwrite=overwrite)
         _refuse_itself(place, tokenizer, model)

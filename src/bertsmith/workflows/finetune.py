@@ -145,7 +145,7 @@ def finetune(
     out, kind, begun = Path(out), task_type(task), machine.clock()
     base = model if isinstance(model, Model) else load(model, tell=tell)
     own = ("files", "base")
-    settings = assignments_of(settings_type(kind), settings, keywords, "finetune", own=own)
+    settings = assignments_of(settings_type(kind), settings, keywords, finetune, own=own)
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {
         "train": name_of(train, "train"),

@@ -99,7 +99,7 @@ def pretrain(
     shards.verify()
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, "pretrain")
+    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, pretrain)
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
