@@ -3,7 +3,7 @@
     python benchmarks/defaults.py [--sizes tiny mini small] [--threads 1]
 
 Each size is pre-trained with its defaults, tiny also with the paper's and at a second rate: the same shards
-(encyclopedia and books, vocabulary 8,000), updates of 32 pairs of 128 tokens, one seed. Each run is kept when done;
+(encyclopedia and books, vocabulary 8,000), updates of 32 pairs of 128 tokens, one seed. Each run is kept;
 the script may be stopped and called again.
 """
 
