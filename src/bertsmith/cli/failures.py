@@ -142,6 +142,7 @@ def _name(param: click.Parameter) -> str:
 def _plain(message: str) -> str:
     """click's sentence as ours are: no capital, no full stop, numbers named as people name them."""
     said = re.sub(r"is not a valid (?:integer|float)( range)?", _number, message).rstrip(".")
+    said = re.sub(r"-?[\d.]+ is not in the range x>0\b", "must be more than 0", said)
     said = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", said)
     return said[:1].lower() + said[1:] if said[1:2].islower() else said
 

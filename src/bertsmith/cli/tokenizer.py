@@ -120,7 +120,8 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     if fits_not is not None:
         console.note(fits_not)
     if not as_json:
-        console.note(prepare_hint(files, how["reading"], out))
+        keep = "" if fits_not is None else "or keep this one; "
+        console.note(keep + prepare_hint(files, how["reading"], out))
 
 
 def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,6 +112,7 @@ def pretrain(
         minutes=minutes,
         settings=options.as_assignments(given, assignments),
         resume=resume,
+        begun=click.get_current_context().obj,  # loading torch takes some of the minutes
         tell=console.note,
     )
     report = trained.report
@@ -124,13 +126,21 @@ def pretrain(
         ("time", console.duration(report["seconds"])),
         ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
     ]
-    rows += _held_out_rows(held)
+    rows += _held_out_rows(held) if held else _last_training_loss(out)
     batches = report["batches"]
     filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if trained.folder.has("masked"):
         console.note(fill_mask_hint(out, trained.tokenizer))
+
+
+def _last_training_loss(out: str) -> list[tuple[str, str]]:
+    """What stands in for figures of held-out text where none was held out."""
+    from bertsmith.training.progress import last_loss
+
+    loss = last_loss(Path(out))
+    return [] if loss is None else [("training loss, the last", f"{loss:.3f} (no text was held out)")]
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:

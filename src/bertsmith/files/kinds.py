@@ -58,46 +58,14 @@ _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
 
 _DOCUMENTS = ("pdf", "doc", "docx", "odt", "rtf", "epub", "mobi", "ppt", "pptx", "odp", "pages")
 _SHEETS = ("xls", "xlsx", "ods")
+# fmt: off
 _NEVER_TEXT = {
-    *(
-        "png",
-        "jpg",
-        "jpeg",
-        "gif",
-        "webp",
-        "bmp",
-        "ico",
-        "tif",
-        "tiff",
-        "heic",
-        "psd",
-        "ttf",
-        "otf",
-        "woff",
-        "woff2",
-    ),
-    *("mp3", "mp4", "wav", "flac", "ogg", "m4a", "avi", "mov", "mkv", "webm"),
-    *("zip", "7z", "rar", "tar", "tgz", "jar", "iso", "gz", "bz2", "xz", "zst"),
-    *(
-        "exe",
-        "dll",
-        "so",
-        "o",
-        "a",
-        "pyc",
-        "class",
-        "bin",
-        "dat",
-        "db",
-        "sqlite",
-        "npy",
-        "npz",
-        "pt",
-        "pkl",
-        "arrow",
-    ),
-    "safetensors",
+    "png", "jpg", "jpeg", "gif", "webp", "bmp", "ico", "tif", "tiff", "heic", "psd", "ttf", "otf", "woff", "mp3",
+    "mp4", "wav", "flac", "ogg", "m4a", "avi", "mov", "mkv", "webm", "zip", "7z", "rar", "tar", "tgz", "jar",
+    "gz", "bz2", "xz", "zst", "exe", "dll", "so", "o", "a", "pyc", "class", "bin", "db", "sqlite", "npy", "npz",
+    "pt", "pkl", "arrow", "safetensors",
 }
+# fmt: on
 
 
 def how_to_read(kinds: Iterable[str]) -> str:
