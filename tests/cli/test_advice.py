@@ -213,5 +213,5 @@ def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path
     file = tmp_path / "novel.txt"
     file.write_text("\n\n".join(chinese(200)), encoding="utf-8")
     told = call("tokenizer", "train", file, "--out", tmp_path / "t", "--vocab-size", 400).told.splitlines()
-    assert told[-2].endswith("train this tokenizer with --chinese")
-    assert told[-1].startswith("or keep this one; next: bertsmith data prepare")
+    assert told[-2].endswith("train this tokenizer with --chinese; or, with this one as it is:")
+    assert told[-1].startswith("next: bertsmith data prepare")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
+from bertsmith.wording import percent
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
@@ -23,26 +23,10 @@ def _pretrain_settings() -> type[Settings]:
 
 
 def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
-    from bertsmith.models.family import FAMILIES, family
+    from bertsmith.models.family import FAMILIES, braced, family
 
-    listed = [(name, ", ".join(_braced(family(name).presets))) for name in FAMILIES]
+    listed = [(name, ", ".join(braced(family(name).presets))) for name in FAMILIES]
     return [("Presets (--preset NAME), by family", listed)]
-
-
-def _braced(names: Iterable[str]) -> list[str]:
-    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
-    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
-    for name in names:
-        first, size, end = (*name.split("-", 2), "", "")[:3]
-        ends.setdefault((first, size), []).append(end)
-    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (first, size), of_size in ends.items():
-        sizes.setdefault((first, tuple(of_size)), []).append(size)
-    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
-
-
-def _one_of(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
 @click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
@@ -128,7 +112,7 @@ def pretrain(
     ]
     rows += _held_out_rows(held) if held else _last_training_loss(out)
     batches = report["batches"]
-    filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
+    filled = f"{percent(batches['fill_mean'])} (least {percent(batches['fill_min'])}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if trained.folder.has("masked"):
@@ -158,7 +142,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
         elif what in ("loss", "perplexity"):
             rows.append((title, f"{value:.3f}" if what == "loss" else f"{value:,.1f}"))
         else:
-            rows.append((title, f"{value:.1%}"))
+            rows.append((title, percent(value)))
     return rows
 
 

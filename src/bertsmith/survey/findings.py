@@ -12,6 +12,8 @@ from bertsmith.tokenizer.fitting import fitting_options
 from bertsmith.wording import counted
 
 SEVERITIES = ("problem", "warning", "note")
+_NAME_IT = "name the one that holds the text with --text-column"
+_MISSING = re.compile(r"the field '.*' is missing|there is no column '")
 _SHARE_OF_REPEATED_LINES = 0.01
 _SHARE_OF_BOILERPLATE = 0.05
 _SHARE_OF_NAVIGATION = 0.001
@@ -85,7 +87,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = records["places"][0]["reason"]
         yield _finding(
             "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            "fix them, or data prepare --on-error skip",
+            _NAME_IT if _MISSING.search(reason) else "fix them, or data prepare --on-error skip",
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
