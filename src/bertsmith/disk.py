@@ -101,7 +101,7 @@ def finish_folder(folder: Path, place: Path, *, replace: bool = False) -> None:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FolderLayout:
     """How a folder of ours is known, so that it may be replaced: what it is, a file or folder that it cannot be
     without, and patterns of all names in it."""
 

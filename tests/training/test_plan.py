@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
 from bertsmith.training.aim import Aim
-from bertsmith.training.plan import PLAN, Entry, Plan, read_plan, write_plan
+from bertsmith.training.plan import PLAN, Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
@@ -27,9 +27,9 @@ def settings(shape: Shape = "linear", warmup: float = 0.1) -> TrainSettings:
     return TrainSettings(learning_rate=1e-3, warmup=warmup, schedule=shape)
 
 
-def changed(plan: Plan, step: int, updates: int) -> Plan:
+def changed(plan: RunPlan, step: int, updates: int) -> RunPlan:
     values = {"step": step, "updates": updates, "progress": plan.progress(step)}
-    return Plan([*plan.entries, plan.last.model_copy(update=values)])
+    return RunPlan([*plan.entries, plan.last.model_copy(update=values)])
 
 
 @given(
@@ -45,7 +45,7 @@ def test_with_one_entry_rates_are_the_schedules_to_the_bit(
     expected = learning_rate(
         step, peak=1e-3, warmup=warmup_updates(warmup, updates), updates=updates, shape=shape
     )
-    assert Plan([entry(0, updates)]).rate(step, settings(shape, warmup)) == expected
+    assert RunPlan([entry(0, updates)]).rate(step, settings(shape, warmup)) == expected
 
 
 @given(
@@ -58,7 +58,7 @@ def test_with_one_entry_rates_are_the_schedules_to_the_bit(
 def test_another_end_leaves_the_rate_where_it_is_and_brings_the_schedule_to_it(
     first: int, at: float, more: int, warmup: float, shape: Shape
 ) -> None:
-    before = Plan([entry(0, first)])
+    before = RunPlan([entry(0, first)])
     step = math.floor(at * first)
     after = changed(before, step, step + more)
     wanted = settings(shape, warmup)
@@ -74,14 +74,14 @@ def test_another_end_leaves_the_rate_where_it_is_and_brings_the_schedule_to_it(
 
 
 def test_phases_keep_their_shares_of_the_progress() -> None:
-    plan = changed(Plan([entry(0, 100)]), 50, 250)  # half of the progress is left for 200 updates
+    plan = changed(RunPlan([entry(0, 100)]), 50, 250)  # half of the progress is left for 200 updates
     phases = [plan.phase(step, [0.9, 0.1]) for step in range(1, 251)]
     assert phases == [0] * 210 + [1] * 40
-    assert [Plan([entry(0, 10)]).phase(step, [0.9, 0.1]) for step in range(1, 11)] == [0] * 9 + [1]
+    assert [RunPlan([entry(0, 10)]).phase(step, [0.9, 0.1]) for step in range(1, 11)] == [0] * 9 + [1]
 
 
 def test_a_plan_is_read_back_whole_and_never_contradicts_the_checkpoint(tmp_path: Path) -> None:
-    plan = changed(Plan([entry(0, 100)]), 33, 97)
+    plan = changed(RunPlan([entry(0, 100)]), 33, 97)
     write_plan(tmp_path, plan)
     assert read_plan(tmp_path, []) == plan.entries
     assert read_plan(tmp_path, plan.entries[:1]) == plan.entries
@@ -92,7 +92,7 @@ def test_a_plan_is_read_back_whole_and_never_contradicts_the_checkpoint(tmp_path
         assert read_plan(tmp_path, plan.entries) == plan.entries
 
 
-def resumed(aim: Aim, plan: Plan, step: int, spent: float = 60.0) -> tuple[Plan, str]:
+def resumed(aim: Aim, plan: RunPlan, step: int, spent: float = 60.0) -> tuple[RunPlan, str]:
     told: list[str] = []
     return aim.resumed(RUN, plan.entries, step, spent, "linear", told.append), "\n".join(told)
 

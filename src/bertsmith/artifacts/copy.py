@@ -10,7 +10,7 @@ from bertsmith import disk
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.errors import MachineError
 
-_LAYOUT = disk.Layout(
+_LAYOUT = disk.FolderLayout(
     "a model", CONFIG, ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model")
 )
 

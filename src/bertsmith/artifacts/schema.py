@@ -53,7 +53,7 @@ class FieldConfig(_Typed):
         return self.architectures[0] if self.architectures else None
 
 
-class Unfinished(_Typed):
+class UnfinishedRun(_Typed):
     """Of a model whose run has not finished: the update that its weights are of, and how many there are to be."""
 
     step: int
@@ -78,7 +78,7 @@ class Record(_Typed):
     extended: list[dict[str, Any]] = []
     base: str | None = None
     sentence_task: str | None = None
-    unfinished: Unfinished | None = None
+    unfinished: UnfinishedRun | None = None
 
 
 class Index(_Typed):

@@ -20,7 +20,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.manifest import PreparationProgress, read_progress
 from bertsmith.wording import counted
 
-LAYOUT = disk.Layout(
+LAYOUT = disk.FolderLayout(
     "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
 )
 

@@ -24,7 +24,7 @@ _LETTERS = 4  # of the shorter name: below, one letter is what makes names diffe
 _POSITION = re.compile(r"([BIESLUM])[-_](?=.)")  # of a tag: where its word is in an entity
 
 
-class Answered(NamedTuple):
+class GoldAnswer(NamedTuple):
     """What was asked (to compare, and in words), what people answered, and where."""
 
     content: Hashable
@@ -101,9 +101,9 @@ def told_of_empty(places: Sequence[str]) -> str:
     )
 
 
-def told_of_contradictions(found: Iterable[Answered]) -> str | None:
+def told_of_contradictions(found: Iterable[GoldAnswer]) -> str | None:
     """A sentence on equal texts with different answers."""
-    answers: dict[Hashable, dict[tuple[str, ...], Answered]] = {}
+    answers: dict[Hashable, dict[tuple[str, ...], GoldAnswer]] = {}
     for one in found:
         answers.setdefault(one.content, {}).setdefault(one.answer, one)
     several = [list(of_text.values()) for of_text in answers.values() if len(of_text) > 1]

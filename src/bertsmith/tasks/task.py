@@ -27,7 +27,7 @@ from bertsmith.registry import entry
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import (
-    Answered,
+    GoldAnswer,
     Labels,
     of_labels,
     told_of_contradictions,
@@ -198,7 +198,7 @@ class Task(Objective):
         mistake, with its places."""
         every = [*train, *dev]
         answered = (
-            Answered(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
+            GoldAnswer(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
         )
         found = [told_of_contradictions(answered)]

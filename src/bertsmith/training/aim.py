@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertsmith.console import duration
 from bertsmith.errors import InputError
-from bertsmith.training.plan import Entry, Plan
+from bertsmith.training.plan import Entry, RunPlan
 from bertsmith.training.schedule import Shape
 from bertsmith.wording import counted
 
@@ -38,10 +38,10 @@ class Aim:
     most: int = 1
     begun: float | None = None
 
-    def first(self) -> Plan:
+    def first(self) -> RunPlan:
         """The plan of a new run."""
         threads = self.threads or self.most
-        return Plan([self._entry(0, self.updates, 0.0, threads, self.budget, "the run begins")])
+        return RunPlan([self._entry(0, self.updates, 0.0, threads, self.budget, "the run begins")])
 
     def resumed(
         self,
@@ -51,18 +51,18 @@ class Aim:
         spent: float,
         shape: Shape,
         tell: Callable[[str], None],
-    ) -> Plan:
+    ) -> RunPlan:
         """The plan of a run that is resumed after `step` updates and `spent` seconds; what is new in it is told.
 
         InputError for a budget that the run has used up already.
         """
-        plan = Plan(entries)
+        plan = RunPlan(entries)
         if self.asked and dict(self.budget) != plan.last.budget:
             plan = self._extended(run, plan, step, spent, shape, tell)
         ahead = [entry for entry in plan.entries if entry.step >= step] + [plan.at(step + 1)]
         if self.threads is not None and any(entry.threads != self.threads for entry in ahead):
             before, last = plan.at(step + 1).threads, plan.last
-            progress = Plan(plan.entries_until(step)).progress(step)
+            progress = RunPlan(plan.entries_until(step)).progress(step)
             if step < last.updates:
                 tell(
                     f"computing on {counted(self.threads, 'thread')} from here on, not on {before}: numbers are "
@@ -71,12 +71,12 @@ class Aim:
                 entry = self._entry(
                     step, last.updates, progress, self.threads, last.budget, "resumed on other threads"
                 )
-                plan = Plan([*plan.entries_until(step), entry])
+                plan = RunPlan([*plan.entries_until(step), entry])
         return plan
 
     def _extended(
-        self, run: Path, plan: Plan, step: int, spent: float, shape: Shape, tell: Callable[[str], None]
-    ) -> Plan:
+        self, run: Path, plan: RunPlan, step: int, spent: float, shape: Shape, tell: Callable[[str], None]
+    ) -> RunPlan:
         """The plan with this command's budget in place of the run's own."""
         updates, finished = self._updates(run, step, spent), step >= plan.updates
         if updates < step:
@@ -87,7 +87,7 @@ class Aim:
             )
         if updates == step and finished:
             return plan
-        known = Plan(plan.entries_until(step))
+        known = RunPlan(plan.entries_until(step))
         threads = known.last.threads
         if finished:
             added = self._about(updates - step)
@@ -104,7 +104,7 @@ class Aim:
             tell("minutes count from the run's beginning; the number of updates is corrected as the run goes")
         progress = 0.0 if finished else known.progress(step)
         entry = self._entry(step, updates, progress, threads, self.budget, "resumed with another budget")
-        return Plan([*known.entries, entry])
+        return RunPlan([*known.entries, entry])
 
     def _about(self, updates: int) -> str:
         """So many updates; minutes give an estimate alone."""

@@ -25,7 +25,7 @@ from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Phase, Position, Update, updates
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.pace import Pace, Speeds
-from bertsmith.training.plan import Entry, Plan, read_plan, write_plan
+from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
@@ -154,8 +154,8 @@ def train(
 
 
 def _planned(
-    course: Course, first: Plan, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
-) -> Plan:
+    course: Course, first: RunPlan, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
+) -> RunPlan:
     """The plan of a resumed run: its own, and what this command changes in it."""
     entries = read_plan(course.run, sealed) or first.entries
     plan = course.aim.resumed(
@@ -188,7 +188,7 @@ class _Running:
         place: Place,
         progress: Progress,
         recorder: Recorder,
-        plan: Plan,
+        plan: RunPlan,
         tell: Callable[[str], None],
     ) -> None:
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
@@ -279,7 +279,7 @@ class _Running:
         entry = self._other_threads(seconds)
         entry = (
             pace.replanned(
-                self.plan if entry is None else Plan([*self.plan.entries, entry]), step, self.seconds
+                self.plan if entry is None else RunPlan([*self.plan.entries, entry]), step, self.seconds
             )
             or entry
         )

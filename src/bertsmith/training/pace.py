@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bertsmith.training.plan import Entry, Plan
+from bertsmith.training.plan import Entry, RunPlan
 from bertsmith.training.settings import TrainSettings
 
 # Shares of the budget after which the plan is looked at: often while little is known and while little is left.
@@ -84,7 +84,7 @@ class Minutes:
         found = max(1, step, step + round(left / max(each, 1e-9)))
         return min(found, max(self.cap, step)) if self.cap is not None else found
 
-    def due(self, plan: Plan, step: int, spent: float, speeds: Speeds) -> bool:
+    def due(self, plan: RunPlan, step: int, spent: float, speeds: Speeds) -> bool:
         """Whether it is time to look at the plan after so many updates and seconds."""
         whole = max(self.seconds - speeds.closing, 1e-9)
         then, before = self._looked
@@ -150,7 +150,7 @@ class Pace:
         )
         self._between = (settings.evaluate_every, settings.checkpoint_every)
 
-    def replanned(self, plan: Plan, step: int, spent: float) -> Entry | None:
+    def replanned(self, plan: RunPlan, step: int, spent: float) -> Entry | None:
         """An entry where minutes hold another number of updates than planned; spent: seconds so far."""
         minutes = self._minutes
         if minutes is None or step >= plan.updates or not minutes.due(plan, step, spent, self.speeds):

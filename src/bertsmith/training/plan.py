@@ -42,7 +42,7 @@ class Entry(BaseModel):
     why: str
 
 
-class Plan:
+class RunPlan:
     """The entries of a run in order of their steps, at least one; the first is of step 0."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -122,7 +122,7 @@ def read_plan(run: Path, sealed: Sequence[Entry]) -> list[Entry]:
     return entries if whole else list(sealed)
 
 
-def write_plan(run: Path, plan: Plan) -> None:
+def write_plan(run: Path, plan: RunPlan) -> None:
     """plan.jsonl, whole or as it was; it is on the disk when this returns."""
     file = run / PLAN
     try:

@@ -22,7 +22,7 @@ _COVERED = 0.9995
 
 
 @dataclass(frozen=True)
-class Characters:
+class CharacterCounts:
     """How often each character occurs in the words of a text; inside: those that occur behind a word's first place
     and so need a second entry (`##x`), where a kind of vocabulary has two."""
 
@@ -30,7 +30,7 @@ class Characters:
     inside: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, words: Mapping[str, int], *, continued: bool) -> Characters:
+    def of(cls, words: Mapping[str, int], *, continued: bool) -> CharacterCounts:
         """Those of counted words; continued: whether the vocabulary has `##` entries."""
         counts: Counter[str] = Counter()
         inside: set[str] = set()
@@ -70,7 +70,7 @@ class Characters:
 
 
 def with_alphabet(
-    characters: Characters,
+    characters: CharacterCounts,
     vocab_size: int,
     *,
     share: float,

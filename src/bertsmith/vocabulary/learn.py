@@ -37,7 +37,7 @@ from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normal
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
 from bertsmith.vocabulary import unigram_training
-from bertsmith.vocabulary.alphabet import Characters, with_alphabet
+from bertsmith.vocabulary.alphabet import CharacterCounts, with_alphabet
 from bertsmith.vocabulary.training_text import (
     AS_TEXT,
     Counted,
@@ -103,7 +103,7 @@ class TrainingFiles:
     notes: Notes = field(default_factory=Notes)
 
 
-_LAYOUT = disk.Layout("a trained tokenizer", "training.json", ("training.json", *FILES))
+_LAYOUT = disk.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
 
 
 @console.with_bar("reading")
@@ -267,12 +267,12 @@ class _Made:
 
 
 def _wordpiece(wish: Wish, words: Counter[str]) -> _Made:
-    characters = Characters.of(words, continued=True)
+    characters = CharacterCounts.of(words, continued=True)
 
     def make(letters: frozenset[str]) -> tuple[list[str], Counter[str]]:
         readable = {word: n for word, n in words.items() if letters.issuperset(word)}
         kept = Counter({word: n for word, n in readable.items() if len(word) <= _LONGEST_WORD})
-        inside = letters & Characters.of(readable, continued=True).inside
+        inside = letters & CharacterCounts.of(readable, continued=True).inside
         seeds = sorted(letters) + sorted(f"##{letter}" for letter in inside)
         return _merged(kept, [*SPECIALS.values(), *seeds], wish), kept
 
@@ -285,7 +285,7 @@ def _wordpiece(wish: Wish, words: Counter[str]) -> _Made:
 
 def _with_alphabet(
     wish: Wish,
-    characters: Characters,
+    characters: CharacterCounts,
     make: Callable[[frozenset[str]], _Parts],
     size: Callable[[_Parts], int],
 ) -> tuple[_Parts, frozenset[str]]:
@@ -298,7 +298,7 @@ def _with_alphabet(
 
 
 def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
-    seen = Characters.of(words, continued=False).counts
+    seen = CharacterCounts.of(words, continued=False).counts
     kept = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_BYTES})
     *first, mask = byte_level.ROBERTA.values()
     order = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -324,7 +324,7 @@ def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
 def _unigram(wish: Wish, words: Counter[str]) -> _Made:
     # A word is a whole sentence in scripts without blanks: of any length, and what holds a rare character is cut
     # there, not left out.
-    characters = Characters.of(words, continued=False)
+    characters = CharacterCounts.of(words, continued=False)
 
     def make(letters: frozenset[str]) -> tuple[bytes, unigram.PieceModel, Counter[str]]:
         letters = letters | {unigram.WORD}

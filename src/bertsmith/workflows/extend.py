@@ -32,8 +32,8 @@ from bertsmith.wording import counted
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
-_LAYOUT = disk.Layout("an extended tokenizer", RECORD, (RECORD, *FILES))
-_MODEL = disk.Layout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
+_LAYOUT = disk.FolderLayout("an extended tokenizer", RECORD, (RECORD, *FILES))
+_MODEL = disk.FolderLayout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
 _TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
 
 

@@ -29,7 +29,7 @@ SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 _LEFT_OPEN = {"train.precision": "auto", "train.device": "auto", "train.evaluate_every": None}
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
-_LAYOUT = disk.Layout(
+_LAYOUT = disk.FolderLayout(
     "a run",
     SETTINGS,
     (
