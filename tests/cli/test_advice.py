@@ -192,3 +192,26 @@ def test_wrapped_lines_are_told_and_joined_by_the_command_that_is_named(call: Ca
     prepared = call(*arguments, tmp_path / "shards2")
     assert "lines wrapped" not in prepared.told
     assert f"{len(NOVEL):,}" in prepared.out  # sentences
+
+
+def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    told = call("pretrain", "--data", shards.folder, "--out", tmp_path / "run", "--held-out", 0, *SMALL)
+    assert told.code == 0, told.told
+    loss = re.search(r"training loss, the last\W+(\d\.\d{3}) \(no text was held out\)", told.out)
+    assert loss is not None, told.out
+    line = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    assert float(loss[1]) == round(line["loss"], 3)
+
+
+def test_minutes_must_be_more_than_none(call: Call) -> None:
+    told = call("pretrain", "--data", "shards", "--out", "run", "--minutes", 0)
+    assert told.told.splitlines()[0] == "error: --minutes: must be more than 0"
+
+
+def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "novel.txt"
+    file.write_text("\n\n".join(chinese(200)), encoding="utf-8")
+    told = call("tokenizer", "train", file, "--out", tmp_path / "t", "--vocab-size", 400).told.splitlines()
+    assert told[-2].endswith("train this tokenizer with --chinese; or, with this one as it is:")
+    assert told[-1].startswith("next: bertsmith data prepare")

@@ -12,6 +12,7 @@ import pytest
 
 import tiny_run
 from bertsmith.cli.main import _VERBS, main
+from bertsmith.cli.options import bytes_of
 from bertsmith.settings import Settings
 from bertsmith.tasks.task import TASKS
 
@@ -193,3 +194,14 @@ def test_pretraining_without_next_sentence_prints_its_own_figures(
     assert "no padding" in out
     found = one_json(capsys, *command, "--out", tmp_path / "bert", "--resume")  # the same words name the run
     assert found["batches"]["padding"] == 0
+
+
+def test_the_size_of_a_folder_is_that_of_its_text_files(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_text("12345")
+    (tmp_path / "below" / "b.md").write_text("123")
+    (tmp_path / "c.png").write_bytes(b"\x89PNG")
+    assert bytes_of([str(tmp_path)]) == 8
+    (tmp_path / "d.txt.gz").write_bytes(b"12")
+    assert bytes_of([str(tmp_path)]) is None
+    assert bytes_of([str(tmp_path / "none")]) is None

@@ -284,3 +284,14 @@ def test_a_name_that_is_not_utf8_is_one_sentence(capsys: pytest.CaptureFixture[s
     path.write_text("text")
     _, told = run(capsys, tmp_path, "--no-probe", code=2)
     assert "this name is not UTF-8" in told
+
+
+def test_one_document_has_no_spread(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "one.txt"
+    file.write_text("One line of text, and no more of it.\n", encoding="utf-8")
+    out, _ = run(capsys, file, "--no-probe")
+    shown = " ".join(out.split())
+    assert "documents │ 1 of 36 characters" in shown
+    assert "sentences │ 1, 1 per document" in shown
+    assert "(median" not in shown
+    assert "documents without a word │ 0" in shown

@@ -122,6 +122,36 @@ def test_the_refusal_guesses_the_encoding_and_following_it_gives_the_text(
     assert [d.text for d in read_documents([file], Reading(encoding=guess))] == [text.strip()]
 
 
+# As novels have it: no blanks, a line end now and then, so that a sample's end cuts through a character.
+NOVELS = {
+    "gb18030": "话说天下大势，分久必合，合久必分。周末七国分争，并入于秦。及秦灭之后，楚汉分争，又并入于汉。",
+    "big5": "話說天下大勢，分久必合，合久必分。周末七國分爭，並入於秦。及秦滅之後，楚漢分爭，又並入於漢。",
+    "cp932": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。何でも薄暗い所で泣いていた。",
+    "euc_jp": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。何でも薄暗い所で泣いていた。",
+    "cp949": "안녕하세요.오늘은날씨가좋습니다.우리나라의역사와문화를알아보자.그는학교에갔다.",
+    "utf-16-le": "话说天下大势，一分久必合，合久必分。周末七国分争，并入于秦。一统天下，楚汉分争，又并入于汉。\n",
+    "utf-16-be": "안녕하세요.오늘은날씨가좋습니다.우리나라의역사와문화를알아보자.가나다라마바사.\n",
+}
+
+
+@pytest.mark.parametrize("encoding", NOVELS)
+@pytest.mark.parametrize("size", [10_000, 16_000, 40_000])
+@pytest.mark.parametrize("offset", range(4))
+def test_a_guess_is_right_wherever_its_sample_ends(
+    tmp_path: Path, encoding: str, size: int, offset: int
+) -> None:
+    text = "x" * offset + NOVELS[encoding] * (size // len(NOVELS[encoding]) + 1)
+    file = tmp_path / "novel.txt"
+    file.write_bytes(text.encode(encoding))
+    error = refused(file)
+    assert error.remedy is not None
+    guess = error.remedy.partition("--encoding ")[2].partition(",")[0]
+    assert codecs.lookup(guess) == codecs.lookup(encoding)
+    if not encoding.startswith("utf"):
+        cut = file.read_bytes()[: size + offset]
+        assert guessed_encoding(cut) == encoding
+
+
 def test_no_guess_where_there_is_none() -> None:
     assert guessed_encoding(bytes(range(0x80, 0x100))) is None
 
@@ -129,9 +159,7 @@ def test_no_guess_where_there_is_none() -> None:
 def test_a_bad_line_among_good_utf8_is_not_another_encoding(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes("Köln\n".encode() * 5 + b"caf\xe9\n" + "Köln\n".encode() * 5)
-    assert refused(file).remedy == (
-        "the lines around it are UTF-8: correct this one, or leave such lines out with --on-error skip"
-    )
+    assert refused(file).remedy == ("the lines around it are UTF-8: correct this one, or take it out")
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_a_torn_compressed_file_is_refused(tmp_path: Path, suffix: str, keep: fl
 def test_invalid_utf8_is_told_with_line_column_and_byte(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes("fine\nü caf".encode() + b"\xe9\nmore\n")
-    assert fault(file) == ":2:6: byte 0xE9 (number 11 of the text, from 0) is not UTF-8"
+    assert fault(file) == ":2:6: byte 0xE9 (at offset 11) is not UTF-8"
     file.write_bytes(b"\xef\xbb\xbfab\xff")
-    assert fault(file).startswith(":1:3: byte 0xFF (number 5 ")
+    assert fault(file).startswith(":1:3: byte 0xFF (at offset 5)")
     file.write_bytes("\ufefftext".encode("utf-16-le"))
     assert fault(file) == ":1:1: this file is UTF-16, not UTF-8"
 

@@ -13,6 +13,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reject, read_documents
+from bertsmith.files.kinds import how_to_read
 from bertsmith.files.squad import read_questions
 from bertsmith.files.tables import read_table
 
@@ -97,3 +98,10 @@ def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(data)
     assert [document.text for document in read_documents([file])] == [data.decode().strip("\n")]
+
+
+def test_advice_on_skipped_files_is_given_where_it_works() -> None:
+    assert how_to_read([".log", ".py.gz"]) == "name .log, .py.gz files one by one to read them as plain text"
+    assert how_to_read([".png", ".zip", "broken link", "binary file"]) == ""
+    assert how_to_read([".docx", ".pdf", ".png"]) == "save .docx, .pdf as plain text (.txt, UTF-8)"
+    assert how_to_read([".xlsx"]) == "save .xlsx as CSV UTF-8 (.csv)"

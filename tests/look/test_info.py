@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -51,6 +52,31 @@ def asked(*arguments: object) -> tuple[dict[str, Any], str]:
     found = json.loads(document.stdout)
     assert isinstance(found, dict)
     return found, tables.stdout + tables.stderr
+
+
+def test_figures_are_rounded_and_named_for_people(world: Path) -> None:
+    _, shown = asked(world / "bert")
+    assert "MLM loss" in shown
+    assert "mlm_loss" not in shown
+    assert not re.search(r"\d\.\d{5,}", shown)
+    assert "None" not in shown
+
+
+def test_what_is_missing_may_be_anything_that_info_takes(world: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        bs.info(world / "nothing-like-it")
+    assert refused.value.remedy == (
+        "name a run, a model folder, prepared data, a tokenizer or a published name"
+    )
+
+
+def test_a_run_that_was_continued_shows_the_budget_it_has_now(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "bert", tmp_path / "bert")
+    tiny_run.run(world / "shards", tmp_path / "bert", "train.max_steps=9", resume=True)
+    found, shown = asked(tmp_path / "bert")
+    assert found["run"]["settings"]["train.max_steps"] == 9
+    assert (found["run"]["step"], found["run"]["of"]) == (9, 9)
+    assert "begun with train.max_steps=6, continued with train.max_steps=9, in all" in " ".join(shown.split())
 
 
 def test_a_tokenizer(world: Path) -> None:

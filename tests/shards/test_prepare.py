@@ -23,6 +23,7 @@ from bertsmith.shards.shards import Shards, hash_of, write_shard
 from bertsmith.shards.unfinished import Unfinished
 from bertsmith.shards.workers import locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary.learn import train_tokenizer
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.", "中"]
 
@@ -191,6 +192,45 @@ def counting(results: Any, heard: list[int]) -> Any:
     for rows, counts in results:
         heard.append(counts["documents"])
         yield rows, counts
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("moment", [1, 3])
+def test_who_interrupts_hears_what_is_kept(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    calls = 0
+
+    def interrupted(path: Path, rows: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == moment:
+            raise KeyboardInterrupt
+        return write_shard(path, rows)
+
+    monkeypatch.setattr(preparing, "write_shard", interrupted)
+    heard: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        prepare([corpus(tmp_path, sentences(30))], tokenizer, tmp_path / "out", tell=heard.append)
+    record = tmp_path / ".out.unfinished" / "progress.json"
+    if moment == 1:
+        assert heard == ["nothing is kept: no shard was finished yet; the same command starts over"]
+        assert not record.exists()
+    else:
+        done = json.loads(record.read_text())["counts"]["documents"]
+        assert heard == [f"{done} documents in 2 finished shards kept; the same command continues after them"]
+
+
+def test_the_option_that_skips_is_named_by_the_verb_that_has_it(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("Köln\n".encode() * 5 + b"caf\xe9\n" + "Köln\n".encode() * 5)
+    with pytest.raises(InputError) as refused:
+        prepare([file], tokenizer, tmp_path / "out")
+    assert refused.value.remedy is not None
+    assert refused.value.remedy.endswith("; --on-error skip leaves such lines out")
+    with pytest.raises(InputError) as refused:
+        train_tokenizer([file], tmp_path / "tokenizer", vocab_size=100)
+    assert refused.value.remedy == "the lines around it are UTF-8: correct this one, or take it out"
 
 
 @pytest.mark.usefixtures("small_pieces")

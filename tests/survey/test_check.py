@@ -487,6 +487,8 @@ def test_files_that_cannot_be_read_are_findings_and_missing_ones_errors(tmp_path
     }  # fmt: skip
     assert report["left_out"]["empty"] == [str(tmp_path / "c.txt")]
     assert report["encoding"]["bytes"] == 0
+    remedies = [finding["remedy"] for finding in report["findings"]]
+    assert "add --encoding utf-16 for what is UTF-16; fix the others or leave them out" in remedies
     assert report["documents"]["number"] >= 6
     with pytest.raises(InputError, match="no such file"):
         check([good, tmp_path / "none.txt"])

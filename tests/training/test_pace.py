@@ -265,6 +265,26 @@ def test_threads_step_down_in_a_crowd_and_come_back(shards: Shards, tmp_path: Pa
     assert any("computing on 1 thread, not on 2" in line for line in told)
 
 
+def test_threads_stay_where_few_updates_are_left(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        threads = Threads(crowded, patch)  # a collapse at update 40, noticed at update 46
+        settings = ("train.max_steps=60", "train.threads=none", "train.accumulate=1")
+        tiny_run.run(shards, tmp_path / "run", *settings, tell=told.append)
+    assert set(threads.used.values()) == {2}
+    assert not any("not on 2" in line for line in told)
+
+
+def test_minutes_are_counted_from_where_the_command_began(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(lambda step, now: 0.5, monkeypatch)
+    clock.now = 12.0  # spent on loading the program
+    model = tiny_run.run(shards, tmp_path / "run", minutes=SECONDS / 60, begun=0.0)
+    assert abs(clock.now - SECONDS) < 2
+    assert abs(model.report["seconds"] - SECONDS) < 2
+
+
 def test_threads_that_were_asked_for_stay(shards: Shards, tmp_path: Path) -> None:
     for how in ("settings", "environment"):
         with pytest.MonkeyPatch.context() as patch:

@@ -137,7 +137,8 @@ def test_the_same_budget_changes_nothing_and_one_used_up_is_refused() -> None:
 def test_minutes_on_resume_are_the_runs_in_all() -> None:
     plan, told = resumed(Aim({"max_minutes": 3}, 20), of_steps(100, 1).first(), 50, spent=60.0)
     assert plan.last.updates == 150  # 50 in the first minute, 100 in the two that are left
-    assert "max_minutes=3" in told
+    assert "the run now ends after about 150 updates (--minutes 3), not after 100" in told
+    assert "minutes count from the run's beginning; the number of updates is corrected" in told
 
 
 def test_another_number_of_threads_is_said_and_written_down() -> None:

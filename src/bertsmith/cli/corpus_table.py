@@ -93,13 +93,11 @@ def _print_corpus(report: dict[str, Any]) -> None:
     rows = [
         ("files", f"{len(report['files']):,}"),
         ("text", size(report["bytes"])),
-        ("documents", f"{documents['number']:,}, of {_spread(lengths)} characters"),
-        (
-            "of one line, without a word",
-            f"{documents['one_line']['number']:,}, {documents['empty']['number']:,}",
-        ),
-        ("sentences", f"{documents['sentences']:,}, {_spread(sentences)} per document"),
-        ("lines", f"{lines['number']:,}, of {_spread(lines)} characters"),
+        ("documents", f"{documents['number']:,}{_spread(lengths, ' of', ' characters')}"),
+        ("documents of one line", f"{documents['one_line']['number']:,}"),
+        ("documents without a word", f"{documents['empty']['number']:,}"),
+        ("sentences", f"{documents['sentences']:,}{_spread(sentences, ',', ' per document')}"),
+        ("lines", f"{lines['number']:,}{_spread(lines, ' of', ' characters')}"),
         ("words", f"{report['words']:,}"),
         ("lines not like prose", f"{percent(boilerplate['share_of_characters'])} of the characters"),
         ("scripts", _shares(report["scripts"])),
@@ -189,8 +187,13 @@ def _print_forecast(found: dict[str, Any]) -> None:
     console.result(f"an estimate of {found['covers']}; it rests on: {found['rests_on']}")
 
 
-def _spread(summary: dict[str, Any]) -> str:
-    return f"{summary['least']:,} to {summary['most']:,} (median {summary['median']:,})"
+def _spread(summary: dict[str, Any], before: str, behind: str) -> str:
+    """From the least to the most, as far as they differ; nothing where there is none."""
+    least, most, median = summary["least"], summary["most"], summary["median"]
+    if not most:
+        return ""
+    said = f"{most:,}" if least == most else f"{least:,} to {most:,} (median {median:,})"
+    return f"{before} {said}{behind}"
 
 
 def _shares(found: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -93,7 +92,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
     reading = reading_of(how)
-    with console.Bar("encoding", None) as bar:
+    with console.Bar("encoding", bytes_of(files)) as bar:
         shards = prepare(
             files,
             tokenizer,
@@ -194,14 +193,12 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     """
     from bertsmith import console
     from bertsmith.cli.corpus_table import print_check
-    from bertsmith.files.compressed import is_compressed
     from bertsmith.look.check import check_corpus
     from bertsmith.survey.check import CheckOptions
 
     reading = reading_of(how)
     sample = how["sample"]
-    packed = any(is_compressed(file) or not os.path.isfile(file) for file in files)
-    with console.Bar("looking", sample or (None if packed else bytes_of(files))) as bar:
+    with console.Bar("looking", sample or bytes_of(files)) as bar:
         begin = time.monotonic()
 
         def progress(done: int) -> None:

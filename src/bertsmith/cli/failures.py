@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from bertsmith import console, disk, machine
 from bertsmith.cli.verbs import Unknown, Verb
@@ -35,13 +39,25 @@ class Failure:
         remedy = visible(self.remedy, one_line=True) if self.remedy else None
         label = "" if self.kind == "stopped" else "error: "
         with suppress(OSError):  # the terminal was closed
-            click.echo(label + sentence, err=True)
+            click.echo(_wrapped(label + sentence, len(label)), err=True)
             if remedy:
-                click.echo(" " * len(label) + remedy, err=True)
+                click.echo(_wrapped(" " * len(label) + remedy, len(label)), err=True)
         if as_json:
             told = {"kind": self.kind, "sentence": sentence, "remedy": remedy, "exit_code": self.exit_code}
             with suppress(OSError, ValueError):  # stdout is full or closed
                 console.result_json({"error": told})
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A line as a terminal has room for it, the next ones set under its text; elsewhere as it is."""
+    if not sys.stderr.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    lines = Text(line[indent:]).wrap(Console(width=width), max(20, width - indent))
+    return "\n".join(
+        (line[:indent] if number == 0 else " " * indent) + part.plain.rstrip()
+        for number, part in enumerate(lines)
+    )
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -141,6 +157,7 @@ def _name(param: click.Parameter) -> str:
 def _plain(message: str) -> str:
     """click's sentence as ours are: no capital, no full stop, numbers named as people name them."""
     said = re.sub(r"is not a valid (?:integer|float)( range)?", _number, message).rstrip(".")
+    said = re.sub(r"-?[\d.]+ is not in the range x>0\b", "must be more than 0", said)
     said = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", said)
     return said[:1].lower() + said[1:] if said[1:2].islower() else said
 

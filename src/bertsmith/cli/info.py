@@ -8,7 +8,10 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
+
+_SHORT = ("mlm", "nsp", "sop", "f1")  # said in capitals
+_FIELDS = {"base": "began from", "held_out": "scores on what was held out", "steps": "updates"}
 
 
 @click.command(cls=Verb)
@@ -63,7 +66,7 @@ def _show_run(path: str, run: dict[str, Any]) -> None:
     rows.append(("model", f"{run['model']}{marked}" if run["model"] else "none yet"))
     console.result_table(f"{path}: {run['verb']}, {state}", ["what", "is"], rows)
     if run["scores"]:
-        scores = [(name, _line(value)) for name, value in run["scores"].items()]
+        scores = [(_score_name(name), _score(name, value)) for name, value in run["scores"].items()]
         console.result_table("scores on what was held out", ["score", "value"], scores)
     if run["settings"]:
         settings = [(name, _line(value)) for name, value in run["settings"].items()]
@@ -72,6 +75,21 @@ def _show_run(path: str, run: dict[str, Any]) -> None:
         console.note(remark)
     if not run["finished"]:
         console.note("continue it: the command it was started with, and --resume")
+
+
+def _score_name(name: str) -> str:
+    """A figure's name as `pretrain` prints it: `long_mlm_loss` is "MLM loss (long sequences)"."""
+    at = " (long sequences)" if name.startswith("long_") else ""
+    words = name.removeprefix("long_").split("_")
+    by = " by word frequencies alone" if words[0] == "unigram" else ""
+    return " ".join(w.upper() if w in _SHORT else w for w in words if w != "unigram") + by + at
+
+
+def _score(name: str, value: float) -> str:
+    """A figure, rounded: losses to three digits, shares as percentages."""
+    if name.endswith("loss") or not 0 <= value <= 1:
+        return f"{value:.3f}" if name.endswith("loss") else f"{value:,.1f}"
+    return percent(value)
 
 
 def _show_data(document: dict[str, Any]) -> None:
@@ -115,15 +133,19 @@ def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
         f"{'the model' if of_run else document['path']}: {document['architecture']}, "
         f"{counted(document['parameters'], 'parameter')}",
         ["setting", "value"],
-        list(config.items()),
+        [(name, _line(value)) for name, value in config.items()],
     )
     console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
     hidden = ("weights_sha256", "settings", "facts", "numbered")
     record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
+    if held := record.pop("held_out", None):  # a run's table has them
+        scores = ", ".join(f"{_score_name(name)} {_score(name, value)}" for name, value in held.items())
+        record |= {} if of_run else {"held_out": scores}
     if document["labels"]:
         record = {"labels": ", ".join(document["labels"]), **record}
     if record:
-        console.result_table("record", ["what", "is"], [(k, _line(v)) for k, v in record.items()])
+        rows = [(_FIELDS.get(k, k.replace("_", " ")), _line(v)) for k, v in record.items()]
+        console.result_table("record", ["what", "is"], rows)
 
 
 def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -164,7 +186,11 @@ def _machine() -> dict[str, Any]:
 
 def _line(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+        return ", ".join(f"{k} {_line(v)}" for k, v in value.items())
     if isinstance(value, list):
         return ", ".join(_line(item) if isinstance(item, dict) else str(item) for item in value) or "none"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

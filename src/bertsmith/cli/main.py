@@ -113,6 +113,7 @@ def bertsmith() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    begun = machine.clock()
     machine.have_threads_sleep()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
@@ -122,7 +123,7 @@ def main() -> NoReturn:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             signal.signal(signal.SIGHUP, terminated)
     try:
-        bertsmith(prog_name="bertsmith", standalone_mode=False)
+        bertsmith(prog_name="bertsmith", standalone_mode=False, obj=begun)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

@@ -179,6 +179,15 @@ def _flag(setting: str) -> str:
     return "--" + last.rpartition(".")[2].replace("_", "-")
 
 
-def bytes_of(files: Sequence[str]) -> int:
-    """The size of files on disk together; files that are missing count nothing (the reader will say so)."""
-    return sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+def bytes_of(files: Sequence[str]) -> int | None:
+    """The size on disk of all files that some paths name; None where one is compressed, or what they name is not
+    there (the reader will say so)."""
+    from bertsmith.errors import InputError
+    from bertsmith.files.compressed import is_compressed
+    from bertsmith.files.files import find_files
+
+    try:
+        found = find_files(files)
+        return None if any(map(is_compressed, found)) else sum(os.path.getsize(file) for file in found)
+    except (InputError, OSError, ValueError):
+        return None

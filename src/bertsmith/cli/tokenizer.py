@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bertsmith.cli.options import Size, as_json, reading_of, reading_options
+from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
 from bertsmith.cli.verbs import Verbs
 from bertsmith.wording import counted
 
@@ -99,7 +99,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         raise InputError("--cased and --chinese exclude each other", "a Chinese vocabulary is lower-cased")
     if how["kind"] == "byte_level_bpe" and not how["cased"]:
         how["cased"] = None  # it keeps case whether asked or not
-    with console.Bar("reading", None) as bar:
+    with console.Bar("reading", bytes_of(files)) as bar:
         trained = train_tokenizer(
             files,
             out,
@@ -118,7 +118,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         console.note(note)
     fits_not = misfit(record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"])
     if fits_not is not None:
-        console.note(fits_not)
+        console.note(fits_not if as_json else f"{fits_not}; or, with this one as it is:")
     if not as_json:
         console.note(prepare_hint(files, how["reading"], out))
 

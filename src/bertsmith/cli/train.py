@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
+from bertsmith.wording import percent
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
@@ -22,26 +23,10 @@ def _pretrain_settings() -> type[Settings]:
 
 
 def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
-    from bertsmith.models.family import FAMILIES, family
+    from bertsmith.models.family import FAMILIES, braced, family
 
-    listed = [(name, ", ".join(_braced(family(name).presets))) for name in FAMILIES]
+    listed = [(name, ", ".join(braced(family(name).presets))) for name in FAMILIES]
     return [("Presets (--preset NAME), by family", listed)]
-
-
-def _braced(names: Iterable[str]) -> list[str]:
-    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
-    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
-    for name in names:
-        first, size, end = (*name.split("-", 2), "", "")[:3]
-        ends.setdefault((first, size), []).append(end)
-    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (first, size), of_size in ends.items():
-        sizes.setdefault((first, tuple(of_size)), []).append(size)
-    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
-
-
-def _one_of(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
 @click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
@@ -111,6 +96,7 @@ def pretrain(
         minutes=minutes,
         settings=options.as_assignments(given, assignments),
         resume=resume,
+        begun=click.get_current_context().obj,  # loading torch takes some of the minutes
         tell=console.note,
     )
     report = trained.report
@@ -124,13 +110,21 @@ def pretrain(
         ("time", console.duration(report["seconds"])),
         ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
     ]
-    rows += _held_out_rows(held)
+    rows += _held_out_rows(held) if held else _last_training_loss(out)
     batches = report["batches"]
-    filled = f"{batches['fill_mean']:.1%} (least {batches['fill_min']:.1%}), no padding"
+    filled = f"{percent(batches['fill_mean'])} (least {percent(batches['fill_min'])}), no padding"
     rows.append(("batches filled to", filled))
     console.result_table(out, ["what", "figure"], rows)
     if trained.folder.has("masked"):
         console.note(fill_mask_hint(out, trained.tokenizer))
+
+
+def _last_training_loss(out: str) -> list[tuple[str, str]]:
+    """What stands in for figures of held-out text where none was held out."""
+    from bertsmith.training.progress import last_loss
+
+    loss = last_loss(Path(out))
+    return [] if loss is None else [("training loss, the last", f"{loss:.3f} (no text was held out)")]
 
 
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
@@ -148,7 +142,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
         elif what in ("loss", "perplexity"):
             rows.append((title, f"{value:.3f}" if what == "loss" else f"{value:,.1f}"))
         else:
-            rows.append((title, f"{value:.1%}"))
+            rows.append((title, percent(value)))
     return rows
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import difflib
 from collections.abc import Iterator
-from contextlib import suppress
 from encodings import aliases
 
 from bertsmith.errors import InputError
@@ -36,8 +35,10 @@ _LARGER = {
 _NO_TEXT = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape")
 # What is worth a guess; charset-normalizer knows a hundred, and confuses the rare ones with these.
 _COMMON = [*(f"cp{number}" for number in range(1250, 1258)), "iso8859_2", "koi8_r", "cp437", "cp850", "cp866"]
-_COMMON += ["mac_roman", "gb18030", "big5", "cp932", "euc_jp", "cp949"]
+_OF_SEVERAL = ["gb18030", "big5", "cp932", "euc_jp", "cp949"]  # bytes a character
+_COMMON += ["mac_roman", *_OF_SEVERAL]
 _SAMPLE = 1 << 14  # bytes that a guess looks at
+_MOST_STRANGE = 0.5  # of a western text: what is not ASCII
 _WESTERN = set("àáâãäåæçèéêëìíîïñòóôõöøœùúûüßÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØŒÙÚÛÜ’")
 _BESIDE_WORDS = set("“”„‘‚–—…•«»‹›€£§°©®™·¡¿ªº´\xa0")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\x1b"})
@@ -46,6 +47,7 @@ _NULLS, _STRANGE = (
     0.1,
     0.02,
 )  # shares of NULs, and of control characters in what is not UTF-8, that no text has
+_FEW_NULLS = 0.1  # of the bytes of UTF-16 that tell the letters of a script apart
 _KANA = 0.3  # of the text's two-byte characters; Chinese and Korean have none
 _PROOF = 8  # continuation bytes: fewer do not tell UTF-8 from another encoding of several bytes a character
 
@@ -114,7 +116,8 @@ def _wide_of_other_scripts(head: bytes) -> str | None:
         except UnicodeDecodeError:
             continue
         printable = sum(character.isprintable() or character in "\r\n\t\ufeff" for character in text)
-        if letters.count(0) == 0 and printable > 0.98 * len(text):
+        few = letters.count(0) <= _FEW_NULLS * len(letters)  # "一" (U+4E00) and "가" (U+AC00) have one
+        if few and printable > 0.98 * len(text):
             return name
     return None
 
@@ -181,11 +184,11 @@ def remedy_of(lines: bytes) -> str:
     strange = [line for line in lines.split(b"\n") if not line.isascii()]
     good = sum(_continuation_bytes(line) is not None for line in strange)
     if 2 * good > len(strange):
-        return "the lines around it are UTF-8: correct this one, or leave such lines out with --on-error skip"
+        return "the lines around it are UTF-8: correct this one, or take it out"
     sample = b"\n".join(line for line in strange if _continuation_bytes(line) is None)[:_SAMPLE]
     name = guessed_encoding(sample)
     if name is None:
-        return "save it as UTF-8, or name its encoding: --encoding cp1252"
+        return "save it as UTF-8, or name its encoding, such as --encoding cp1252 or --encoding gb18030"
     words = sample.decode(name, "replace").split()
     shown = next((word[:16] for word in words if not word.isascii() and word.isprintable()), "")
     return f"it looks like {name}" + (f" ({shown!r})" if shown else "") + f": add --encoding {name}"
@@ -199,15 +202,29 @@ def guessed_encoding(sample: bytes) -> str | None:
     """
     if _is_western(sample):
         return "cp1252"
+    whole = {name: len(found) for name in _OF_SEVERAL if (found := _without_torn_end(sample, name))}
     for name in ("cp932", "euc_jp"):
-        with suppress(UnicodeDecodeError):
-            kana = [character for character in sample.decode(name) if "\u3041" <= character <= "\u30fe"]
-            if 2 * len(kana) > _KANA * len(sample):
+        if name in whole:
+            text = sample[: whole[name]].decode(name)
+            if 2 * sum("\u3041" <= character <= "\u30fe" for character in text) > _KANA * len(sample):
                 return name
     from charset_normalizer import from_bytes
 
-    found = from_bytes(sample, cp_isolation=_COMMON).best()
-    return None if found is None else found.encoding
+    for length in sorted({*whole.values()} or {len(sample)}, reverse=True):
+        if (best := from_bytes(sample[:length], cp_isolation=_COMMON).best()) is not None:
+            return best.encoding
+    return None
+
+
+def _without_torn_end(sample: bytes, name: str) -> bytes | None:
+    """A sample of an encoding of several bytes a character without the character that its end cuts through; None
+    where it is not of that encoding."""
+    decoder = codecs.getincrementaldecoder(name)()
+    try:
+        decoder.decode(sample)
+    except UnicodeDecodeError:
+        return None
+    return sample[: len(sample) - len(decoder.getstate()[0])]
 
 
 def _is_western(sample: bytes) -> bool:
@@ -226,4 +243,5 @@ def _is_western(sample: bytes) -> bool:
         accents += character.isalpha()
         inside = before.isalpha() and behind.isalpha()
         fit += character in _WESTERN or (character in _BESIDE_WORDS and not inside) or character in "–—"
-    return strange > 0 and fit >= 0.95 * strange and accents <= 0.3 * letters
+    few = strange <= _MOST_STRANGE * len(text) and accents <= 0.3 * letters
+    return strange > 0 and fit >= 0.95 * strange and few

@@ -5,6 +5,8 @@ A file is judged by what is in it, not by its name: a PDF called .txt is a PDF.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bertsmith.files.compressed import FileFault
 from bertsmith.files.encodings import is_binary
 
@@ -52,6 +54,30 @@ _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
     (b"xl/", "an Excel workbook (.xlsx)", _SHEET),
     (b"ppt/", "a PowerPoint presentation (.pptx)", _OFFICE),
 )
+
+
+_DOCUMENTS = ("pdf", "doc", "docx", "odt", "rtf", "epub", "mobi", "ppt", "pptx", "odp", "pages")
+_SHEETS = ("xls", "xlsx", "ods")
+# fmt: off
+_NEVER_TEXT = {
+    "png", "jpg", "jpeg", "gif", "webp", "bmp", "ico", "tif", "tiff", "heic", "psd", "ttf", "otf", "woff", "mp3",
+    "mp4", "wav", "flac", "ogg", "m4a", "avi", "mov", "mkv", "webm", "zip", "7z", "rar", "tar", "tgz", "jar",
+    "gz", "bz2", "xz", "zst", "exe", "dll", "so", "o", "a", "pyc", "class", "bin", "db", "sqlite", "npy", "npz",
+    "pt", "pkl", "arrow", "safetensors",
+}
+# fmt: on
+
+
+def how_to_read(kinds: Iterable[str]) -> str:
+    """What to do to have the text of files of other suffixes (`.log`, `.log.gz`), as far as they have one."""
+    suffixes = {kind: kind.split(".")[1] for kind in kinds if kind.startswith(".")}
+    documents = [kind for kind, suffix in suffixes.items() if suffix in _DOCUMENTS]
+    sheets = [kind for kind, suffix in suffixes.items() if suffix in _SHEETS]
+    plain = [kind for kind, suffix in suffixes.items() if suffix not in {*_DOCUMENTS, *_SHEETS, *_NEVER_TEXT}]
+    told = [f"save {', '.join(documents)} as plain text (.txt, UTF-8)"] * bool(documents)
+    told += [f"save {', '.join(sheets)} as CSV UTF-8 (.csv)"] * bool(sheets)
+    told += [f"name {', '.join(plain)} files one by one to read them as plain text"] * bool(plain)
+    return "; ".join(told)
 
 
 def not_text(path: str, head: bytes, *, wide: bool = False) -> FileFault | None:

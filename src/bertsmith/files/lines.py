@@ -39,6 +39,10 @@ class Reject:
     raw: bytes
 
 
+class LineFault(InputError):
+    """A line whose bytes are not of the file's encoding; it can be left out, and nothing beside it."""
+
+
 class Faults:
     """What becomes of the faults of one file: the first is raised, or each is handed to `reject`."""
 
@@ -304,8 +308,8 @@ def _not_utf8(
 ) -> InputError:
     line: bytes = error.object
     column = len(line[: error.start].decode("utf-8")) + 1
-    byte = f"byte 0x{line[error.start]:02X} (number {offset + error.start} of the text, from 0)"
-    return InputError(f"{path}:{number}:{column}: {byte} is not UTF-8", remedy)
+    byte = f"byte 0x{line[error.start]:02X} (at offset {offset + error.start})"
+    return LineFault(f"{path}:{number}:{column}: {byte} is not UTF-8", remedy)
 
 
 def _not_in(encoding: str, path: str, number: int, error: UnicodeDecodeError) -> InputError:
@@ -313,7 +317,7 @@ def _not_in(encoding: str, path: str, number: int, error: UnicodeDecodeError) ->
     line: bytes = error.object
     column = len(line[: error.start].decode("utf-8")) + 1
     byte = ord(line[error.start : error.start + 3].decode("utf-8", "surrogatepass")) & 0xFF
-    return InputError(
+    return LineFault(
         f"{path}:{number}:{column}: byte 0x{byte:02X} is not {encoding}",
-        "is that the file's encoding? correct the line, or leave such lines out with --on-error skip",
+        "is that the file's encoding? correct the line, or take it out",
     )

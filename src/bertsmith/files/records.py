@@ -85,6 +85,8 @@ def missing_column(
     meant = f"did you mean '{named[near[0]]}'? " if near else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
     how = f"; name it with {option}" if option else ""
+    if option == "--text-column":
+        how += " (one name for all files of a command: those with another one go into one of their own)"
     return f"{meant}the {word} are {', '.join(columns[:_NAMED])}{more}{how}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
+from bertsmith.training.plan import Entry, read_plan
 from bertsmith.use.predict import load
 from bertsmith.workflows.finetune import FinetuneSettings, settings_type
 from bertsmith.workflows.pretrain_settings import settings_of
 from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+_MODELS = "a run, a model folder or a published name"
+_ALL = "a run, a model folder, prepared data, a tokenizer or a published name"
 _CALLED = {
     "run": "a run",
     "model": "a model",
@@ -49,7 +52,10 @@ def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> d
     if kind == "tokenizer":
         return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
     if kind == "model" or not path.exists():
-        return {"kind": "model", **load(name, tell=tell).info()}
+        try:
+            return {"kind": "model", **load(name, tell=tell).info()}
+        except InputError as error:
+            raise InputError(error.sentence, (error.remedy or "").replace(_MODELS, _ALL) or None) from None
     raise _refused(path, kind)
 
 
@@ -92,7 +98,10 @@ def _run(path: Path) -> dict[str, Any]:
     model = load(path, tell=lambda text: None) if (path / MODEL / CONFIG).is_file() else None
     record = model.folder.record if model is not None else {}
     report = _json(path / REPORT) if model is not None and model.unfinished is None else {}
+    plan = read_plan(path, [])
     updates = train.get("max_steps") if isinstance(train := values.get("train"), dict) else None
+    if plan:
+        updates = plan[-1].updates
     step = state.step if state is not None else report.get("steps", 0)
     found = {
         "verb": "pretrain" if "objective" in values or "data" in values else _finetuned(record),
@@ -105,13 +114,29 @@ def _run(path: Path) -> dict[str, Any]:
         or _numbers(report.get("dev"))
         or (state.evaluation if state else {}),
         "best_step": state.best_step if state is not None else None,
-        "remarks": report.get("remarks", []),
-        "settings": _changed(path / SETTINGS, values, record),
+        "remarks": [*report.get("remarks", []), *_of_budgets([entry.budget for entry in plan])],
+        "settings": _changed(path / SETTINGS, values, record) | _budget(plan),
         "model": None if model is None else str(model.model_folder),
         "model_of_step": (record.get("unfinished") or {}).get("step"),
     }
     document = {"kind": "run", "path": str(path), "run": found}
     return document if model is None else {**model.info(), **document}
+
+
+def _budget(plan: Sequence[Entry]) -> dict[str, Any]:
+    """The budget that a run was continued with, by the names of its settings; those of the others are none."""
+    if not plan or plan[-1].budget == plan[0].budget:
+        return {}
+    names = {**plan[0].budget, **plan[-1].budget}
+    return {f"train.{name}": plan[-1].budget.get(name) for name in names}
+
+
+def _of_budgets(budgets: Sequence[Mapping[str, float]]) -> list[str]:
+    """What settings.yaml, which is written when a run begins, does not say of its length."""
+    if not budgets or budgets[-1] == budgets[0]:
+        return []
+    said = [", ".join(f"train.{name}={value:g}" for name, value in budget.items()) for budget in budgets]
+    return [f"begun with {said[0]}, continued with {said[-1]}, in all"]
 
 
 def _finetuned(record: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,6 +140,22 @@ def presets() -> dict[str, dict[str, Any]]:
     }
 
 
+def braced(names: Iterable[str]) -> list[str]:
+    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
+    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
+    for name in names:
+        first, size, end = (*name.split("-", 2), "", "")[:3]
+        ends.setdefault((first, size), []).append(end)
+    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (first, size), of_size in ends.items():
+        sizes.setdefault((first, tuple(of_size)), []).append(size)
+    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+
+
 def preset(name: str, **changes: Any) -> ModelConfig:
     """The configuration of a published model by its name, with changes.
 
@@ -149,6 +165,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        hint += f"known presets: {', '.join(known)}"
+        families = (", ".join(braced(family(kind).presets)) for kind in FAMILIES)
+        hint += f"known presets: {'; '.join(families)}"
         raise InputError(f"{name}: there is no preset of this name", hint)
     return ModelConfig.of({**known[name], **changes}, f"preset {name}")

@@ -20,6 +20,7 @@ from bertsmith import console, machine
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Notes, Reading, find_files, read_documents
+from bertsmith.files.lines import LineFault
 from bertsmith.files.memory import InMemory, Sources, as_files
 from bertsmith.files.sentences import guessed_language
 from bertsmith.keywords import with_keywords
@@ -188,9 +189,13 @@ class _Preparation:
         self._finish(language, rejects.count)
 
     def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
-        for document in documents:
-            self._left_out["documents_parted"] += document.part == 1
-            yield document
+        try:
+            for document in documents:
+                self._left_out["documents_parted"] += document.part == 1
+                yield document
+        except LineFault as error:  # other verbs cannot leave lines out
+            remedy = f"{error.remedy}; --on-error skip leaves such lines out"
+            raise InputError(error.sentence, remedy) from None
 
     def _kept(self, documents: Iterable[Document]) -> Iterator[Document]:
         """The documents that repeat no earlier one, as far as asked; counts what is dropped or parted."""

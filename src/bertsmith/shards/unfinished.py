@@ -81,13 +81,16 @@ class Unfinished:
         disk.finish_folder(self.folder, self._place, replace=self._replace)
 
     def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
-        if self.progress.shards and not isinstance(error, InputError):
+        shards = len(self.progress.shards)
+        if shards and not isinstance(error, InputError):
+            documents = counted(self.progress.counts.get("documents", 0), "document")
             tell(
-                f"{counted(len(self.progress.shards), 'finished shard')} kept; the same command continues "
-                f"after them"
+                f"{documents} in {counted(shards, 'finished shard')} kept; the same command continues after them"
             )
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            tell("nothing is kept: no shard was finished yet; the same command starts over")
 
     def _found(self, request: str, tell: Callable[[str], None]) -> PreparationProgress | None:
         """The progress of an earlier start; none where it was of another request or its shards are not whole."""

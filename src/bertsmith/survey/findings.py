@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertsmith.files.kinds import how_to_read
 from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.tokenizer.fitting import fitting_options
 from bertsmith.wording import counted
 
 SEVERITIES = ("problem", "warning", "note")
+_NAME_IT = "name the one that holds the text with --text-column"
+_MISSING = re.compile(r"the field '.*' is missing|there is no column '")
 _SHARE_OF_REPEATED_LINES = 0.01
 _SHARE_OF_BOILERPLATE = 0.05
 _SHARE_OF_NAVIGATION = 0.001
@@ -55,13 +59,23 @@ def _first(found: dict[str, Any]) -> str:
     return str(places[0]["place"] if isinstance(places[0], dict) else places[0])
 
 
+def _to_read(places: Sequence[dict[str, Any]]) -> str:
+    """What to do about files that cannot be read; some are only in another encoding, which is known."""
+    found = [re.search(r"this file is (UTF-\d+(?:LE|BE)?), not ", place["reason"]) for place in places]
+    named = sorted({match[1] for match in found if match})
+    told = [f"add --encoding {name.lower()} for what is {name}" for name in named]
+    if None in found:
+        told.append(f"fix {'the others' if told else 'them'} or leave them out")
+    return "; ".join(told)
+
+
 def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
     encoding, unreadable, records = report["encoding"], report["unreadable"], report["records"]
     if unreadable["number"]:
         reason = unreadable["places"][0]["reason"]
         yield _finding(
             "problem", f"files that cannot be read to their end: {reason}", unreadable["number"],
-            _first(unreadable), "fix them or leave them out",
+            _first(unreadable), _to_read(unreadable["places"]),
         )  # fmt: skip
     if encoding["bytes"]:
         lines = counted(encoding["lines"], "line")
@@ -73,7 +87,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         reason = records["places"][0]["reason"]
         yield _finding(
             "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            "fix them, or data prepare --on-error skip",
+            _NAME_IT if _MISSING.search(reason) else "fix them, or data prepare --on-error skip",
         )  # fmt: skip
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
@@ -89,7 +103,7 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
         kinds = report["left_out"]["kinds"]
         yield _finding(
             "note", f"files of other kinds in the folders, skipped: {kinds}", sum(skipped.values()), "",
-            "name them one by one to read them as plain text",
+            how_to_read(skipped),
         )  # fmt: skip
 
 

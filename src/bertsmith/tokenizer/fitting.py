@@ -35,6 +35,10 @@ def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
     return {name: round(times / total, 4) for name, times in ordered if times >= _TOLD * total}
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def fitting_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     """What of `tokenizer train` a text in these scripts needs, and why; None where the usual settings fit.
 
@@ -55,11 +59,14 @@ def fitting_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     if scripts.get("Han", 0) >= _MUCH:
         return (
             "--chinese",
-            f"{scripts['Han']:.0%} of the letters are Chinese characters, each of which is a word",
+            f"{_percent(scripts['Han'])} of the letters are Chinese characters, each of which is a word",
         )
     if name in _STRIPPED and scripts[name] >= _MUCH:
         broken = "breaks its syllables up" if name == "Hangul" else "strips its vowel signs as accents"
-        return "--cased", f"{scripts[name]:.0%} of the letters are {name}, and without --cased BERT {broken}"
+        return (
+            "--cased",
+            f"{_percent(scripts[name])} of the letters are {name}, and without --cased BERT {broken}",
+        )
     return None
 
 
@@ -70,8 +77,8 @@ def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese:
     if chinese and sum(scripts.get(name, 0) for name in ("Han", *_KANA)) < _LITTLE:
         most = next(iter(scripts))
         return (
-            f"--chinese is for Chinese text, and {scripts[most]:.0%} of these letters are {most}: rare characters "
-            "take entries that longer pieces would have; leave --chinese out"
+            f"--chinese is for Chinese text, and {_percent(scripts[most])} of these letters are {most}: rare "
+            "characters take entries that longer pieces would have; leave --chinese out"
         )
     if (needed := fitting_options(scripts)) is None:
         return None

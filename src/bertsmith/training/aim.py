@@ -90,19 +90,25 @@ class Aim:
         known = RunPlan(plan.entries_until(step))
         threads = known.last.threads
         if finished:
-            added = counted(updates - step, "update")
+            added = self._about(updates - step)
             tell(
                 f"the run was finished after {counted(step, 'update')}; {_said(self.budget)} adds {added}: the "
                 f"learning rate warms up again, then {_SHAPES[shape]} over these"
             )
         else:
             tell(
-                f"the run now ends after {counted(updates, 'update')} ({_said(self.budget)}), not after "
+                f"the run now ends after {self._about(updates)} ({_said(self.budget)}), not after "
                 f"{plan.updates:,}: the learning rate continues from where it is and {_SHAPES[shape]} by then"
             )
+        if "max_minutes" in self.budget:
+            tell("minutes count from the run's beginning; the number of updates is corrected as the run goes")
         progress = 0.0 if finished else known.progress(step)
         entry = self._entry(step, updates, progress, threads, self.budget, "resumed with another budget")
         return RunPlan([*known.entries, entry])
+
+    def _about(self, updates: int) -> str:
+        """So many updates; minutes give an estimate alone."""
+        return ("about " if "max_minutes" in self.budget else "") + counted(updates, "update")
 
     def _updates(self, run: Path, step: int, spent: float) -> int:
         """What the budget comes to for a run that has made `step` updates in `spent` seconds."""
@@ -133,5 +139,10 @@ class Aim:
 
 def _said(budget: Mapping[str, float]) -> str:
     return ", ".join(
-        f"{name}={value:g}" if value < 1e6 else f"{name}={value:,}" for name, value in budget.items()
+        f"--minutes {value:g}"
+        if name == "max_minutes"
+        else f"{name}={value:g}"
+        if value < 1e6
+        else f"{name}={value:,}"
+        for name, value in budget.items()
     )

@@ -33,6 +33,7 @@ from bertsmith.training.step import Trained, update
 from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
 from bertsmith.wording import counted
 
+_FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
 _CLEARLY = 0.9  # what an update must take of its time to change the number of threads
 
@@ -290,6 +291,8 @@ class _Running:
         """Try other numbers of threads where it is time to; an entry where one is clearly quicker."""
         progress, plan, aim = self.progress, self.plan, self.course.aim
         threads = plan.last.threads
+        if plan.updates - progress.step < max(_FEW_LEFT, _SHARE_LEFT * plan.updates):
+            return None
         if not aim.free or not self.pace.watch.due(progress.phase, seconds, threads):
             return None
         self.pace.watch.rest()
@@ -310,7 +313,7 @@ class _Running:
             return None
         self.tell(
             f"from update {progress.step + 1:,} on computing on {counted(quickest.threads, 'thread')}, not on "
-            f"{threads}: updates are faster so at the moment"
+            f"{threads}: updates are faster that way at the moment"
         )
         return plan.last.model_copy(
             update={

@@ -21,6 +21,16 @@ from bertsmith.errors import MachineError
 LOG = "log.jsonl"
 
 
+def last_loss(run: Path) -> float | None:
+    """The training loss that a run's log holds last."""
+    try:
+        lines = (run / LOG).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    records = (json.loads(line) for line in reversed(lines) if '"kind": "train"' in line)
+    return next((float(record["loss"]) for record in records if "loss" in record), None)
+
+
 class Recorder:
     """One run's log. `resumed_at` is the number of log bytes that the checkpoint saw; the rest is cut off."""
 

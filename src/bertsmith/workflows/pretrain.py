@@ -73,6 +73,7 @@ def pretrain(
     settings: Chosen = (),
     resume: bool = False,
     overwrite: bool = False,
+    begun: float | None = None,
     tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Model:
@@ -85,7 +86,8 @@ def pretrain(
     YAML of settings. settings and keywords, which win: values by dotted or nested names
     ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
     (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
-    the number of updates is planned anew as the run goes. tokenizer: only checked against the data's.
+    the number of updates is planned anew as the run goes. begun: what `machine.clock` said when these minutes
+    began (None: now). tokenizer: only checked against the data's.
     resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
     say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
@@ -94,7 +96,7 @@ def pretrain(
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
-    out, begun = Path(out), machine.clock()
+    out, begun = Path(out), machine.clock() if begun is None else begun
     shards = data if isinstance(data, Shards) else Shards.open(data)
     shards.verify()
     if tokenizer is not None:
