@@ -109,7 +109,8 @@ def _device(name: str) -> str:
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise InputError(
-            f"--device {name!r}: there is no such device here", f"choose one with --device: {_known()}"
+            f"device {name!r}: there is no such device here",
+            f"give --device, or --set train.device=…, one of: {_known()}",
         ) from None
     return name
 

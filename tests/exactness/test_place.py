@@ -166,20 +166,22 @@ def test_dropout_draws_from_the_places_generator() -> None:
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="there is no such device here") as error:
         Place.of(name, "fp32")
-    # None of the words are torch\'s own.
-    assert error.value.sentence == f"--device {name!r}: there is no such device here"
-    assert re.fullmatch("choose one with --device: cpu.* or auto.*", error.value.remedy or "")
+    # None of the words are torch's own.
+    assert error.value.sentence == f"device {name!r}: there is no such device here"
+    assert re.fullmatch(
+        r"give --device, or --set train\.device=…, one of: cpu.* or auto.*", error.value.remedy or ""
+    )
 
 
 def test_a_model_is_not_loaded_for_a_device_that_is_not_there(tmp_path: Path) -> None:
     tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=1")
-    with pytest.raises(InputError, match="there is no such device here"):
+    with pytest.raises(InputError, match="'gpu': there is no such device here"):
         load(tmp_path / "run", "gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path) -> None:
     assert Place.of("auto", "fp32").device.type == "cpu"
-    with pytest.raises(InputError, match="there is no such device here"):
+    with pytest.raises(InputError, match="'cuda': there is no such device here"):
         tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.device=cuda")
     assert not (tmp_path / "run").exists()
