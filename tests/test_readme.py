@@ -58,7 +58,7 @@ def test_python_block_runs(users_folder: Path, capsys: pytest.CaptureFixture[str
     assert "minutes=5" in code
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     names: dict[str, object] = {}
-    exec(code.replace("minutes=5", 'settings=["train.max_steps=3", "train.threads=1"]'), names)
+    exec(code.replace("minutes=5", "max_steps=3, threads=1"), names)
     assert names["again"].labels == ["glad", "sad"]  # type: ignore[attr-defined]
     assert "'label':" in capsys.readouterr().out
 
@@ -68,6 +68,7 @@ def test_commands_run(
 ) -> None:
     commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("bertsmith ")]
     assert [shlex.split(line)[1] for line in commands] == [
+        "data",
         "tokenizer",
         "data",
         "pretrain",

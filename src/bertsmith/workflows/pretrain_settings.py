@@ -168,6 +168,8 @@ def resolved(
     usual: dict[str, dict[str, Any]] = {}
     if not of_model:
         usual = {} if recipe is not None else learning_settings(sizes)
+        if _objective_name(values, assignments) != _USUAL:  # another objective may have no bias to start from
+            usual.pop("start", None)
         usual["data"] = dict(family(sizes["model_type"]).pretraining)
     values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
