@@ -94,6 +94,11 @@ class Place:
         return torch.autocast(self.device.type, torch.bfloat16)
 
 
+def check_device(name: str) -> None:
+    """InputError for a device that torch does not know or that is not here; "auto" always is."""
+    _device(name)
+
+
 def _device(name: str) -> str:
     """The device's name in full; InputError where there is none."""
     if name == "auto":
@@ -102,9 +107,15 @@ def _device(name: str) -> str:
         device = torch.device(name)
         if device.type not in ("cpu", "meta"):
             torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else "torch does not say why"
+    except (RuntimeError, AssertionError):
         raise InputError(
-            f"{name}: there is no such device here ({said})", "choose cpu, cuda, or auto with train.device"
+            f"device {name!r}: there is no such device here",
+            f"give --device, or --set train.device=…, one of: {_known()}",
         ) from None
     return name
+
+
+def _known() -> str:
+    """The devices that are here, in words."""
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return f"{', '.join(['cpu', 'cuda', *gpus])} or auto" if gpus else "cpu or auto (torch sees no GPU here)"

@@ -245,9 +245,22 @@ def test_published_names_come_from_the_hubs_cache(tmp_path: Path, monkeypatch: p
         locate("owner/unknown")
     assert asked == [("owner/known", True), ("owner/unknown", True)]
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    with pytest.raises(InputError, match="not cached"):
+    with pytest.raises(InputError) as unreached:
         locate("owner/unknown")
+    assert str(unreached.value).splitlines()[0] == (
+        "owner/unknown: there is no run or model folder of this name, "
+        "and the Hugging Face hub could not be reached"
+    )
     assert asked[2:] == [("owner/unknown", True), ("owner/unknown", False)]
+
+    def answered(name: str, **rest: object) -> str:
+        error = OSError("401: no such repository")
+        error.response = object()  # type: ignore[attr-defined]  # as errors of HTTP have it
+        raise error
+
+    hub.snapshot_download = answered
+    with pytest.raises(InputError, match=r"on the Hugging Face hub \(401: no such repository\)"):
+        locate("owner/unknown")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(InputError, match="pip install 'bertsmith"):
         locate("owner/known")

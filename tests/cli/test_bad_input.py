@@ -610,3 +610,31 @@ def test_a_file_name_that_is_not_utf_8_is_shown_and_never_a_traceback(
     ):  # fmt: skip
         assert result.code in (0, 2), result.told
         assert "\udce9" not in result.out + result.told
+
+
+@pytest.mark.parametrize(
+    "verb", [["predict", "g1", "--file", "a.csv"], ["evaluate", "g1", "--data", "a.csv"]]
+)
+def test_a_missing_run_is_told_before_an_option_of_its_task(
+    call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for more in (["--no-header"], ["--text-column", "body"], ["--no-header", "--nonsense"]):
+        refused(call(*verb, *more), 2, "g1: there is no such folder")
+    refused(
+        call("predict", "--no-header", "runs/g/1", "--file", "a.csv"), 2, "runs/g/1: there is no such folder"
+    )
+    refused(call("predict", world / "bert", "--no-header", "a"), 2, "was not fine-tuned for a task")
+    refused(call("predict", world / "moods", "--nonsense", "a"), 2, "has no option --nonsense")
+
+
+@pytest.mark.parametrize(
+    ("share", "write"), [("10", "10% or 0.1"), ("150%", "0.01 or 1%"), ("2.5", "2.5% or 0.025")]
+)
+def test_a_share_above_one_is_read_back_as_a_percentage(
+    call: Call, world: Path, tmp_path: Path, share: str, write: str
+) -> None:
+    train = world / "train.csv"
+    tune = ["finetune", "classify", "--model", world / "bert", "--train", train, "--out", tmp_path / "r"]
+    refused(call(*tune, "--dev-share", share), 2, f"is not between 0 and 1; write {write}")

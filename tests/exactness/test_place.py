@@ -6,6 +6,7 @@ counts what makes the host wait. What only a GPU can show is in `test_gpu.py`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.loop import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
+from bertsmith.use.predict import load
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 
@@ -162,13 +164,24 @@ def test_dropout_draws_from_the_places_generator() -> None:
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "nothing at all"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="there is no such device here"):
+    with pytest.raises(InputError, match="there is no such device here") as error:
         Place.of(name, "fp32")
+    # None of the words are torch's own.
+    assert error.value.sentence == f"device {name!r}: there is no such device here"
+    assert re.fullmatch(
+        r"give --device, or --set train\.device=…, one of: cpu.* or auto.*", error.value.remedy or ""
+    )
+
+
+def test_a_model_is_not_loaded_for_a_device_that_is_not_there(tmp_path: Path) -> None:
+    tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=1")
+    with pytest.raises(InputError, match="'gpu': there is no such device here"):
+        load(tmp_path / "run", "gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path) -> None:
     assert Place.of("auto", "fp32").device.type == "cpu"
-    with pytest.raises(InputError, match="cuda: there is no such device here"):
+    with pytest.raises(InputError, match="'cuda': there is no such device here"):
         tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.device=cuda")
     assert not (tmp_path / "run").exists()

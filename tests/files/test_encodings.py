@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
 from bertsmith.files import compressed, lines
-from bertsmith.files.encodings import guessed_encoding
+from bertsmith.files.encodings import guessed_encoding, known_encoding
 from bertsmith.files.files import Document, Reading, Reject, read_documents, read_lines
 from bertsmith.files.squad import read_questions
 from bertsmith.files.tables import read_table
@@ -246,3 +246,20 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
     squad = file("a.json", json.dumps([row], ensure_ascii=False))
     assert [asked.question for _, asked, _ in read_questions(squad, "cp1252")] == ["où?"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cp1225", "cp1252"),
+        ("cp125", "cp1252"),
+        ("windwos-1252", "windows-1252"),
+        ("sjift-jis", "shift-jis"),
+        ("utf-17", "utf-16"),
+        ("mac-romann", "mac-roman"),
+    ],
+)
+def test_a_mistyped_encoding_is_compared_with_the_usual_ones_first(name: str, meant: str) -> None:
+    with pytest.raises(InputError) as error:
+        known_encoding(name)
+    assert error.value.remedy == f"did you mean {meant!r}?"

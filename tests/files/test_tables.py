@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_missing_column_is_told_with_the_known_ones(tmp_path: Path) -> None:
         ("a.jsonl", "\n\n", ":1: this table is empty"),
         ("a.tsv", "text\tlabel\n", ":1: there is a header but no row"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ":2: this is not a JSON object"),
-        ("a.xlsx", "text,label\na,b\n", ": the suffix '.xlsx' does not say what separates columns"),
+        ("a.dat", "text,label\na,b\n", ": the suffix '.dat' does not say what separates columns"),
     ],
 )
 def test_faults_are_told_with_their_line(tmp_path: Path, name: str, content: str, told: str) -> None:
@@ -193,3 +194,47 @@ def test_a_header_of_a_hundred_thousand_columns_takes_no_time(tmp_path: Path) ->
 def test_published_labelled_txt_reads_without_a_word_about_it(shared_data: Path) -> None:
     found = read_table(shared_data / "tasks/emotion/dev.txt", header=False)
     assert set(found.column("2")) == {"sadness", "anger", "love", "surprise", "fear", "joy"}
+
+
+@pytest.mark.parametrize("delimiter", [None, ","])
+def test_a_workbook_is_told_before_its_suffix(tmp_path: Path, delimiter: str | None) -> None:
+    file = tmp_path / "all.xlsx"
+    with zipfile.ZipFile(file, "w") as workbook:
+        workbook.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(InputError) as error:
+        read_table(file, delimiter=delimiter)
+    assert error.value.sentence == f"{file}: this file is an Excel workbook (.xlsx), not text"
+    assert "save it as CSV UTF-8" in (error.value.remedy or "")
+    with pytest.raises(InputError, match="there is no such file"):
+        read_table(tmp_path / "absent.xlsx", delimiter=delimiter)
+
+
+@pytest.mark.parametrize(
+    "rows", ['"a";joy\n"b";anger\n', '"a, b";joy\n', "a, b;joy\n"], ids=["quotes", "both", "ragged"]
+)
+def test_a_delimiter_that_the_header_lacks_is_told(tmp_path: Path, rows: str) -> None:
+    file = table(tmp_path, "a.csv", f"text;label\n{rows}")
+    with pytest.raises(InputError) as error:
+        read_table(file, delimiter=",")
+    assert error.value.remedy == "the header has no ',' but ';': add --delimiter ';'"
+
+
+def test_empty_lines_between_rows_are_rows_where_they_are_kept(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", 'text,label\n\n"a\nb",x\n\n\nc,y\n\n'),
+        ("a.tsv", "text\tlabel\n\na\tx\n\n\n\nc\ty\n\n"),
+    ):
+        file = table(tmp_path, name, text)
+        assert [row.line for row in read_table(file)] == [3, 7]
+        found = read_table(file, keep_blank=True)
+        assert [row.line for row in found] == ([2, 3, 5, 6, 7] if name == "a.csv" else [2, 3, 4, 5, 6, 7])
+        assert found.rows[0].values == {"text": "", "label": ""}
+    bare = table(tmp_path, "b.csv", "\na,x\n\nb,y\n")
+    assert [row.line for row in read_table(bare, header=False, keep_blank=True)] == [2, 3, 4]
+
+
+def test_a_text_in_the_place_of_a_header_is_cut(tmp_path: Path) -> None:
+    text = "a sheet without a header " * 8
+    with pytest.raises(InputError) as error:
+        read_table(table(tmp_path, "a.csv", f"{text},joy\nb,anger\n")).column("text")
+    assert error.value.remedy == f"the columns are {text[:39]}…, joy"

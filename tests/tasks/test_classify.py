@@ -13,6 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.tasks.classify import Classify, label_id, label_names
 from bertsmith.tasks.labels import Naming
 from bertsmith.tasks.texts import TextExample, TextSettings
+from bertsmith.use.predictions import as_csv
 
 NAMES = ["no", "yes"]
 
@@ -207,3 +208,42 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
     assert next(moods.predict_lines([b"kaba lode migi"], "here", max_length=4))["tokens_read"] == 2
     assert moods.evaluate(file, max_length=4)["cut_tokens"] == 3
     assert moods.evaluate(file)["cut_tokens"] == 0
+
+
+def test_many_fractions_are_no_labels() -> None:
+    scores = [example(f"{i % 31 / 5:.3f}", f"text {i}") for i in range(500)]  # as STS-B has them
+    with pytest.raises(InputError, match="the labels are 31 different numbers in 500 examples") as error:
+        label_names(scores)
+    assert "bertsmith finetune regress" in (error.value.remedy or "")
+    stars = [example(f"{i % 5}.0") for i in range(500)]
+    assert label_names(stars) == ["0.0", "1.0", "2.0", "3.0", "4.0"]
+
+
+def test_empty_texts_contradict_nothing() -> None:
+    train = [example("joy", ""), example("fear", ""), example("joy", "so"), example("fear", "so")]
+    warnings = Classify.overview(train, [], {"labels": ["fear", "joy"]}).warnings
+    (said,) = (text for text in warnings if "different labels" in text)
+    assert said.startswith("1 text occurs with different labels: 'so' has")
+
+
+def test_empty_lines_of_a_sheet_keep_their_rows(moods: bs.Model, tmp_path: Path) -> None:
+    file = tmp_path / "all.csv"
+    file.write_text("id,text\n1,kaba lo\n\n\n2,mine so\n")
+    told: list[str] = []
+    lines = "".join(as_csv(moods.task, moods.answered_file(file, told.append))).splitlines()
+    assert [line.split(",")[:2] for line in lines] == [
+        ["id", "text"],
+        ["1", "kaba lo"],
+        ["", ""],
+        ["", ""],
+        ["2", "mine so"],
+    ]
+    assert told == [f"2 texts are empty and not predicted: {file}:3, {file}:4"]
+
+
+def test_a_single_text_for_a_model_of_pairs_is_told_what_to_write(tmp_path: Path) -> None:
+    settings = TextSettings(second_column="second")
+    with pytest.raises(InputError) as error:
+        Classify.of_inputs({"text": ["a", "b"]}, settings, ["text 1", "text 2"])
+    assert "a file with the columns 'text' and 'second'" in (error.value.remedy or "")
+    assert "printf 'A\\tB\\n' | bertsmith predict RUN" in (error.value.remedy or "")

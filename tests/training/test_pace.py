@@ -13,12 +13,14 @@ import torch
 import tiny_run
 from bertsmith import machine
 from bertsmith.machine import Precision
+from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint, loop, trial
 from bertsmith.training.pace import Watch
 from bertsmith.training.plan import PLAN
 from bertsmith.training.progress import Recorder
 from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
+from bertsmith.workflows.budget import _told
 
 SECONDS = 60.0
 
@@ -371,3 +373,12 @@ def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_
     assert found == {Way(2, "fp32"): 1.0, Way(1, "fp32"): 1.5}
     assert [tokens for way, tokens in seen if way == Way(2, "bf16")] == [4]
     assert now[0] <= 12.0
+
+
+def test_the_measured_speeds_say_why_one_is_taken() -> None:
+    here = Place.of("cpu", "fp32")
+    found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
+    assert _told(found, Way(2, "fp32"), 0.122, here) == (
+        "an update takes about 0.122 s in fp32 on 2 threads (0.113 s on 1 thread, too little faster to leave "
+        "threads idle; bf16 is slower here: 4.07 s)"
+    )

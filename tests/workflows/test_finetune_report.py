@@ -101,10 +101,75 @@ def test_no_better_than_the_most_frequent_label_is_said(base: bs.Model, tmp_path
     (said,) = (line for line in report["warnings"] if "no better" in line)
     assert f"warning: {said}" in told
     assert "only 1 update was made" in said
-    assert "--set train.epochs=10" in said
+    assert "train longer (--resume --steps 3 continues this run)" in said
     better, worse = Scores({"f1": 0.5}), Scores({"f1": 0.4})
-    assert told_of_learning("f1", better, worse, 500) == []
-    assert "train.learning_rate" in told_of_learning("f1", worse, worse, 500)[0]
+    epochs = {"epochs": 10.0}
+    assert told_of_learning("f1", better, worse, 500, epochs) == []
+    (said,) = told_of_learning("f1", worse, worse, 500, epochs, {"joy", "anger"})
+    assert "train.learning_rate" in said
+    assert "--resume --epochs 30 continues" in said
+    assert (
+        "--set train.max_tokens=3000000 " in told_of_learning("f1", worse, worse, 5, {"max_tokens": 1e6})[0]
+    )
+
+
+def test_a_dev_of_one_label_cannot_tell_whether_a_model_learnt(base: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
+    rows = tiny_run.examples(12, seed=1)
+    dev = tiny_run.table(tmp_path / "dev.csv", [row for row in rows if row[1] == rows[0][1]])
+    told: list[str] = []
+    few = [*SETTINGS, "train.max_steps=1", "train.learning_rate=1e-9"]
+    run = bs.finetune(
+        "classify", base, tmp_path / "run", train=train, dev=dev, settings=few, tell=told.append
+    )
+    assert not any("train longer" in line for line in told)
+    score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
+    said = any("so dev cannot tell whether the model learnt anything" in line for line in told)
+    assert said == (score <= beside)
+    one = told_of_learning(
+        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"epochs": 3}, {"a"}
+    )
+    assert one == [
+        "everything in dev has the answer 'a', so dev cannot tell whether the model learnt anything: it needs "
+        "examples with other answers"
+    ]
+
+
+def test_a_label_of_dev_that_training_lacks_is_told_before_anything_else(
+    base: bs.Model, tmp_path: Path
+) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
+    dev = tiny_run.table(tmp_path / "dev.csv", [*tiny_run.examples(6, seed=1), ("wow", "awe")])
+    told: list[str] = []
+    with pytest.raises(bs.InputError, match=r"dev\.csv:8: the label 'awe' is unknown") as error:
+        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, tell=told.append)
+    assert "add examples of it to train" in str(error.value)
+    assert told == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_spaces_around_labels_are_counted(base: bs.Model, tmp_path: Path) -> None:
+    rows = tiny_run.examples(36)
+    rows[4] = (rows[4][0], f" {rows[4][1]} ")
+    train = tiny_run.table(tmp_path / "train.csv", rows)
+    dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(6, seed=1))
+    told: list[str] = []
+    few = [*SETTINGS, "train.max_steps=1"]
+    bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, settings=few, tell=told.append)
+    label = rows[4][1].strip()
+    assert f"1 label has spaces around, which are left out: '{label}' ({train}:6)" in told
+
+
+def test_more_tokens_than_a_model_reads_are_refused(base: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
+    longest = base.folder.config.longest
+    said = f"max_length=5000: this model reads {longest} tokens at most"
+    with pytest.raises(bs.InputError, match=said):
+        bs.finetune("classify", base, tmp_path / "run", train=train, dev=train, max_length=5000)
+    assert not (tmp_path / "run").exists()
+    run = tuned(base, tmp_path / "b" / "run", "train.max_steps=1")
+    with pytest.raises(bs.InputError, match=said):
+        run.predict(["a text"], max_length=5000)
 
 
 def test_an_evaluation_without_a_loss_before_it(tmp_path: Path) -> None:

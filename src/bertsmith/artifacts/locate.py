@@ -39,16 +39,23 @@ def _from_hub(name: str) -> Path:
             f"{_meant(name)}if it is a published name: pip install 'bertsmith[hub]'",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    reason = ""
+    reason, reached = "", True
     for cached_only in (True,) if offline else (True, False):
         try:
             found = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=cached_only))
         except Exception as error:  # the hub's errors are many and its network's more: each means "not found"
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            answered = getattr(error, "response", None) is not None
+            reached = answered or not isinstance(error, OSError) or error.errno is not None
             continue
         if (found / CONFIG).is_file() and any((found / weights).is_file() for weights in _WEIGHTS):
             return found
-        reason = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}"
+        reason, reached = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}", True
+    if not reached and not offline:
+        raise InputError(
+            f"{name}: there is no run or model folder of this name, and the Hugging Face hub could not be reached",
+            f"{_meant(name)}name a run or a model folder; a published name needs the network once",
+        )
     where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
     raise InputError(
         f"{name}: there is no such folder here, and no such model was found {where}",

@@ -37,7 +37,9 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from cli
         except ValueError:
             self.fail(f"{value!r} is not a share; write 0.01 or 1%", param, ctx)
         if not 0 <= share < 1:
-            self.fail(f"{value!r} is not between 0 and 1; write 0.01 or 1%", param, ctx)
+            percent = share * 100 if text.endswith("%") else share
+            write = f"{percent:g}% or {percent / 100:g}" if 1 <= percent < 100 else "0.01 or 1%"
+            self.fail(f"{value!r} is not between 0 and 1; write {write}", param, ctx)
         return share
 
 

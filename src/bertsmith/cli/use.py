@@ -30,9 +30,22 @@ class _OfRun(Verb):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with_task = copy(self)
-        with_task.params = [*self.params, *_options_for(args)]
-        return super(_OfRun, with_task).make_context(info_name, args, parent, **extra)
+        def parsed(own: list[click.Parameter], words: list[str], **more: Any) -> click.Context:
+            with_task = copy(self)
+            with_task.params = [*self.params, *own]
+            return super(_OfRun, with_task).make_context(info_name, words, parent, **{**extra, **more})
+
+        own = _options_for(args)
+        try:
+            return parsed(own, list(args))
+        except click.NoSuchOption:
+            if own:
+                raise
+            # A run that is missing, or of no task, has no task's options: that is what is wrong.
+            run = parsed(_options_of_all(), list(args), ignore_unknown_options=True, resilient_parsing=True)
+            if own := _options_of(str(run.params["run"])):
+                return parsed(own, list(args))
+            raise
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
@@ -50,6 +63,25 @@ def _options_for(args: list[str]) -> list[click.Parameter]:
     from bertsmith.tasks.task import TASKS, task_type
 
     return task_options.options_of(task_type(name).settings_type, defaults=False) if name in TASKS else []
+
+
+def _options_of_all() -> list[click.Parameter]:
+    """The options of every task, each once."""
+    from bertsmith.tasks.task import TASKS, task_type
+
+    every = [o for name in TASKS for o in task_options.options_of(task_type(name).settings_type)]
+    return list({option.opts[0]: option for option in every}.values())
+
+
+def _options_of(run: str) -> list[click.Parameter]:
+    """The options of the task of a run that is found only by loading it, as a published name is; what is wrong
+    with it is raised as `predict` would."""
+    if run.startswith("-"):
+        return []
+    from bertsmith.use.predict import load
+
+    _quiet_machine()
+    return task_options.options_of(load(run, "cpu", lambda text: None).task.settings_type, defaults=False)
 
 
 def _task_name(word: str) -> str | None:

@@ -40,7 +40,7 @@ def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) ->
                 place = columns.index(column)
             elif len(fields) != len(columns):
                 said = ragged(len(fields), columns)
-                raise InputError(f"{faults.path}:{first.number}: {said}", ragged_remedy(delimiter))
+                raise InputError(f"{faults.path}:{first.number}: {said}", ragged_remedy(delimiter, columns))
             elif fields == header:
                 raise InputError(
                     f"{faults.path}:{first.number}: the header is repeated here", "remove this line"

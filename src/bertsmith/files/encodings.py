@@ -37,6 +37,10 @@ _NO_TEXT = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_esca
 _COMMON = [*(f"cp{number}" for number in range(1250, 1258)), "iso8859_2", "koi8_r", "cp437", "cp850", "cp866"]
 _OF_SEVERAL = ["gb18030", "big5", "cp932", "euc_jp", "cp949"]  # bytes a character
 _COMMON += ["mac_roman", *_OF_SEVERAL]
+# What people have and mistype; of names equally near, the earlier one is likelier.
+_USUAL = ["cp1252", "cp1251", "gb18030", "utf-16", "shift-jis", "latin-1", "utf-8", "cp1250", "gbk", "big5"]
+_USUAL += ["euc-jp", "euc-kr", "koi8-r", "iso-8859-1", "iso-8859-2", "iso-8859-15", "cp932", "cp949"]
+_NEAR = 0.75  # difflib's ratio
 _SAMPLE = 1 << 14  # bytes that a guess looks at
 _MOST_STRANGE = 0.5  # of a western text: what is not ASCII
 _WESTERN = set("àáâãäåæçèéêëìíîïñòóôõöøœùúûüßÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØŒÙÚÛÜ’")
@@ -60,15 +64,25 @@ def known_encoding(name: str) -> str:
         if found in _NO_TEXT or "\0" in name:
             raise LookupError
     except (LookupError, ValueError, UnicodeError):
-        names = {alias.replace("_", "-") for alias in (*aliases.aliases, *aliases.aliases.values())}
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), sorted(names), n=1)
+        meant = _meant(name.lower().replace("_", "-"))
         raise InputError(
             f"there is no encoding of text called {name!r}",
-            f"did you mean {near[0]!r}?"
-            if near
-            else "known are utf-8, cp1252, utf-16, gb18030, shift_jis, …",
+            f"did you mean {meant!r}?" if meant else "known are utf-8, cp1252, utf-16, gb18030, shift_jis, …",
         ) from None
     return _LARGER.get(found, found)
+
+
+def _meant(name: str) -> str | None:
+    """The usual encoding whose name is nearest, or else any that Python knows; None where none is near."""
+
+    def alike(other: str) -> float:
+        return difflib.SequenceMatcher(None, name, other).ratio()
+
+    usual = max(_USUAL, key=alike)
+    if alike(usual) >= _NEAR:
+        return usual
+    names = {alias.replace("_", "-") for alias in (*aliases.aliases, *aliases.aliases.values())}
+    return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), None)
 
 
 def encoding_of(head: bytes, named: str | None) -> str:

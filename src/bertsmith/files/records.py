@@ -18,7 +18,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
-from bertsmith.files.lines import Faults, Line, Lines, too_long
+from bertsmith.files.lines import Faults, Line, Lines, too_long, utf8_blocks
 
 # The module's customary limit of 131,072 characters would refuse a long document as a field.
 csv.field_size_limit(sys.maxsize)
@@ -26,13 +26,17 @@ csv.field_size_limit(sys.maxsize)
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _INSTEAD = "\t;|"  # of commas
 _NAMED = 40  # columns that a remedy lists
+_SHOWN = 40  # characters of a column's name
 _CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
-def delimiter_of(path: str | Path, suffix: str, delimiter: str | None) -> str:
-    """The delimiter given, or else what the suffix says. Raises `InputError` for none, and one that cannot be."""
+def delimiter_of(path: str | Path, suffix: str, delimiter: str | None, encoding: str | None = None) -> str:
+    """The delimiter given, or else what the suffix says. Raises `InputError` for none, and one that cannot be; for
+    a suffix that says nothing, what is wrong with the file as a whole comes first."""
     delimiter = delimiter or _DELIMITERS.get(suffix)
     if delimiter is None:
+        # A workbook, or what is missing: no delimiter would help it.
+        utf8_blocks(path, encoding)
         raise InputError(
             f"{path}: the suffix '{suffix}' does not say what separates columns",
             "say it with --delimiter ','",
@@ -49,9 +53,10 @@ def table_delimiter(path: str | Path, suffix: str, given: str | None, encoding: 
     lines have no comma the tab, ";" or "|" that both have (spreadsheets of half the world). Raises as
     `delimiter_of`, and for a missing file."""
     if suffix != ".csv" or given is not None:
-        return delimiter_of(path, suffix, given)
+        return delimiter_of(path, suffix, given, encoding)
     unheard = Faults(path, lambda reject: None)  # whatever is wrong is told by who reads the rows
-    begin = list(islice((line.text for line in Lines(path, unheard, encoding) if line.text.strip()), 2))
+    lines = Lines(path, unheard, encoding)
+    begin = list(islice((line.text for line in lines if line.text.strip()), 2))
     if not begin or "," in begin[0]:
         return ","
     marks = [mark for mark in _INSTEAD if all(mark in line for line in begin)]
@@ -77,17 +82,29 @@ def missing_column(
 ) -> str:
     """What to do where a column is missing: says which there are (of very many the first ones), and which of them
     may be meant. option: names the column, `--text-column`; word: what they are in this form of file."""
-    if len(columns) == 1 and (marks := [mark for mark in _INSTEAD if mark in columns[0]]):
-        mark = "$'\\t'" if marks[0] == "\t" else repr(marks[0])
-        return f"the header has one column, {columns[0]!r}: add --delimiter {mark}"
+    if len(columns) == 1 and (mark := _mark_in(columns[0])):
+        return f"the header has one column, {shortened(columns[0])!r}: add --delimiter {mark}"
     named = {column.lower(): column for column in reversed(columns)}
     near = difflib.get_close_matches(wanted.lower(), list(named), n=1)
-    meant = f"did you mean '{named[near[0]]}'? " if near else ""
+    meant = f"did you mean '{shortened(named[near[0]])}'? " if near else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
     how = f"; name it with {option}" if option else ""
     if option == "--text-column":
         how += " (one name for all files of a command: those with another one go into one of their own)"
-    return f"{meant}the {word} are {', '.join(columns[:_NAMED])}{more}{how}"
+    names = ", ".join(map(shortened, columns[:_NAMED]))
+    return f"{meant}the {word} are {names}{more}{how}"
+
+
+def shortened(name: str) -> str:
+    """A column's name as a message shows it: where a file has no header, its first text stands there."""
+    line = " ".join(name.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+def _mark_in(header: str) -> str:
+    """What may separate a header's columns, as a shell takes it; nothing where no such character is in it."""
+    mark = next((mark for mark in _INSTEAD if mark in header), "")
+    return "$'\\t'" if mark == "\t" else repr(mark) if mark else ""
 
 
 def ragged(found: int, columns: list[str], header: bool = True) -> str:
@@ -96,11 +113,20 @@ def ragged(found: int, columns: list[str], header: bool = True) -> str:
     return f"{fields} where the {'header' if header else 'first row'} has {len(columns)}"
 
 
-def ragged_remedy(delimiter: str) -> str:
+def ragged_remedy(delimiter: str, columns: Sequence[str]) -> str:
     """What to do about that."""
+    if len(columns) == 1 and (said := _other_delimiter(delimiter, columns[0])):
+        return said
     if delimiter == "\t":
         return "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
     return f"a field that contains '{delimiter}' or a line end needs quotes: \"…\""
+
+
+def _other_delimiter(delimiter: str, header: str) -> str:
+    """What to do where a header has another delimiter than the one that was named; nothing where it has not."""
+    mark = "" if delimiter in header else _mark_in(header)
+    named = "tab" if delimiter == "\t" else repr(delimiter)
+    return f"the header has no {named} but {mark}: add --delimiter {mark}" if mark else ""
 
 
 def records_of(lines: Lines, delimiter: str, faults: Faults) -> Iterator[tuple[list[Line], list[str]]]:
@@ -131,12 +157,14 @@ class _Quoted:
         self._again: deque[Line] = deque()  # lines of a bad record behind its first, to be read as rows
         self._taken: list[Line] = []
         self._size = 0
+        self._header = ""  # the first line with anything in it
 
     def __iter__(self) -> _Quoted:
         return self
 
     def __next__(self) -> str:
         line = self._again.popleft() if self._again else next(self._lines)
+        self._header = self._header or line.text
         self._taken.append(line)
         self._size += len(line.text)
         if self._taken[1:] and self._size > limits.LONGEST:
@@ -156,7 +184,8 @@ class _Quoted:
                 return
             except csv.Error as error:
                 number = self._taken[0].number
-                self._go_on(InputError(f"{self._faults.path}:{number}: {_csv_fault(error)}", _CLOSE))
+                remedy = _other_delimiter(self._delimiter, self._header) or _CLOSE
+                self._go_on(InputError(f"{self._faults.path}:{number}: {_csv_fault(error)}", remedy))
                 reader = self._reader()
             except _RowTooLongError as error:
                 self._go_on(error)

@@ -89,16 +89,21 @@ class TabularFile:
 
 
 def read_table(
-    path: str | Path, *, delimiter: str | None = None, header: bool = True, encoding: str | None = None
+    path: str | Path,
+    *,
+    delimiter: str | None = None,
+    header: bool = True,
+    encoding: str | None = None,
+    keep_blank: bool = False,
 ) -> TabularFile:
-    """Read a task file into memory. encoding: of a file that is not UTF-8.
+    """Read a task file into memory. encoding: of a file that is not UTF-8. keep_blank: an empty line between rows
+    of a table is a row of empty values, so that answers can stand beside the file's own rows.
 
     The delimiter is `delimiter`, or what the file says: comma for .csv (or what its header has instead), tab for
     .tsv, `delimiter_of_labelled` for .txt. A .txt without any is `plain`: a text a line in the column "1",
     whatever `header` says. .jsonl has one object a line, whose keys are the columns and whose values other than
-    strings become their JSON text (`3`, `true`; null is absent, of data in memory empty). Each also compressed.
-    Without `header` the columns are named "1", "2", …, and so is a column whose header is blank. Empty lines of a
-    table are skipped.
+    strings become their JSON text (`3`, `true`; null is absent, of data in memory empty). Without `header` the
+    columns are named "1", "2", …, and so is a column whose header is blank. Other empty lines are skipped.
 
     Raises `InputError` with file:line for a ragged row, a header that occurs twice, an open quote, an empty
     file, and what `read_lines` raises.
@@ -110,15 +115,21 @@ def read_table(
         return _plain(path, encoding)
     columns: list[str] | None = None
     rows: list[Row] = []
-    for line, fields in table_records(path, delimiter, encoding):
+    end = 0  # the last line of the record before
+    faults = Faults(path, None)
+    for record, fields in records_of(Lines(path, faults, encoding), delimiter, faults):
+        line = record[0].number
+        blank, end = range(end + 1, line), record[-1].number
         if columns is None:
             columns = columns_of(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
             if header:
                 continue
         if len(fields) != len(columns):
             raise InputError(
-                f"{path}:{line}: {ragged(len(fields), columns, header)}", ragged_remedy(delimiter)
+                f"{path}:{line}: {ragged(len(fields), columns, header)}", ragged_remedy(delimiter, columns)
             )
+        if keep_blank and (rows or header):
+            rows += [Row(number, dict.fromkeys(columns, "")) for number in blank]
         rows.append(Row(line, dict(zip(columns, fields, strict=True))))
     if columns is None:
         raise InputError(f"{path}:1: this table is empty", "check how it was made")

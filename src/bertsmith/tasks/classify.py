@@ -60,6 +60,14 @@ class Classify(TextTask):
         return {**super().learnt(examples, settings, None), **found}
 
     @classmethod
+    def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
+        """Each label is one of the model's."""
+        naming = Naming.of(facts)
+        for example in examples:
+            if naming.id(str(example.label)) is None:
+                raise naming.unknown(str(example.label), example.place, "--label-column", of_dev=True)
+
+    @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
         """Two labels or more, of which one is right."""
         found = super().facts_of(folder)
@@ -211,7 +219,8 @@ def label_names(examples: Sequence[TextExample]) -> list[str]:
             "a classifier needs at least two; is this the label column? (--label-column)",
         )
     numbers = all(map(_is_number, found))
-    if numbers and not all(map(whole_number, found)) and 2 * len(found) > len(examples) >= _FEW:
+    many = len(found) > _MANY_NUMBERS or 2 * len(found) > len(examples)
+    if numbers and not all(map(whole_number, found)) and many and len(examples) >= _FEW:
         raise InputError(
             f"{examples[0].place}: the labels are {len(found):,} different numbers in {len(examples):,} examples "
             f"({listed(in_order(found), 3)})",

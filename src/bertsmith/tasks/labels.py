@@ -57,15 +57,17 @@ class Naming:
         """The id of a label of a file; None where the model does not have it."""
         return self.ids.get(self.name(label))
 
-    def unknown(self, label: str, place: str, option: str) -> InputError:
-        """What to say of a label that the model does not have. option: that names the column."""
+    def unknown(self, label: str, place: str, option: str, *, of_dev: bool = False) -> InputError:
+        """What to say of a label that the model does not have. option: that names the column. of_dev: it is of
+        the examples beside the training's, to which it can be added."""
         near = difflib.get_close_matches(label.casefold(), {known.casefold() for known in self.ids}, 1, 0.75)
         meant = next((known for known in self.ids if [known.casefold()] == near), None)
         ask = f"did you mean '{meant}'? " if meant is not None else ""
+        add = "add examples of it to train, " if of_dev else ""
         known = ", ".join(list(self.ids)[:_SHOWN]) + (", …" if len(self.ids) > _SHOWN else "")
         return InputError(
             f"{place}: the label '{label}' is unknown",
-            f"{ask}the model's labels are: {known}; fix the row, or name another column with {option}",
+            f"{ask}the model's labels are: {known}; fix the row, {add}or name another column with {option}",
         )
 
 

@@ -24,6 +24,7 @@ from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.registry import entry
+from bertsmith.settings import Settings
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import (
@@ -149,6 +150,11 @@ class Task(Objective):
         return {}
 
     @classmethod
+    def check_dev(cls, examples: Sequence[Any], facts: Facts) -> None:
+        """InputError where an example of dev has an answer that the training examples rule out; asked before
+        anything is told or trained."""
+
+    @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
         """What is known of a model that another tool wrote; None where its heads are not this task's."""
         return None
@@ -210,6 +216,7 @@ class Task(Objective):
         answered = (
             GoldAnswer(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
+            if not cls.is_empty(example)
         )
         found = [told_of_contradictions(answered)]
         if empty := [example.place for example in every if cls.is_empty(example)]:
@@ -324,6 +331,16 @@ class Task(Objective):
         """One model: the encoder and the heads."""
         modules = {"encoder": encoder, **self.parts}
         return {MODEL: Parts(self.config, modules, self.labels, self.problem_type)}
+
+
+def refuse_too_long(settings: Settings, longest: int) -> None:
+    """InputError for a max_length above what a model can take, in tokens."""
+    asked = getattr(settings, "max_length", None)
+    if asked is not None and asked > longest:
+        raise InputError(
+            f"--max-length {asked}: this model reads {longest:,} tokens at most",
+            f"give {longest} or fewer",
+        )
 
 
 def task_type(name: str) -> type[Task]:

@@ -22,13 +22,14 @@ from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.overview import listed
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.wording import counted
 
 _TEXT_COLUMN = (  # what a message says of choosing it
-    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1 "
-    "--label-column 2)"
+    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1"
 )
 
 
@@ -67,7 +68,7 @@ class TextExample:
     """A text (or two) with its label as the file has it, None where it is not known, and its place.
 
     row: of the table that it was read from. unnamed: it is of a table whose only column was taken, though it has
-    another name than the settings say.
+    another name than the settings say. spaced: spaces around its label were left out.
     """
 
     text: str
@@ -76,6 +77,7 @@ class TextExample:
     place: str
     row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     unnamed: bool = field(default=False, compare=False, repr=False)
+    spaced: bool = field(default=False, compare=False, repr=False)
 
 
 IN_WINDOWS = " (with --stride N, long texts are read in windows)"
@@ -123,14 +125,18 @@ class TextTask(Task):
         """The rows of a csv, tsv, txt or jsonl file, in its order. Without labels, a .txt file that is no table
         has a text a line. InputError with file and line for what is amiss."""
         table = read_table(
-            file, delimiter=settings.delimiter, header=settings.header, encoding=settings.encoding
+            file,
+            delimiter=settings.delimiter,
+            header=settings.header,
+            encoding=settings.encoding,
+            keep_blank=not labelled,
         )
         if table.plain and not labelled:
             lines = zip(table.column("1"), table, strict=True)
             return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
         if not labelled and not isinstance(file, InMemory) and _has_one_column(table, settings):
             return _of_one_column(table, settings)
-        texts = table.column(settings.text_column, _TEXT_COLUMN)
+        texts = table.column(settings.text_column, _TEXT_COLUMN + (" --label-column 2)" if labelled else ")"))
         seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
         labels = table.column(settings.label_column, "--label-column") if labelled else None
         examples = []
@@ -140,7 +146,8 @@ class TextTask(Task):
             if label == "":
                 raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
             second = seconds[i] if seconds else None
-            examples.append(TextExample(texts[i], second, label, place, row.values))
+            spaced = labels is not None and label != labels[i]
+            examples.append(TextExample(texts[i], second, label, place, row.values, spaced=spaced))
         if not examples:
             raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
         return examples
@@ -186,7 +193,10 @@ class TextTask(Task):
 
     @classmethod
     def remarks(cls, examples: Sequence[TextExample]) -> list[str]:
-        """Which column was read, where it was not the one that the settings name."""
+        """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
+        if spaced := [f"'{example.label}' ({example.place})" for example in examples if example.spaced]:
+            labels = counted(len(spaced), "label has", "labels have")
+            return [f"{labels} spaces around, which are left out: {listed(spaced)}"]
         first = next(iter(examples), None)
         if first is None or not first.unnamed:
             return []
@@ -329,7 +339,8 @@ def _wants_pairs(place: str, settings: TextSettings) -> InputError:
     columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
         f"{place}: this model was trained on pairs of texts, and this is a single text",
-        f"give a file with the columns {columns} (bertsmith predict RUN --file FILE; other names: --text-column A "
-        "--second-column B), or both texts on a line of standard input with a tab between",
+        f"put the two into a file with the columns {columns} (bertsmith predict RUN --file FILE; other names: "
+        "--text-column A --second-column B), or on one line with a tab between: "
+        "printf 'A\\tB\\n' | bertsmith predict RUN",
         python=f"give two lists, predict(firsts, seconds), or a table with the columns {columns}",
     )

@@ -31,11 +31,11 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
-from bertsmith.place import Place
+from bertsmith.place import Place, check_device
 from bertsmith.settings import Settings
 from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
-from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
+from bertsmith.tasks.task import TASKS, Facts, Task, refuse_too_long, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.mask_windows import MaskWindow, mask_windows
@@ -427,7 +427,10 @@ class Model:
         known = self.task.settings_type.model_fields
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
-        return self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
+        settings = self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
+        if "max_length" in given:
+            refuse_too_long(settings, self.folder.config.longest)
+        return settings
 
     def _answers_of(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order."""
@@ -473,6 +476,7 @@ def load(
             "continue it: the command it was started with, and --resume (Ctrl-C then leaves a model)",
         )
     folder = read_folder(locate(name))
+    check_device(device)
     model = Model(path, folder, {}, device)
     if model.unfinished is not None:
         tell(model.unfinished)

@@ -118,14 +118,17 @@ def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) ->
         if place.uses_threads
         else f" on {machine.name_of(place.device)}"
     )
-    others = [
-        f"{spent:.3g} s "
-        + (f"in {other.precision}" if other.precision != way.precision else "on ")
-        + ("" if other.precision != way.precision else counted(other.threads, "thread"))
-        for other, spent in found.items()
-        if other != way
-    ]
-    beside = f" ({', '.join(others)})" if others else ""
+    others = []
+    for other, spent in found.items():
+        if other == way:
+            continue
+        if other.precision != way.precision:
+            slower = " is slower here" if spent > seconds else ""
+            others.append(f"{other.precision}{slower}: {spent:.3g} s")
+        else:
+            near = ", too little faster to leave threads idle" if spent < seconds else ""
+            others.append(f"{spent:.3g} s on {counted(other.threads, 'thread')}{near}")
+    beside = f" ({'; '.join(others)})" if others else ""
     return f"an update takes about {seconds:.3g} s in {way.precision}{on}{beside}"
 
 

@@ -75,6 +75,7 @@ def gather(
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
         dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
+        kind.check_dev(dev, facts)
     elif files.dev_share is not None:
         training, dev = _split(kind, training, files.dev_share, files.seed)
     else:

@@ -24,7 +24,7 @@ from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Scores
-from bertsmith.tasks.task import Facts, Task, task_type
+from bertsmith.tasks.task import Facts, Task, refuse_too_long, task_type
 from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
@@ -34,7 +34,7 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
 from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted
-from bertsmith.workflows.budget import aim_of, budgets_aside, footing
+from bertsmith.workflows.budget import aim_of, budget_of, budgets_aside, footing
 from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
 from bertsmith.workflows.finetune_report import (
     evaluations,
@@ -155,6 +155,8 @@ def finetune(
         "label_names": None if label_names is None else _listed(names_of(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
+    if not resuming:
+        refuse_too_long(chosen.task, base.folder.config.longest)
     place = place_of(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
@@ -303,7 +305,9 @@ def _report(
 ) -> dict[str, Any]:
     head, examples = work.head, work.examples
     baseline = head.baseline(examples.train, examples.dev)
-    learning = told_of_learning(head.decides, dev, baseline, progress.step)
+    answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
+    budget = budget_of(chosen.train)
+    learning = told_of_learning(head.decides, dev, baseline, progress.step, budget, answers)
     return {
         "task": head.name,
         "base": chosen.base,
@@ -414,10 +418,6 @@ def _settled(chosen: FinetuneSettings, place: Place) -> FinetuneSettings:
     return chosen.model_copy(update={"train": chosen.train.model_copy(update=fixed)})
 
 
-def _updates_an_epoch(settings: TrainSettings, items: Sequence[Item]) -> float:
-    return math.ceil(len(items) / settings.batch_size) / settings.accumulate
-
-
 def _updates(chosen: FinetuneSettings, items: Sequence[Item]) -> int:
     """How many updates the budget comes to."""
     settings = chosen.train
@@ -426,7 +426,7 @@ def _updates(chosen: FinetuneSettings, items: Sequence[Item]) -> int:
     if settings.max_tokens:
         mean = sum(item.size for item in items) / len(items)
         return math.ceil(settings.max_tokens / (mean * settings.batch_size * settings.accumulate))
-    an_epoch = _updates_an_epoch(settings, items)
+    an_epoch = _updates_per_epoch(items, settings)
     check_accumulation(settings, an_epoch)
     return math.ceil(settings.epochs * an_epoch)
 

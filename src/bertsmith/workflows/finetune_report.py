@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +17,8 @@ from bertsmith.training.progress import LOG
 from bertsmith.wording import counted
 
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
+_LONGER = 3  # times the budget that was too small
+_OPTIONS = {"epochs": "--epochs ", "max_steps": "--steps "}
 _FEW_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
@@ -78,12 +80,31 @@ def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> l
     return found
 
 
-def told_of_learning(decides: str, dev: Scores, baseline: Scores, updates: int) -> list[str]:
-    """A sentence where the model is no better than an answer that never looks at the text."""
+def told_of_learning(
+    decides: str,
+    dev: Scores,
+    baseline: Scores,
+    updates: int,
+    budget: Mapping[str, float],
+    answers: Collection[str] = (),
+) -> list[str]:
+    """A sentence where the model is no better than an answer that never looks at the text.
+
+    budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
+    where they are labels or numbers; of one alone no score tells anything.
+    """
     score, beside = dev.numbers[decides], baseline.numbers[decides]
     if score > beside:
         return []
-    longer = "train longer (--set train.epochs=10)"
+    if len(answers) == 1:
+        return [
+            f"everything in dev has the answer '{next(iter(answers))}', so dev cannot tell whether the model "
+            "learnt anything: it needs examples with other answers"
+        ]
+    name, value = next(iter(budget.items()))
+    option = _OPTIONS.get(name, f"--set train.{name}=")
+    number = f"{_LONGER * value:.10g}"
+    longer = f"train longer (--resume {option}{number} continues this run)"
     change = (
         f"only {counted(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
         if updates < _FEW_UPDATES
