@@ -12,7 +12,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 
-FEW = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 
 
 @pytest.fixture(scope="module")
