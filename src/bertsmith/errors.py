@@ -23,7 +23,7 @@ VERBS = {
     "fill-mask": "Model.fill_mask",
 }
 """The command line's verbs, and what Python calls them."""
-ARGUMENTS = {"text": "files"}
+ARGUMENTS = {"text": "files", "steps": "max_steps"}
 """The options that Python calls otherwise."""
 _FLAGS = ("resume", "overwrite", "chinese", "cased", "probe")  # given or not: True
 _CHOICES = ("blank-line", "line", "file", "skip", "stop", "exact", "near")

@@ -170,7 +170,8 @@ def test_a_missing_column_or_key_lists_those_there_are(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             list(read_documents([file]))
         assert error.value.remedy == (
-            f"did you mean 'Text'? the {word} are Text, id; name it with --text-column"
+            f"did you mean 'Text'? the {word} are Text, id; name it with --text-column, which holds for all "
+            "files of the command"
         )
         with pytest.raises(InputError, match=r"did you mean 'Text'\? the columns are Text, id"):
             read_table(file).column("text")

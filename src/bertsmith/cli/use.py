@@ -81,7 +81,7 @@ def _options_of(run: str) -> list[click.Parameter]:
     from bertsmith.use.predict import load
 
     _quiet_machine()
-    return task_options.options_of(load(run, "cpu", lambda text: None).task.settings_type, defaults=False)
+    return task_options.options_of(load(run, tell=lambda text: None).task.settings_type, defaults=False)
 
 
 def _task_name(word: str) -> str | None:

@@ -90,7 +90,7 @@ def missing_column(
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
     how = f"; name it with {option}" if option else ""
     if option == "--text-column":
-        how += " (one name for all files of a command: those with another one go into one of their own)"
+        how += ", which holds for all files of the command"
     names = ", ".join(map(shortened, columns[:_NAMED]))
     return f"{meant}the {word} are {names}{more}{how}"
 
