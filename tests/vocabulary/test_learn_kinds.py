@@ -153,8 +153,8 @@ def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: P
             r"no kind of tokenizer called 'byte-level-bpe'\ndid you mean 'byte_level_bpe'",
         ),
         ({"kind": "gpt"}, "known are wordpiece, byte_level_bpe, unigram"),
-        ({"vocab_size": 10**18}, "setting 'vocab_size'.*less than or equal to 10000000"),
-        ({"vocab_size": 0}, "setting 'vocab_size'.*greater than or equal to 1"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000, and .*less than or equal to 10000000"),
+        ({"vocab_size": 0}, "vocab_size is 0, and .*greater than or equal to 1"),
         ({"min_frequency": 10**30}, "setting 'min_frequency'"),
     ],
 )
