@@ -35,7 +35,7 @@ from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whol
 
 _VOCABULARY = 6_000
 _STEPS = 2_600  # three to four minutes on two idle cores
-_MINUTES = 4.5  # of pre-training at most, unless the user names others: then all is done in about five to six
+_MINUTES = 6.0  # of pre-training at most, unless the user names others: then all is done within some seven
 _REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before them
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
 _FEW_STEPS = 1_000  # below, what is learnt is hardly more than which words are frequent
@@ -94,7 +94,7 @@ def quickstart(
 
     out: a new or empty folder; corpus.txt, task/*.csv and each run are written there, for the user to look at
     and to run again. minutes: that pre-training may take (none: 2,600 updates, or as many as
-    four and a half minutes hold). libraries: whose
+    six minutes hold). libraries: whose
     documentation to read (none: all that bertsmith requires and is installed). steps: updates of
     pre-training, for tests. Returns the report, which also stands in out/report.json.
 
