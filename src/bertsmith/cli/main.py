@@ -26,7 +26,7 @@ from bertsmith.nearest import nearest
 
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
-    "quickstart": ("train", "quickstart", "The whole way in five minutes, on text that is already here."),
+    "quickstart": ("train", "quickstart", "The whole way in minutes, on text that is already here."),
     "tokenizer": ("tokenizer", "tokenizer", "Train, compare and extend vocabularies."),
     "data": ("data", "data", "Check a corpus, turn it into token shards, look at instances."),
     "pretrain": ("train", "pretrain", "Pre-train a BERT on token shards."),

@@ -161,7 +161,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
 @click.option("--minutes", type=click.FloatRange(0.5), metavar="M", help="How long pre-training may take.")
 @options.as_json
 def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> None:
-    """The whole way in five minutes: text → vocabulary → BERT → a task, with nothing to download.
+    """The whole way in minutes: text → vocabulary → BERT → a task, with nothing to download.
 
     \b
     Example:
