@@ -382,9 +382,9 @@ def test_texts_given_as_files_are_not_told_whole(tmp_path: Path) -> None:
 def test_a_folder_of_shards_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nb_shards").mkdir()
-    with pytest.raises(bs.InputError, match=r"^nb_shrds: there is no such folder\ndid you mean nb_shards\?"):
+    with pytest.raises(bs.InputError, match=r"^nb_shrds: no such folder\ndid you mean nb_shards\?"):
         bs.pretrain("nb_shrds", "run")
-    with pytest.raises(bs.InputError, match="there is no such folder\nmake it with"):
+    with pytest.raises(bs.InputError, match="no such folder\nmake it with"):
         bs.Shards.open("elsewhere")
     with pytest.raises(bs.InputError, match=r"there is no manifest\.json"):
         bs.Shards.open("nb_shards")

@@ -6,8 +6,12 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
+
+from bertsmith.errors import InputError
 
 _SHOWN = 3
+_LONGEST_PATH = 1_000  # characters of one that people type
 
 # The last part of a setting's name → what the same is called elsewhere (transformers, Keras, fairseq, BERT's
 # release) or for short. They serve suggestions only; nothing is read under such a name.
@@ -93,8 +97,20 @@ def did_you_mean(names: list[str]) -> str:
     return f"did you mean {' or '.join(repr(name) for name in names)}?"
 
 
+def absent(
+    path: str | Path,
+    what: Literal["file", "folder", "file or folder"] = "file",
+    remedy: str = "check the path",
+) -> InputError:
+    """The error that a path is not there. The remedy is what is here under nearly its name, else the one given."""
+    near = nearest_here(str(path))
+    return InputError(f"{path}: no such {what}", f"did you mean {near}?" if near else remedy)
+
+
 def nearest_here(name: str) -> str | None:
     """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
+    if "\0" in name or len(name) > _LONGEST_PATH:
+        return None
     path = Path(name).expanduser()
     folder = next((above for above in path.parents if above.is_dir()), None)
     if folder is None:

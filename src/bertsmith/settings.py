@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError
-from bertsmith.nearest import did_you_mean, nearest
+from bertsmith.nearest import absent, did_you_mean, nearest
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -204,7 +204,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             raise InputError(f"{path}: is larger than any recipe", "name a recipe, as those in recipes/")
         values = _parsed(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
+        raise absent(path) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
     except UnicodeDecodeError as error:

@@ -217,11 +217,11 @@ def test_locate_finds_runs_and_model_folders(tmp_path: Path) -> None:
     assert locate(str(model)) == model
     with pytest.raises(InputError, match="neither a run nor a model folder"):
         locate(tmp_path)
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         locate(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         locate("../x")
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         read_folder(tmp_path / "nowhere")
 
 

@@ -184,9 +184,9 @@ def test_a_missing_file_exits_with_2_and_findings_with_0(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: Path
 ) -> None:
     _, told = run(capsys, tmp_path / "none.txt", code=2)
-    assert "there is no such file" in told
+    assert "no such file" in told
     _, told = run(capsys, corpus, "--against", tmp_path / "none.tsv", code=2)
-    assert "there is no such file" in told
+    assert "no such file" in told
     _, told = run(capsys, corpus, "--preset", "bert-mni-uncased", code=2)
     assert "did you mean" in told
     _, told = run(capsys, corpus, "--html", tmp_path / "nowhere" / "r.html", code=2)

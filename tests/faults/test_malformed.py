@@ -473,7 +473,7 @@ def test_files_of_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     assert found(tmp_path / "**/*.ndjson", tmp_path / "c.png") == ["a/b/d.ndjson", "c.png"]
     assert found(tmp_path / "odd[1].txt") == ["odd[1].txt"]
     for paths, told in (
-        ([tmp_path / ".git" / "none"], "there is no such file"),
+        ([tmp_path / ".git" / "none"], "no such file"),
         ([tmp_path / "*.csv"], "no file has such a name"),
         ([tmp_path / "b.txt", tmp_path / "a" / ".." / "b.txt"], "this file is named twice"),
         ([tmp_path, tmp_path / "b.txt"], "this file is named twice"),
@@ -486,7 +486,7 @@ def test_files_of_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_cannot_be_skipped(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="no such file"):
         list(read_documents([tmp_path / "missing.txt"], reject=lambda _: None))
 
 

@@ -103,7 +103,7 @@ def test_a_file_without_text_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    assert fault(tmp_path / "missing.txt") == ": there is no such file"
+    assert fault(tmp_path / "missing.txt") == ": no such file"
     assert fault(tmp_path).startswith(": there is no .txt, .md, .jsonl")
 
 

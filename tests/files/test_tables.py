@@ -205,7 +205,7 @@ def test_a_workbook_is_told_before_its_suffix(tmp_path: Path, delimiter: str | N
         read_table(file, delimiter=delimiter)
     assert error.value.sentence == f"{file}: this file is an Excel workbook (.xlsx), not text"
     assert "save it as CSV UTF-8" in (error.value.remedy or "")
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="no such file"):
         read_table(tmp_path / "absent.xlsx", delimiter=delimiter)
 
 

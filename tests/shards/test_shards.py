@@ -146,7 +146,7 @@ def test_no_flip_of_a_bit_anywhere_in_a_shard_escapes(folder: Path) -> None:
 def test_a_folder_that_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this is no prepared data"):
         Shards.open(tmp_path)
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         Shards.open(tmp_path / "nowhere")
     path = folder / "manifest.json"
     whole = path.read_text()

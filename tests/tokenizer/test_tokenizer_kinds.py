@@ -308,7 +308,7 @@ def test_torn_merges_are_refused(shared_data: Path, tmp_path: Path) -> None:
         assert told(tmp_path) == f"{file}{expected}"
         assert told(file) == f"{file}{expected}"
     file.unlink()
-    assert told(tmp_path) == f"{file}: there is no such file"
+    assert told(tmp_path) == f"{file}: no such file"
 
 
 def test_a_torn_sentencepiece_model_is_refused(shared_data: Path, tmp_path: Path) -> None:

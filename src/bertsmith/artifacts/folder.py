@@ -39,6 +39,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.models.heads import PARTS, ProblemType
 from bertsmith.models.names import NameTable
+from bertsmith.nearest import absent
 
 RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
@@ -135,7 +136,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such folder", "name a run, a model folder or a published name")
+        raise absent(path, "folder", "name a run, a model folder or a published name")
     raw, place = read_json(path / CONFIG), str(path / CONFIG)
     said = typed(FieldConfig, raw, place)
     stored = open_weights(path)

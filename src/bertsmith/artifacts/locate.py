@@ -35,7 +35,7 @@ def _from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise InputError(
-            f"{name}: there is no such folder",
+            f"{name}: no such folder",
             f"{_meant(name)}if it is a published name: pip install 'bertsmith[hub]'",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
@@ -58,7 +58,7 @@ def _from_hub(name: str) -> Path:
         )
     where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
     raise InputError(
-        f"{name}: there is no such folder here, and no such model was found {where}",
+        f"{name}: no such folder is here, and no model of this name was found {where}",
         f"{_meant(name)}name a run, a model folder or a published name",
     )
 

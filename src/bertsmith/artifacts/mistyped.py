@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from bertsmith.errors import InputError
-from bertsmith.nearest import nearest_here
+from bertsmith.nearest import absent, nearest_here
 
 # owner/name; or a name of one part, which has a hyphen or a number in it: bert-base-uncased, gpt2
 _PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -32,5 +31,4 @@ def refuse_mistyped(name: str) -> None:
         or (near is not None and abs(len(near) - len(name)) <= 1)
     )
     if is_path:
-        hint = f"did you mean {near}?" if near else "name a run, a model folder or a published name"
-        raise InputError(f"{name}: there is no such folder", hint)
+        raise absent(name, "folder", "name a run, a model folder or a published name")

@@ -14,6 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, Family, family
 from bertsmith.models.heads import ProblemType
+from bertsmith.nearest import absent
 
 _LARGEST_JSON = 16 * 2**20  # bytes; a config with a hundred thousand labels is far below
 _SHOWN = 60  # characters of a wrong value that a sentence repeats
@@ -113,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_bytes().decode("utf-8"))
         infinite = _infinite(values)
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file", "a model folder has one") from None
+        raise absent(path, remedy="a model folder has one") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:

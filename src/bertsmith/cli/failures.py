@@ -3,7 +3,6 @@ one JSON document. A user's mistake exits with 2, the machine's failure with 1, 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -20,7 +19,7 @@ from bertsmith import console, disk, machine
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
-from bertsmith.nearest import did_you_mean, nearest, nearest_here
+from bertsmith.nearest import did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def failure_of(error: BaseException) -> Failure | None:
             return Failure("stopped", error.sentence, error.remedy, error.exit_code)
         case BertsmithError():
             kind: Literal["input", "machine"] = "input" if isinstance(error, InputError) else "machine"
-            return Failure(kind, error.sentence, _or_beside(error), error.exit_code)
+            return Failure(kind, error.sentence, error.remedy, error.exit_code)
         case click.ClickException():
             return Failure("usage", *_of_usage(error), error.exit_code)
         case click.Abort() | KeyboardInterrupt():
@@ -80,17 +79,6 @@ def failure_of(error: BaseException) -> Failure | None:
             remedy = "lower train.batch_size, or choose a smaller preset"
             return Failure("machine", "there is not enough memory", remedy, MachineError.exit_code)
     return None
-
-
-def _or_beside(error: BertsmithError) -> str | None:
-    """The remedy; of a path that is not there, what is here and has nearly its name."""
-    found = re.match(
-        r"(.+?): there is no (?:such file|such folder|manifest\.json)", error.sentence, re.DOTALL
-    )
-    if not found or (error.remedy or "").startswith("did you mean") or os.path.lexists(found[1]):
-        return error.remedy
-    near = nearest_here(found[1]) if "\0" not in found[1] else None
-    return f"did you mean {near}?" if near else error.remedy
 
 
 def stopped(signal_number: int) -> Failure:

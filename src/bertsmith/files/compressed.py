@@ -19,6 +19,7 @@ import zstandard
 
 from bertsmith.errors import InputError
 from bertsmith.files.memory import InMemory
+from bertsmith.nearest import absent
 
 BLOCK = 1 << 18
 _PACKED = 1 << 14  # bytes unpacked at a time: where text repeats itself they become a thousand times as many
@@ -66,7 +67,7 @@ def opened(path: str | Path) -> BinaryIO:
     try:
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: there is no such file", "check the path") from None
+        raise absent(path) from None
     except IsADirectoryError:
         raise InputError(
             f"{path}: this is a folder, not a file", f"name the files in it: {path}/*.txt"

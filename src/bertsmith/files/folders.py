@@ -20,6 +20,7 @@ from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_co
 from bertsmith.files.encodings import encoding_of, wide_encoding
 from bertsmith.files.kinds import not_text
 from bertsmith.files.memory import InMemory
+from bertsmith.nearest import absent
 from bertsmith.wording import counted
 
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
@@ -127,27 +128,27 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
         pass
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise _absent(path, "there is no such file") from None
+            raise _absent(path) from None
         return [Path(path)]  # what is wrong is said by who opens it
     else:
         return [Path(path)]
     if not glob.has_magic(str(path)):
-        raise _absent(path, "there is no such file")
+        raise _absent(path)
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
     if not found:
-        raise _absent(path, "no file has such a name")
+        raise InputError(f"{path}: no file has such a name", "check the pattern")
     return found
 
 
-def _absent(path: str | Path, sentence: str) -> InputError:
+def _absent(path: str | Path) -> InputError:
     """That a path is not there; a text that was given as one is shown by its beginning."""
     name = str(path)
     if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
-        return InputError(f"{name}: {sentence}", "check the path")
+        return absent(path)
     line = " ".join(name.split())
     shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
     return InputError(
-        f"{shown}: {sentence}",
+        f"{shown}: no such file",
         "check the path",
         python="check the path; texts themselves are given as bertsmith.Texts(docs)",
     )

@@ -17,6 +17,7 @@ from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters
+from bertsmith.nearest import absent
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
@@ -251,4 +252,4 @@ def _check_page(page: Path) -> None:
     if page.is_dir():
         raise InputError(f"{page}: this is a folder", "name a file: --html report.html")
     if not page.parent.is_dir():
-        raise InputError(f"{page.parent}: there is no such folder", "make it first")
+        raise absent(page.parent, "folder", "make it first")

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bertsmith import disk
 from bertsmith.errors import InputError
-from bertsmith.nearest import nearest_here
+from bertsmith.nearest import absent
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -106,11 +106,7 @@ def read_manifest(folder: Path) -> Manifest:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.lexists(folder):
-            near = nearest_here(str(folder))
-            raise InputError(
-                f"{folder}: there is no such folder",
-                f"did you mean {near}?" if near else "make it with bertsmith data prepare",
-            ) from None
+            raise absent(folder, "folder", "make it with bertsmith data prepare") from None
         raise InputError(
             f"{folder}: there is no manifest.json, so this is no prepared data",
             "make it with bertsmith data prepare",

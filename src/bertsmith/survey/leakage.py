@@ -18,6 +18,7 @@ import numpy as np
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.files.tables import table_delimiter, table_records
+from bertsmith.nearest import absent
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints, WordHashes
 from bertsmith.survey.characters import shown
@@ -238,7 +239,7 @@ def _of_parquet(file: str | Path) -> Iterator[tuple[str, list[str]]]:
     import pyarrow.parquet as pq
 
     if not Path(file).is_file():
-        raise InputError(f"{file}: there is no such file", "check the path")
+        raise absent(file)
     try:
         number = 0
         with pq.ParquetFile(file) as table:

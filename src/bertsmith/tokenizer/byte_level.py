@@ -19,6 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import read_lines
+from bertsmith.nearest import absent
 
 ROBERTA = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 GPT2 = {"unk": "<|endoftext|>"}  # the reference's name for it; no piece of a text is ever unknown
@@ -64,7 +65,7 @@ def require_bytes(vocabulary: Mapping[str, int], place: str) -> None:
 def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """The pairs of a merges.txt in order; its first line may tell a version."""
     if not file.is_file():
-        raise InputError(f"{file}: there is no such file", "vocab.json and merges.txt belong together")
+        raise absent(file, remedy="vocab.json and merges.txt belong together")
     merges: list[tuple[str, str]] = []
     lines = list(read_lines(file))
     while lines and not lines[-1][1]:

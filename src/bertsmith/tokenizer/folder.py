@@ -13,6 +13,7 @@ import tokenizers
 
 from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.nearest import absent
 from bertsmith.tokenizer import byte_level, unigram, wordpiece
 from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.normaliser import Normalizer
@@ -121,7 +122,7 @@ def _file_of(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such file or folder", "check the path")
+        raise absent(path, "file or folder")
     found = next((file for name in _NAMES if (file := path / name).is_file()), None)
     if found is None:
         raise InputError(

@@ -467,7 +467,7 @@ def load(
     """A run, a model folder, or a published name → a model ready for use.
 
     device: where it computes: cpu, cuda, cuda:1, auto. tell: is told that the model's run has not finished; by
-    default that is a warning. InputError where there is no such model, or none yet.
+    default that is a warning. InputError where no model is found, or none is written yet.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bertsmith.errors import InputError
 from bertsmith.files.tables import read_table
+from bertsmith.nearest import absent
 from bertsmith.tasks.labels import Names, whole_number
 from bertsmith.wording import counted
 
@@ -29,7 +30,7 @@ def names_of(given: str | Path | Names) -> Names:
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else list(given)
     if "," not in given:
-        raise InputError(f"--label-names {given}: there is no such file", "name a file, or the labels: a,b,c")
+        raise absent(given, remedy="name a file of --label-names, or the labels: a,b,c")
     names = [name.strip() for name in given.split(",")]
     if len(names) < 2 or not all(names):
         raise InputError(
