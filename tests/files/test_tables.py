@@ -97,7 +97,8 @@ def test_invalid_utf8_is_told_with_line_and_column(tmp_path: Path) -> None:
         read_table(file)
 
 
-cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
+# A small table full of control characters is taken for a binary file, which test_kinds.py is about.
+cells = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), max_size=12)
 
 
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8))

@@ -136,19 +136,19 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
         raise _absent(path)
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
     if not found:
-        raise InputError(f"{path}: no file has such a name", "check the pattern")
+        raise _absent(path, "no file has such a name")
     return found
 
 
-def _absent(path: str | Path) -> InputError:
-    """That a path is not there; a text that was given as one is shown by its beginning."""
+def _absent(path: str | Path, of_pattern: str = "") -> InputError:
+    """That a path or a pattern names no file; a text that was given as one is shown by its beginning."""
     name = str(path)
     if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
-        return absent(path)
+        return InputError(f"{name}: {of_pattern}", "check the pattern") if of_pattern else absent(path)
     line = " ".join(name.split())
     shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
     return InputError(
-        f"{shown}: no such file",
+        f"{shown}: {of_pattern or 'no such file'}",
         "check the path",
         python="check the path; texts themselves are given as bertsmith.Texts(docs)",
     )
