@@ -5,11 +5,11 @@
 speed: seconds a token of both sides in turn, and so how many updates the reference makes in our time.
 tune: three learning rates for a tenth of that each, with a seed that is not reported, judged on documents that are
     trained on otherwise.
-train: the whole run at the best of them; written as a model folder that bertsmith loads, for scores on pairs
-    and tasks (learning_tasks.py, bertsmith score).
+train: the whole run at the best of them; written as a model folder that bertsmith loads, for scores on tasks
+    and pairs (learning_tasks.py, bertsmith score).
 
-Its settings are those of its pre-training script: AdamW with betas 0.9 and 0.999 and no decay, no warm-up, a linear
-schedule, dropout 0.1, weights from a normal of 0.02. The instances are those of learning.py's mini.
+Its settings are those of its pre-training script: AdamW with betas 0.9 and 0.999 and no decay, no warm-up, a
+linear schedule, dropout 0.1, weights from a normal of 0.02. The instances are those of learning.py's mini.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def report(threads: int) -> None:
         f"""`python benchmarks/learning_reference.py`; {where(threads)}.
 
 In the time that our recipe needs for {SIZES["mini"].tokens / 1e6:g} M tokens (mini, encyclopedia).
-Tokens a second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}; ratio {speed["ratio"]:.2f}.
+Tokens a second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}; the ratio is
+{speed["ratio"]:.2f}.
 
 {table(["rate tried", f"loss after {TUNING_SHARE:.0%} of the run"], rates)}
 
