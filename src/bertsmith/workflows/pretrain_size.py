@@ -45,7 +45,7 @@ def size_in_minutes(
     tell(
         f"for {duration(seconds)} here: {found.name} ({sizes.num_hidden_layers} layers of {sizes.hidden_size}), "
         f"which sees about {_millions(expected)} million tokens in them and learns the most of those measured; "
-        "--preset, --set or a recipe choose otherwise"
+        "a preset, settings or a recipe choose otherwise"
     )
     return found.name
 
