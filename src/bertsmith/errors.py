@@ -21,6 +21,7 @@ VERBS = {
     "evaluate": "Model.evaluate",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
+    "score": "Model.score",
 }
 """The command line's verbs, and what Python calls them."""
 ARGUMENTS = {"text": "files", "steps": "max_steps"}

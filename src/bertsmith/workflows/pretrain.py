@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
+from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
     asked_for,
@@ -70,6 +72,7 @@ def pretrain(
     model: str | Path | Model | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
+    evaluate_pairs: str | Path | None = None,
     settings: Chosen = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -87,7 +90,9 @@ def pretrain(
     ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
     (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
     the number of updates is planned anew as the run goes. begun: what `machine.clock` said when these minutes
-    began (None: now). tokenizer: only checked against the data's.
+    began (None: now). evaluate_pairs: a file of minimal pairs; each evaluation also reports the accuracy on a
+    fixed sample of them, and the report that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked
+    against the data's.
     resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
     say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
@@ -103,6 +108,8 @@ def pretrain(
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
     said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, pretrain)
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    if evaluate_pairs is not None:
+        assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
@@ -119,12 +126,17 @@ def pretrain(
     place.settle(encoder, objective)
     batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
+    pairs = pairs_on_the_way(chosen.evaluate, encoder, objective, shards.tokenizer, place, tell)
 
     def updates() -> int:
         return _updates(chosen, source)
 
     on = footing(encoder, objective, source.phases, chosen.train, place, updates, tell, resuming=resuming)
     expect_evaluations(on.speeds, held_out, _tokens_per_update(source))
+    if pairs is not None:
+        budget = None if resuming else chosen.train.max_minutes
+        pairs = expect_pairs(on.speeds, pairs, _tokens_per_update(source), budget, tell)
+        chosen = chosen.model_copy(update={"evaluate": pairs.settings})
     expect_writing(on.speeds, encoder, objective)
     named = _named(recipe, assignments) if resuming else None
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
@@ -149,7 +161,7 @@ def pretrain(
             *([base.folder.weights_digest()] if base is not None else []),
         ),
         aim=aim,
-        evaluation=_evaluation(held_out, encoder, objective, on.place),
+        evaluation=_evaluation(held_out, encoder, objective, on.place, pairs),
         speeds=on.speeds,
         unfinished=OnTheWay(write_so_far),
     )
@@ -164,6 +176,9 @@ def pretrain(
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
+    if pairs is not None:
+        report["pairs"] = pairs.report(tell)
+        figures[ACCURACY] = report["pairs"]["accuracy"]
     for remark in report["remarks"]:
         tell(remark)
     _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
@@ -293,10 +308,14 @@ def _tokens_per_update(source: Source) -> float:
 
 
 def _evaluation(
-    held_out: dict[str, list[Any]], encoder: Encoder, objective: Objective, place: Place
+    held_out: dict[str, list[Any]],
+    encoder: Encoder,
+    objective: Objective,
+    place: Place,
+    pairs: PairsOnTheWay | None,
 ) -> Evaluation | None:
-    """How the run is judged on its held-out documents: at each phase's length, where it has two."""
-    if not held_out:
+    """How the run is judged on its held-out documents, at each phase's length where it has two, and on pairs."""
+    if not held_out and pairs is None:
         return None
 
     def measure() -> dict[str, float]:
@@ -304,7 +323,7 @@ def _evaluation(
             f"{prefix}{name}": value
             for prefix, batches in held_out.items()
             for name, value in held_out_figures(objective, encoder, batches, place).items()
-        }
+        } | ({} if pairs is None else pairs.measure())
 
     return Evaluation(measure)
 

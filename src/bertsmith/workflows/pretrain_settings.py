@@ -20,6 +20,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside
+from bertsmith.workflows.pretrain_pairs import EvaluateSettings
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
@@ -79,6 +80,9 @@ class PretrainSettings(Settings):
     data: DataSettings = Field(default_factory=DataSettings, description="instances")
     train: PretrainTrainSettings = Field(
         default_factory=PretrainTrainSettings, description="the training itself"
+    )
+    evaluate: EvaluateSettings = Field(
+        default_factory=EvaluateSettings, description="what it is judged on besides its held-out text"
     )
 
 
