@@ -167,11 +167,14 @@ def pretrain(
     )
     progress = train(encoder, objective, course, on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
+        finished = load(out)
+        unscored = pairs is not None and "pairs" not in finished.report
         tell(
             f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
             "A larger budget would train it further"
+            + (f"; bertsmith score {out} --pairs FILE scores pairs" if unscored else "")
         )
-        return load(out)
+        return finished
     figures = dict(progress.evaluation)
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
