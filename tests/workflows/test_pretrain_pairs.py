@@ -173,7 +173,7 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
     told: list[str] = []
     speeds = Speeds({0: 3.0}, evaluated=1.0)
     some = on_the_way(straight, pairs, pairs_sample=5)
-    same = expect_pairs(speeds, some, 10.0, None, told.append)
+    same = expect_pairs(speeds, some, 10.0, None, told.append)  # of a run that continues
     assert (speeds.evaluated, same.settings, told) == (pytest.approx(1 + 10 / 30), some.settings, [])
     assert speeds.closing == pytest.approx((2 * (1 + 10 / 30) + 40 / 30) * 3)
     speeds.evaluation = 8.0  # as one took: twice as long as expected
@@ -186,11 +186,12 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
     assert speeds.closing == pytest.approx((2 * (1 + 10 / 30) + 14 / 30) * 3)
     assert told == [
         "scoring all 20 minimal pairs would take about 4 s: 7 of them are scored at the end "
-        "(evaluate.pairs_at_end); bertsmith score RUN --pairs FILE scores all"
+        "(evaluate.pairs_at_end); bertsmith score RUN --pairs FILE scores all",
+        "scoring minimal pairs takes about 1 s at each evaluation, and 1 s at the end",
     ]
     asked = on_the_way(straight, pairs, pairs_sample=5, pairs_at_end=20)
     assert len(expect_pairs(Speeds({0: 3.0}), asked, 10.0, 0.25, told.append).last) == 20
-    assert len(told) == 1
+    assert told[2:] == ["scoring minimal pairs takes about 1 s at each evaluation, and 4 s at the end"]
 
 
 def test_a_budget_of_minutes_holds_the_pairs_too(
@@ -222,6 +223,21 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
     assert set(scored[:-1]) == {6}
     assert 55 < now <= 61
     assert 40 < model.report["steps"] < 56
+
+
+def test_a_run_that_is_interrupted_while_it_scores_pairs_has_its_model(
+    shards: Shards, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: PairsOnTheWay, tell: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PairsOnTheWay, "report", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.run(shards, tmp_path / "run", *STEPS, evaluate_pairs=pairs)
+    model = bs.load(tmp_path / "run")
+    assert (model.unfinished, model.report["steps"], "pairs" in model.report) == (None, 6, False)
+    assert 0 <= model.report["held_out"]["pairs_accuracy"] <= 1
 
 
 def test_the_command_line_prints_the_accuracy_and_the_table(

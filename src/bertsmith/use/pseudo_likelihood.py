@@ -33,7 +33,7 @@ Variant = Literal["within_word", "token"]
 """What is masked together: a token and the later ones of its word, or the token alone."""
 
 _CHUNK = 1024  # texts that are encoded and scored at a time, so that memory does not grow with their number
-_BATCH_TOKENS = 8192  # of masked copies in one forward pass
+_BATCH_TOKENS = 4096  # of masked copies in one forward pass: they fill the products, and caches hold them
 _LOGIT_ROWS = 64  # rows of logits that exist at a time: 8 MB of a vocabulary of 30,522
 _LARGEST_LOG = 700.0  # whose exponential is a float yet
 
@@ -112,7 +112,7 @@ class Scorer:
     ) -> list[PseudoLikelihood]:
         """One for each text, in order. progress: is told how many texts are done.
 
-        Copies of like length share a pass, 8,192 tokens of them; only the predicted rows go through the head. Of a
+        Copies of like length share a pass, 4,096 tokens of them; only the predicted rows go through the head. Of a
         text longer than the model, each token is guessed from a window of the model's length around it.
         """
         found: list[PseudoLikelihood] = []

@@ -133,11 +133,10 @@ def pretrain(
 
     on = footing(encoder, objective, source.phases, chosen.train, place, updates, tell, resuming=resuming)
     expect_evaluations(on.speeds, held_out, _tokens_per_update(source))
-    if pairs is not None:
-        budget = None if resuming else chosen.train.max_minutes
-        pairs = expect_pairs(on.speeds, pairs, _tokens_per_update(source), budget, tell)
-        chosen = chosen.model_copy(update={"evaluate": pairs.settings})
     expect_writing(on.speeds, encoder, objective)
+    if pairs is not None and (budget := chosen.train.max_minutes) is not None:
+        pairs = expect_pairs(on.speeds, pairs, _tokens_per_update(source), None if resuming else budget, tell)
+        chosen = chosen.model_copy(update={"evaluate": pairs.settings})
     named = _named(recipe, assignments) if resuming else None
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
     if not resuming:
@@ -179,13 +178,18 @@ def pretrain(
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
-    if pairs is not None:
-        report["pairs"] = pairs.report(tell)
-        figures[ACCURACY] = report["pairs"]["accuracy"]
     for remark in report["remarks"]:
         tell(remark)
-    _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
-    write_report(out, report)
+
+    def write() -> None:
+        _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
+        write_report(out, report)
+
+    write()
+    if pairs is not None:  # what takes long, and may be interrupted, when the model is there
+        report["pairs"] = pairs.report(tell)
+        figures[ACCURACY] = report["pairs"]["accuracy"]
+        write()
     return load(out)
 
 

@@ -26,7 +26,7 @@ from bertsmith.workflows.budget import forward
 
 ACCURACY = "pairs_accuracy"
 """The figure's name in log.jsonl and among the held-out figures."""
-_SHARE_AT_END = 0.1  # of a budget of minutes: what scoring pairs after the last update may take
+_AT_END = 0.1  # of a budget of minutes: what scoring pairs after the last update may take
 
 
 class EvaluateSettings(Settings):
@@ -126,18 +126,22 @@ def expect_pairs(
     minutes: the budget of a run that begins; where all pairs would take more than a tenth of it, fewer are scored
     at the end, which is told. Returns the pairs with that settled.
     """
-    settings, every = pairs.settings, pairs.every
-    if settings.pairs_at_end is None and minutes is not None:
-        seconds = forward(every.cost(pairs.scorer), tokens) * speeds.of(0)
-        if seconds > (most := _SHARE_AT_END * minutes * 60):
-            number = max(1, int(len(every) * most / seconds))
-            settings = settings.model_copy(update={"pairs_at_end": number})
-            tell(
-                f"scoring all {counted(len(every), 'minimal pair')} would take about "
-                f"{console.duration(seconds)}: {number:,} of them are scored at the end "
-                "(evaluate.pairs_at_end); bertsmith score RUN --pairs FILE scores all"
-            )
-    speeds.evaluated += forward(pairs.sample.cost(pairs.scorer), tokens)
-    last = forward(every.sampled(settings.pairs_at_end).cost(pairs.scorer), tokens)
+    settings, number = pairs.settings, len(pairs.every)
+    worth = forward(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
+    seconds = worth * speeds.of(0)
+    if minutes is not None and settings.pairs_at_end is None and seconds > (most := _AT_END * minutes * 60):
+        some = max(1, int(number * most / seconds))
+        pairs = replace(pairs, settings=settings.model_copy(update={"pairs_at_end": some}))
+        tell(
+            f"scoring all {counted(number, 'minimal pair')} would take about {console.duration(seconds)}: "
+            f"{some:,} of them are scored at the end (evaluate.pairs_at_end); bertsmith score RUN --pairs FILE "
+            "scores all"
+        )
+    each, last = (worth * len(some) / number for some in (pairs.sample, pairs.last))
+    if minutes is not None:
+        one, other = (console.duration(part * speeds.of(0)) for part in (each, last))
+        tell(f"scoring minimal pairs takes about {one} at each evaluation, and {other} at the end")
+    speeds.writing *= 2  # the model is written before the last pairs are scored, and with their figures
+    speeds.evaluated += each
     speeds.at_end += last / speeds.evaluated
-    return replace(pairs, settings=settings)
+    return pairs
