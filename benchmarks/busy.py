@@ -136,7 +136,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     from bertsmith.training.loader import Phase
     from bertsmith.training.loop import Course, train
     from bertsmith.workflows.budget import aim_of, footing
-    from bertsmith.workflows.pretrain import first_weights
+    from bertsmith.workflows.first_weights import first_weights
     from bertsmith.workflows.pretrain_settings import PretrainSettings, PretrainTrainSettings
 
     config = preset(preset_name)

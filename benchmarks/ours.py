@@ -9,7 +9,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
 from bertsmith.training.loader import Batch, Position, Update
-from bertsmith.training.loop import optimizer_of
+from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
 

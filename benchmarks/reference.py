@@ -22,7 +22,7 @@ from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.pretrain import first_weights
+from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 from record import WORK

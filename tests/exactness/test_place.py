@@ -28,7 +28,7 @@ from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.items import Encoded, Item
 from bertsmith.tasks.texts import TextSettings
 from bertsmith.training.loader import Position, Update, updates
-from bertsmith.training.loop import optimizer_of
+from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
 from bertsmith.use.predict import load

@@ -108,6 +108,24 @@ def test_killed_at_every_single_step_in_one_run(
     assert_same(tmp_path / "run", straight)
 
 
+@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("bias_correction", ["true", "false"])
+def test_a_run_with_muon_is_resumed_as_exactly(
+    shards: Shards, tmp_path: Path, step: int, bias_correction: str
+) -> None:
+    settings = [
+        *TWO_EPOCHS,
+        "train.optimizer=muon",
+        "train.schedule=constant_then_down",
+        f"train.bias_correction={bias_correction}",
+        "train.checkpoint_every=2",
+    ]
+    tiny_run.run(shards, tmp_path / "straight", *settings)
+    run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_any_number_of_workers_makes_the_same_run(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, workers: int

@@ -472,6 +472,7 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, name: str
         ("optimizer", {"w/exp_avg": torch.ones(6)}),
         ("optimizer", {"v/exp_avg": torch.ones(6)}),
         ("optimizer", {"w/exp_avg": torch.ones(5)}),
+        ("optimizer", {"w/momentum_buffer": torch.ones(6)}),
         ("generator", {"state": torch.ones(6)}),
         ("generator", {}),
         ("generator", None),
@@ -487,7 +488,9 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
         save(tmp_path, Checkpoint(step, {**good.tensors, "optimizer": moments}, good.state), keep=2)
     parts = {"w": torch.ones(6)}
     expected = checkpoint.Expected(
-        "f", {"weights": parts, "optimizer": parts, "generator": {"state": torch.ones(6).byte()}}
+        "f",
+        {"weights": parts, "optimizer": parts, "generator": {"state": torch.ones(6).byte()}},
+        {"w": frozenset({"step", "exp_avg", "exp_avg_sq"})},
     )
     told: list[str] = []
     assert load_newest(tmp_path, told.append, expected).step == 2  # type: ignore[union-attr]
@@ -502,7 +505,7 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
     assert found.step == 1
     assert f"{name}.safetensors" in told[0]
     with pytest.raises(InputError, match="other settings or data"):
-        load_newest(tmp_path, told.append, checkpoint.Expected("another", expected.tensors))
+        load_newest(tmp_path, told.append, checkpoint.Expected("another", expected.tensors, expected.moments))
 
 
 # --- what killed writers leave, and numbers that are not finite ----------------------------------------------

@@ -56,7 +56,7 @@ def test_every_rate_is_the_references() -> None:
 @given(
     updates=st.integers(1, 400),
     warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 500)),
-    shape=st.sampled_from(["linear", "linear_release", "cosine", "constant"]),
+    shape=st.sampled_from(["linear", "linear_release", "cosine", "constant", "constant_then_down"]),
 )
 def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     updates: int, warmup: float, shape: Shape
@@ -70,10 +70,22 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     assert 0 <= rates[-1] <= 2.0
     if first and shape != "linear_release":
         assert max(rates) == rates[first - 1] == 2.0
-        assert shape == "constant" or rates.count(2.0) == 1
+        assert shape.startswith("constant") or rates.count(2.0) == 1
     rising = first - (shape == "linear_release")
     assert rates[: max(0, rising)] == sorted(rates[: max(0, rising)])
     assert rates[first:] == sorted(rates[first:], reverse=True)
+
+
+def test_constant_then_down_falls_over_its_share_alone() -> None:
+    def rate(update: int, down: float = 0.4, warmup: int = 100) -> float:
+        return learning_rate(
+            update, peak=2.0, warmup=warmup, updates=1000, shape="constant_then_down", down=down
+        )
+
+    assert [rate(t) for t in (50, 100, 101, 600)] == [1.0, 2.0, 2.0, 2.0]
+    assert [rate(t) for t in (700, 800, 900, 1000)] == pytest.approx([1.5, 1.0, 0.5, 0.0])
+    # a fall that would begin within the warm-up is the linear schedule's
+    assert [rate(t, down=1.0) for t in (100, 550, 1000)] == pytest.approx([2.0, 1.0, 0.0])
 
 
 def test_warmup_as_a_share_or_a_number() -> None:

@@ -10,6 +10,8 @@ from bertsmith.settings import Settings
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
+FILL = 0.83
+"""What of an instance's room is filled, as measured on encyclopedia articles."""
 
 
 class DataSettings(Settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith import console, disk, machine
 from bertsmith.display import Report
@@ -13,6 +13,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Reading, find_files
 from bertsmith.files.memory import Sources, as_files, size_of
+from bertsmith.instances.settings import FILL
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
@@ -23,15 +24,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted, percent
 
-if TYPE_CHECKING:
-    from bertsmith.place import Place
-    from bertsmith.training.trial import Way
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
-
 _LENGTH, _MASKED = 128, 0.15
-_FILL = (
-    0.83  # of an instance's room; measured on encyclopedia articles, whose sentences do not fill it evenly
-)
 _PIECES_A_WORD = (
     1.12  # measured there with the published uncased vocabulary; a Chinese character is one piece
 )
@@ -126,7 +119,7 @@ def forecast(
     documents = report["documents"]["number"] * scale
     size = 2 if config.vocab_size <= 1 << 16 else 4
     settings = TrainSettings()
-    instances = round(tokens / (_FILL * _LENGTH - 3))
+    instances = round(tokens / (FILL * _LENGTH - 3))
     steps = (
         max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
     )
@@ -167,10 +160,12 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     from the rate of a matrix product."""
     from bertsmith.workflows.pretrain_settings import PretrainSettings
     from bertsmith.workflows.run import place_of
+    from bertsmith.workflows.speed import operations_per_token, timed_on_random_text
 
     place = place_of(settings)
     rate = machine.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
-    computed = _flops(config, settings) / (rate * _OF_PEAK)
+    tokens = settings.batch_size * settings.accumulate * _LENGTH * FILL
+    computed = tokens * operations_per_token(config, _MASKED) / (rate * _OF_PEAK)
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
@@ -179,7 +174,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
             "as it was",
         )
     tell("measuring the speed of an update ...")
-    measured, way = timed_on_random_text(PretrainSettings(model=config), place)
+    measured, way = timed_on_random_text(PretrainSettings(model=config), place, _PROBE_SECONDS)
     return _Timed(
         measured,
         f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
@@ -214,36 +209,7 @@ def _ground(counted: bool) -> str:
         if counted
         else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(_FILL)}"
-
-
-def _flops(config: ModelConfig, settings: TrainSettings) -> float:
-    """Operations of an update: six for each weight and token, the vocabulary's on the predicted ones alone."""
-    tokens = settings.batch_size * settings.accumulate * _LENGTH * _FILL
-    h, f = config.hidden_size, config.intermediate_size
-    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
-    return 6 * tokens * (layers + _MASKED * (config.vocab_size * h + h * h))
-
-
-def timed_on_random_text(chosen: PretrainSettings, place: Place) -> tuple[float, Way]:
-    """Seconds of an update of a run with these settings on random text, in the quickest way here, and that way."""
-    from bertsmith.instances.random_text import RandomPairs
-    from bertsmith.training.loader import Phase
-    from bertsmith.training.step import Trained
-    from bertsmith.training.trial import best_way, tried
-    from bertsmith.workflows.budget import ways_of
-    from bertsmith.workflows.pretrain import first_weights
-
-    data, train = chosen.data, chosen.train
-    encoder, objective = first_weights(chosen, place.drawing)
-    place.settle(encoder, objective)
-    length = round(data.sequence_length * _FILL)
-    pairs = RandomPairs(chosen.model.vocab_size, length, data.mask_share, data.sentence_task)
-    phase = Phase(pairs, 1.0, train.batch_size)
-    trained = Trained(encoder, objective)
-    found = tried(trained, phase, train, place, ways_of(train, place), lambda _: _PROBE_SECONDS)
-    way = best_way(found)
-    return found.get(way, min(found.values())), way
+    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(FILL)}"
 
 
 def _check_page(page: Path) -> None:

@@ -20,7 +20,6 @@ from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
-from bertsmith.look.check import timed_on_random_text
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
@@ -29,14 +28,17 @@ from bertsmith.use.predict import Model
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.pretrain import first_weights, pretrain
+from bertsmith.workflows.first_weights import first_weights
+from bertsmith.workflows.pretrain import pretrain
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whole
+from bertsmith.workflows.speed import timed_on_random_text
 
 _VOCABULARY = 6_000
 _STEPS = 2_600  # three to four minutes on two idle cores
 _MINUTES = 6.0  # of pre-training at most, unless the user names others: then all is done within some seven
 _REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before them
+_TRIAL_SECONDS = 3.0
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
 _FEW_STEPS = 1_000  # below, what is learnt is hardly more than which words are frequent
 # What makes a BERT learn within minutes; benchmarks/RESULTS.md has what was tried. Short sequences, more to
@@ -169,7 +171,7 @@ def _tell_time(budget: Sequence[str], spent: float, seed: int, tell: Callable[[s
     """Before the long part: how long all will take here, as an update takes on random text, and what it costs."""
     chosen = PretrainSettings.of({"model": preset("bert-tiny-uncased").model_dump()}, "quickstart")
     chosen = chosen.changed([*PRETRAINING, f"model.vocab_size={_VOCABULARY}", f"train.seed={seed}", *budget])
-    seconds, _ = timed_on_random_text(chosen, place_of(chosen.train))
+    seconds, _ = timed_on_random_text(chosen, place_of(chosen.train), _TRIAL_SECONDS)
     train = chosen.train
     in_time = _STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(in_time, train.max_steps or in_time)

@@ -17,6 +17,7 @@ _SHAPES = {
     "linear_release": "falls in a line to 0",
     "cosine": "falls along a cosine to 0",
     "constant": "stays constant",
+    "constant_then_down": "stays constant, then falls in a line to 0",
 }
 
 

@@ -32,7 +32,6 @@ _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _LARGEST_JSON = 2**24  # bytes
-_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}  # what AdamW keeps of a parameter
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -101,11 +100,13 @@ class Expected:
     """What a checkpoint must fit to be gone on from.
 
     fingerprint: of settings and data. tensors: by file name and key, compared in dtype and shape; `optimizer`
-    holds the parameters by name, whose moments are compared with them.
+    holds the parameters by name, whose moments are compared with them; moments: by name, what the optimiser keeps
+    of a parameter.
     """
 
     fingerprint: str
     tensors: Mapping[str, Mapping[str, Tensor]]
+    moments: Mapping[str, frozenset[str]]
 
 
 class _TornError(Exception):
@@ -332,7 +333,7 @@ def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
     for name, wanted in expected.tensors.items():
         file, tensors = path / f"{name}.safetensors", found.tensors[name]
         if name == "optimizer":
-            _check_moments(file, tensors, wanted)
+            _check_moments(file, tensors, wanted, expected.moments)
         elif tensors.keys() != wanted.keys():
             odd = sorted(tensors.keys() ^ wanted.keys())[0]
             raise _TornError(f"{file}: the tensors are not this model's ('{odd}')")
@@ -342,7 +343,12 @@ def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
                     raise _TornError(f"{file}: tensor '{key}' is not this model's")
 
 
-def _check_moments(file: Path, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+def _check_moments(
+    file: Path,
+    tensors: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    moments: Mapping[str, frozenset[str]],
+) -> None:
     parts: dict[str, set[str]] = {}
     for key, tensor in tensors.items():
         name, _, part = key.rpartition("/")
@@ -350,8 +356,8 @@ def _check_moments(file: Path, tensors: Mapping[str, Tensor], parameters: Mappin
         shape = torch.Size([]) if part == "step" else getattr(parameters.get(name), "shape", None)
         if name not in parameters or tensor.shape != shape or not tensor.is_floating_point():
             raise _TornError(f"{file}: tensor '{key}' is not of this model's parameters")
-    if odd := [name for name, found in parts.items() if found != _MOMENTS]:
-        raise _TornError(f"{file}: the moments of '{odd[0]}' are not AdamW's")
+    if odd := [name for name, found in parts.items() if found != moments[name]]:
+        raise _TornError(f"{file}: the moments of '{odd[0]}' are not those of this run's optimiser")
 
 
 def _best(folder: Path, step: int) -> Path:

@@ -23,7 +23,7 @@ from bertsmith.place import Place
 from bertsmith.training import checkpoint
 from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Phase, Position, Update, updates
-from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.optimizer import moments, optimizer_of
 from bertsmith.training.pace import Pace, Speeds
 from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
@@ -118,13 +118,16 @@ def train(
     trained = Trained(encoder, objective)
     optimizer = optimizer_of(trained, course.settings)
     progress, log_bytes, plan = Progress(), 0, course.aim.first()
+    kept = moments(optimizer)
+    named = {name: p for name, p in trained.named_parameters() if p in kept}
     expected = checkpoint.Expected(
         course.fingerprint,
         {
             "weights": trained.saved(),
-            "optimizer": dict(trained.named_parameters()),
+            "optimizer": named,
             "generator": {"state": place.generator.get_state()},
         },
+        {name: kept[p] for name, p in named.items()},
     )
     if resume:
         sealed: list[Entry] = []
@@ -164,17 +167,6 @@ def _planned(
     if progress.step:
         tell(f"resumed after update {progress.step:,} of {plan.updates:,}")
     return plan
-
-
-def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """The settings' optimiser over all parameters."""
-    return make_optimizer(
-        trained.named_parameters(),
-        betas=settings.betas,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        bias_correction=settings.bias_correction,
-    )
 
 
 class _Running:

@@ -1,4 +1,7 @@
-"""AdamW, its first updates corrected or, as in BERT's release, not; who is exempt from decay; clipping."""
+"""Which optimiser moves which parameter: AdamW, or Muon for the layers' matrices; who is exempt from decay.
+
+AdamW's first updates are corrected or, as in BERT's release, not. Gradients are clipped here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,76 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bertsmith.training.muon import Muon
+from bertsmith.training.settings import TrainSettings
+
+# By the names of parameters: what stands in a layer, and the product that is three matrices, query, key and value.
+_IN_A_LAYER, _QKV = ".blocks.", "qkv.weight"
+_ADAMWS = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_MUONS = frozenset({"momentum_buffer"})
+
+
+def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """The settings' optimiser over all parameters.
+
+    Each group's `rate` says what multiple of the run's learning rate is its own.
+    """
+    named = dict(trained.named_parameters())
+    matrices = {}
+    if settings.optimizer == "muon":
+        matrices = {name: p for name, p in named.items() if _IN_A_LAYER in f".{name}" and p.dim() == 2}
+    rest = make_optimizer(
+        ((name, p) for name, p in named.items() if name not in matrices),
+        betas=settings.betas,
+        epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
+    )
+    trainable = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
+    if not trainable:
+        return rest
+    muon = Muon(
+        trainable,
+        lr=0.0,
+        momentum=settings.muon_momentum,
+        weight_decay=settings.weight_decay,
+        joined=trainable.__getitem__,
+    )
+    muon.param_groups[0]["rate"] = settings.muon_learning_rate / settings.learning_rate
+    return Joined([muon, rest])
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of the next update."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("rate", 1.0)
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, frozenset[str]]:
+    """What the optimiser keeps of each parameter from its first update on."""
+    return {
+        parameter: _MUONS if "momentum" in group else _ADAMWS
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+
+
+class Joined(torch.optim.Optimizer):
+    """Several optimisers that are one to the loop and to a checkpoint: all their groups, and one state."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._parts = parts
+        for part in parts:
+            part.state = self.state
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of each."""
+        answer = None if closure is None else torch.enable_grad()(closure)()
+        for part in self._parts:
+            part.step()
+        return answer
 
 
 def make_optimizer(
@@ -50,7 +123,8 @@ class UncorrectedAdamW(torch.optim.AdamW):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update, as `torch.optim.AdamW.step`."""
         if self._made is None:
-            self._made = max((int(state["step"]) for state in self.state.values()), default=0)
+            own = (self.state[p] for group in self.param_groups for p in group["params"] if p in self.state)
+            self._made = max((int(state["step"]) for state in own), default=0)
         self._made += 1
         usual = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         for group, (rate, epsilon, decay) in zip(self.param_groups, usual, strict=True):

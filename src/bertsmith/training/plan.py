@@ -98,7 +98,12 @@ class RunPlan:
             elif self.at(begun + int(warmup)) is not self.at(step) or begun:
                 warmup = self.progress(begun + int(warmup)) * whole
         return learning_rate(
-            position, peak=settings.learning_rate, warmup=warmup, updates=whole, shape=settings.schedule
+            position,
+            peak=settings.learning_rate,
+            warmup=warmup,
+            updates=whole,
+            shape=settings.schedule,
+            down=settings.down,
         )
 
     def phase(self, step: int, shares: Sequence[float]) -> int:

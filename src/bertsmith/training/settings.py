@@ -42,9 +42,20 @@ class TrainSettings(Settings):
     )
     batch_size: int = Field(32, ge=1, description="sequences in a batch")
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one update")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="adamw for all, or muon for the layers' matrices and adamw for the rest",
+    )
     learning_rate: float = Field(
         1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
     )
+    muon_learning_rate: float = Field(
+        1e-2,
+        gt=0,
+        le=10,
+        description="the highest learning rate of the matrices that Muon moves, on the scale of AdamW's",
+    )
+    muon_momentum: float = Field(0.9, ge=0, lt=1, description="Muon's momentum")
     warmup: float = Field(
         0.1,
         ge=0,
@@ -54,10 +65,14 @@ class TrainSettings(Settings):
     schedule: Shape = Field(
         "linear",
         description="after warm-up: linear (to 0 at the last update), linear_release (as BERT's release: on the "
-        "line that falls from the first update on), cosine or constant",
+        "line that falls from the first update on), cosine, constant, or constant_then_down (in a line to 0 over "
+        "the last `down`)",
+    )
+    down: float = Field(
+        0.4, gt=0, le=1, description="share of the updates over which constant_then_down falls to 0"
     )
     weight_decay: float = Field(
-        0.01, ge=0, le=10, description="AdamW's decay; biases and LayerNorm are exempt"
+        0.01, ge=0, le=10, description="the optimiser's decay; biases and LayerNorm are exempt"
     )
     betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
     epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")

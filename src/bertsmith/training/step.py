@@ -13,7 +13,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.loss import Loss
 from bertsmith.place import Place
 from bertsmith.training.loader import Update
-from bertsmith.training.optimizer import clip
+from bertsmith.training.optimizer import clip, set_rate
 from bertsmith.training.settings import TrainSettings
 
 
@@ -85,8 +85,7 @@ def update(
     norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm)
     if not (torch.isfinite(torch.stack([total for _, total in totals])).all() & torch.isfinite(norm)).item():
         _refuse(step, totals)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    set_rate(optimizer, rate)
     optimizer.step()
     means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
     loss_of_all = torch.stack([mean * weights.get(part, 1.0) for part, mean in means.items()]).sum()

@@ -13,6 +13,7 @@ from bertsmith import machine
 from bertsmith.machine import Precision
 from bertsmith.place import Place
 from bertsmith.training.loader import Phase, Position, updates
+from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
 
@@ -57,9 +58,9 @@ def tried(
 
     Updates are made in turn on a part of a batch first, then on larger ones, then on whole batches until the time
     is spent; the median of those on the largest counts. Weights, moments and the place's generator stay as they
-    are: the rate is 0, and what was drawn is drawn again.
+    are: the rate is 0, the moments are others, and what was drawn is drawn again.
     """
-    optimizer = torch.optim.SGD(trained.parameters(), lr=0.0)
+    optimizer = optimizer_of(trained, settings)
     state, training, threads = place.generator.get_state(), trained.training, torch.get_num_threads()
     found: dict[Way, list[float]] = {}
     left, begin = list(among), machine.clock()

@@ -11,15 +11,12 @@ from typing import Any
 import torch
 
 from bertsmith import console, disk, machine
-from bertsmith.artifacts.folder import ModelFolder, write_folder
+from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import check_budget
-from bertsmith.instances.plan import Ints
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder
-from bertsmith.models.start import start_from_sinusoids
-from bertsmith.objectives.objective import Objective, held_out_figures, objective_type
+from bertsmith.objectives.objective import Objective, held_out_figures
 from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -33,6 +30,7 @@ from bertsmith.training.loop import (
 from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
+from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
 from bertsmith.workflows.pretrain_settings import (
@@ -252,28 +250,6 @@ def _check_length(chosen: PretrainSettings) -> None:
             + ("" if chosen.base else ", or raise model.max_position_embeddings"),
         )
     check_budget(chosen.train.batch_tokens, longest)
-
-
-def first_weights(
-    chosen: PretrainSettings,
-    generator: torch.Generator,
-    counts: Ints | None = None,
-    base: ModelFolder | None = None,
-) -> tuple[Encoder, Objective]:
-    """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
-    corpus's token counts [V], where the output bias starts from them. base: gives the encoder its weights."""
-    encoder = (
-        build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
-    )
-    kind = objective_type(chosen.objective.name)
-    objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    if chosen.start.positions == "sinusoidal":
-        start_from_sinusoids(
-            encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
-        )
-    if chosen.start.output_bias == "unigram" and counts is not None:
-        objective.begin(counts)
-    return encoder, objective
 
 
 def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:

@@ -1,0 +1,38 @@
+"""How long an update takes on this machine: a few are made on random text, before there are shards."""
+
+from __future__ import annotations
+
+from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.settings import FILL
+from bertsmith.models.config import ModelConfig
+from bertsmith.place import Place
+from bertsmith.training.loader import Phase
+from bertsmith.training.step import Trained
+from bertsmith.training.trial import Way, best_way, tried
+from bertsmith.workflows.budget import ways_of
+from bertsmith.workflows.first_weights import first_weights
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+
+
+def operations_per_token(config: ModelConfig, masked: float) -> float:
+    """Of an update: six for each weight and token, the vocabulary's on the predicted ones alone."""
+    h, f = config.hidden_size, config.intermediate_size
+    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
+    return 6 * (layers + masked * (config.vocab_size * h + h * h))
+
+
+def timed_on_random_text(chosen: PretrainSettings, place: Place, seconds: float) -> tuple[float, Way]:
+    """Seconds of an update of a run with these settings on random text, in the quickest way here, and that way.
+
+    seconds: that may be spent on it.
+    """
+    data, train = chosen.data, chosen.train
+    encoder, objective = first_weights(chosen, place.drawing)
+    place.settle(encoder, objective)
+    length = round(data.sequence_length * FILL)
+    pairs = RandomPairs(chosen.model.vocab_size, length, data.mask_share, data.sentence_task)
+    phase = Phase(pairs, 1.0, train.batch_size)
+    trained = Trained(encoder, objective)
+    found = tried(trained, phase, train, place, ways_of(train, place), lambda _: seconds)
+    way = best_way(found)
+    return found.get(way, min(found.values())), way
