@@ -267,5 +267,9 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
     assert "of 20 pairs (chance: 50 %)" in out
     assert "by phenomenon" in out
     assert "PAIRS" not in out
+    monkeypatch.setattr(sys, "argv", ["bertsmith", "info", str(tmp_path / "run")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "accuracy on minimal pairs" in capsys.readouterr().out
     code, out, _ = call("--resume", "--json")
     assert json.loads(out)["pairs"]["by_phenomenon"].keys() == {"mizu", "order"}
