@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.training import muon
 from bertsmith.training.muon import Muon, orthogonal
 from bertsmith.training.optimizer import make_optimizer, moments, optimizer_of, set_rate
 from bertsmith.training.settings import TrainSettings
@@ -93,6 +94,20 @@ def test_singular_values_come_near_one(number: int, rows: int, more: int, seed: 
     assert float((inner - torch.diag_embed(inner.diagonal(dim1=1, dim2=2))).abs().max()) < 1e-6
 
 
+@given(st.integers(1, 3), st.integers(2, 24), st.integers(0, 90), st.integers(1, 24), st.integers(0, 2**31))
+def test_both_ways_to_iterate_agree(number: int, rows: int, more: int, rank: int, seed: int) -> None:
+    """Gradients are often of low rank, with singular values down to nothing."""
+    draw = torch.Generator().manual_seed(seed)
+    left = torch.randn(number, rows, min(rank, rows), generator=draw)
+    scales = 10 ** (-4 * torch.rand(number, 1, min(rank, rows), generator=draw))
+    x = (left * scales) @ torch.randn(number, min(rank, rows), rows + more, generator=draw)
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    one, other = muon._by_product(x), muon._by_gram(x)
+    exact = muon._by_product(x.double())
+    error = float((one.double() - exact).abs().max())
+    assert float((other.double() - exact).abs().max()) < max(10 * error, 2e-3)
+
+
 def test_a_matrix_of_zeros_stays() -> None:
     assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 
@@ -131,8 +146,8 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate() ->
     named = dict(whole.named_parameters())
     kept = moments(optimizer)
     assert kept.keys() == set(named.values())
-    muons = {name for name, p in named.items() if kept[p] == {"momentum_buffer"}}
-    assert muons == {
+    by_muon = {name for name, p in named.items() if kept[p] == {"momentum_buffer"}}
+    assert by_muon == {
         f"encoder.blocks.{layer}.{name}.weight"
         for layer, name in itertools.product(
             range(2), ("attention.qkv", "attention.output", "feed_forward.inner", "feed_forward.output")

@@ -17,6 +17,7 @@ from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.workflows.pretrain_recipe import MASKED, SIZES
 from bertsmith.workflows.pretrain_settings import asked_for, resolved
 
 
@@ -274,18 +275,26 @@ def test_a_model_worse_than_word_frequencies_says_so_and_what_to_change(tmp_path
     assert sum("learnt nothing" in line for line in told) == 1
 
 
-@pytest.mark.parametrize(
-    ("preset", "rate", "deviation"),
-    [("bert-tiny-uncased", 3e-3, 0.06), ("bert-mini-cased", 5e-4, 0.06), ("bert-small-uncased", 3e-4, 0.04)],
-)
-def test_small_models_have_settings_that_they_learn_with(preset: str, rate: float, deviation: float) -> None:
+@pytest.mark.parametrize("preset", ["bert-tiny-uncased", "bert-mini-cased", "bert-small-chinese"])
+def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     """Where nobody says otherwise: below a recipe, even an empty one, and below assignments (RESULTS.md)."""
     sizes, values = asked_for(preset, None)
     own = resolved(sizes, values, None, ["train.warmup=0.2"], tiny_run.tokenizer())
-    assert (own.train.learning_rate, own.model.initializer_range) == (rate, deviation)
+    size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
+    assert (own.train.learning_rate, own.model.initializer_range) == (size.rate, size.deviation)
+    assert (own.train.optimizer, own.train.muon_learning_rate) == ("muon", size.muon_rate)
+    assert (own.train.schedule, own.train.weight_decay) == ("constant_then_down", 0.1)
     assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
     assert (own.start.positions, own.start.output_bias) == ("sinusoidal", "unigram")
     assert own.train.warmup == 0.2
+    assert (own.data.sequence_length, own.data.mask_share, own.train.batch_size) == (128, 0.15, 32)
+    minutes = resolved(sizes, values, None, ["train.max_minutes=5"], tiny_run.tokenizer())
+    found = (minutes.data.sequence_length, minutes.data.mask_share, minutes.train.batch_size)
+    assert found == (64, MASKED, size.batch)
+    minutes = resolved(
+        sizes, values, None, ["data.sequence_length=96", "train.max_minutes=5"], tiny_run.tokenizer()
+    )
+    assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch)
 
 
 def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> None:
@@ -295,6 +304,7 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
         chosen = resolved(*asked_for(preset, file), file, [], tiny_run.tokenizer())
         assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
         assert chosen.model.hidden_dropout_prob == 0.1
+        assert (chosen.train.optimizer, chosen.train.schedule) == ("adamw", "linear")
 
 
 def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
@@ -304,8 +314,8 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
     own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
     bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one, tell=told.append)
-    assert sum("learning rate 0.003" in line for line in told) == 1
+    assert sum("Muon at 0.01, AdamW at 0.003" in line for line in told) == 1
     told.clear()
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own, tell=told.append)
-    assert not any("learning rate" in line for line in told)
+    assert not any("AdamW at" in line for line in told)
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)

@@ -17,7 +17,7 @@ from bertsmith.instances.settings import FILL
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameters import count_parameters, operations_per_token
 from bertsmith.nearest import absent
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -160,7 +160,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     from the rate of a matrix product."""
     from bertsmith.workflows.pretrain_settings import PretrainSettings
     from bertsmith.workflows.run import place_of
-    from bertsmith.workflows.speed import operations_per_token, timed_on_random_text
+    from bertsmith.workflows.speed import timed_on_random_text
 
     place = place_of(settings)
     rate = machine.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)

@@ -1,4 +1,4 @@
-"""The parameter sum of a model with its heads, term by term; equal to the modules' own sizes."""
+"""The parameter sum of a model with its heads, term by term, equal to the modules' own sizes; its operations."""
 
 from __future__ import annotations
 
@@ -38,3 +38,14 @@ def count_parameters(
             raise ValueError(f"unknown head '{head}'; known are {', '.join(tops)}")
         terms += tops[head]
     return terms
+
+
+def operations_per_token(config: ModelConfig, masked: float) -> float:
+    """Floating-point operations of a training update, for each token: six for each weight that it meets.
+
+    masked: share of the tokens that are predicted, for which the vocabulary's weights count. Attention's own
+    products are left out: at 64 or 128 tokens they are few.
+    """
+    h, f = config.hidden_size, config.intermediate_size
+    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
+    return 6 * (layers + masked * (config.vocab_size * h + h * h))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 # keeps them near 1 (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
+_WIDE = 2  # times as many columns as rows: from there on the products of rows alone are the cheaper way
 _MATCHING = 0.2  # root mean square of AdamW's usual update
 
 
@@ -73,7 +74,26 @@ def orthogonal(matrices: Tensor) -> Tensor:
     """
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    wide = x.shape[2] > _WIDE * x.shape[1] and not matrices.is_cuda
+    return (_by_gram(x) if wide else _by_product(x)).to(matrices.dtype)
+
+
+def _by_product(x: Tensor) -> Tensor:
+    """The iterations as they are defined: x ← (a + b·xxᵀ + c·(xxᵀ)²)·x."""
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    return x.to(matrices.dtype)
+    return x
+
+
+def _by_gram(x: Tensor) -> Tensor:
+    """The same on [R, R] alone: each iteration multiplies x from the left by a polynomial in xxᵀ, and such
+    polynomials commute. Products of x with itself want more than the eight bits of bf16."""
+    gram, whole = x @ x.mT, None
+    for left in range(_ITERATIONS, 0, -1):
+        factor = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
+        factor.diagonal(dim1=1, dim2=2).add_(_A)
+        whole = factor if whole is None else factor @ whole
+        if left > 1:
+            gram = factor @ gram @ factor
+    return x if whole is None else whole @ x

@@ -28,19 +28,20 @@ from bertsmith.training.loop import (
     train,
 )
 from bertsmith.use.predict import Model, load
-from bertsmith.wording import counted
+from bertsmith.wording import counted, percent
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
 from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
+from bertsmith.workflows.pretrain_recipe import learning_of, learning_settings
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
     asked_for,
     asked_kind,
-    learning_settings,
     resolved,
     settings_of,
 )
+from bertsmith.workflows.pretrain_size import size_in_minutes
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import (
     SETTINGS,
@@ -110,6 +111,8 @@ def pretrain(
         assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
+    if not (resuming or base or recipe or preset):
+        preset = size_in_minutes(assignments, shards.tokenizer, tell)
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
     if not resuming and base is None and recipe is None:
         _tell_of_learning(chosen, tell)
@@ -215,13 +218,16 @@ def _chosen(
 
 def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
     """Say that a small model is not trained with the paper's settings, where nobody chose others."""
-    usual = learning_settings(chosen.model.model_dump()).get("train", {})
-    rate = chosen.train.learning_rate
-    if usual.get("learning_rate") == rate:
-        tell(
-            f"settings that a model of this size learns with: learning rate {rate:g}, dropout "
-            f"{chosen.model.hidden_dropout_prob:g}; recipes/bert-paper.yaml has the paper's"
-        )
+    usual, train, data = learning_of(chosen.model.model_dump()), chosen.train, chosen.data
+    if usual is None or train.learning_rate != usual.rate:
+        return
+    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
+    tell(
+        f"settings that a model of this size learns with: {muon}AdamW at {train.learning_rate:g}, schedule "
+        f"{train.schedule}, {counted(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
+        f"{percent(data.mask_share)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}; "
+        "recipes/bert-paper.yaml has the paper's"
+    )
 
 
 def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: Shards) -> None:

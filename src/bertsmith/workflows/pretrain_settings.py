@@ -19,22 +19,12 @@ from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted
-from bertsmith.workflows.budget import budgets_aside
+from bertsmith.workflows.budget import budgets_aside, name_of
 from bertsmith.workflows.pretrain_pairs import EvaluateSettings
+from bertsmith.workflows.pretrain_recipe import learning_settings, settings_in_minutes
 
 _PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
-
-# What a small BERT learns with in the hours that people give it: no dropout (each text is seen about once), first
-# weights that know frequencies and neighbours, and a rate for its size. The paper's settings, made for a thousand
-# times the compute, leave it at word frequencies. Measured by benchmarks/defaults.py.
-_LEARNING: dict[str, dict[str, Any]] = {
-    "model": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "start": {"positions": "sinusoidal", "output_bias": "unigram"},
-    "train": {"betas": (0.9, 0.98), "warmup": 0.06},
-}
-_RATES = {(2, 128): (0.06, 3e-3), (4, 256): (0.06, 5e-4), (4, 512): (0.04, 3e-4)}
-"""Layers and hidden size → deviation of the first weights, and learning rate."""
 
 
 class StartSettings(Settings):
@@ -142,16 +132,6 @@ def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, An
     return sizes, values
 
 
-def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a new model of these sizes is trained with where there is no recipe; {} where that was not measured."""
-    found = _RATES.get((sizes.get("num_hidden_layers", 0), sizes.get("hidden_size", 0)))
-    if found is None or sizes.get("model_type") != "bert":
-        return {}
-    deviation, rate = found
-    own = {"model": {"initializer_range": deviation}, "train": {"learning_rate": rate}}
-    return {group: {**_LEARNING[group], **own.get(group, {})} for group in _LEARNING}
-
-
 def resolved(
     sizes: dict[str, Any],
     values: dict[str, Any],
@@ -164,18 +144,18 @@ def resolved(
     """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
 
     Below them stands what the family is pre-trained with and, where there is no recipe, what a model of these
-    sizes learns with. The vocabulary is the tokenizer's. A budget among the assignments stands in place of the
-    recipe's. of_model: the sizes are those of a model, whose table may have more rows than the tokenizer has
-    entries.
+    sizes learns with, in minutes where the budget is one. The vocabulary is the tokenizer's. A budget among the
+    assignments stands in place of the recipe's. of_model: the sizes are those of a model, whose table may have
+    more rows than the tokenizer has entries.
     """
     sizes = sizes or preset(_PRESET).model_dump()
-    usual: dict[str, dict[str, Any]] = {}
+    below: list[Mapping[str, Mapping[str, Any]]] = []
     if not of_model:
-        usual = {} if recipe is not None else learning_settings(sizes)
-        if _objective_name(values, assignments) != _USUAL:  # another objective may have no bias to start from
-            usual.pop("start", None)
-        usual["data"] = dict(family(sizes["model_type"]).pretraining)
-    values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
+        below.append({"data": family(sizes["model_type"]).pretraining})
+        if recipe is None:
+            below.append(_learning(sizes, _objective_name(values, assignments), assignments))
+    for usual in reversed(below):
+        values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
     assignments = budgets_aside(assignments)
@@ -191,6 +171,19 @@ def resolved(
     return chosen
 
 
-def _below(given: Any, usual: dict[str, Any]) -> Any:
+def _learning(
+    sizes: Mapping[str, Any], objective: str, assignments: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """What a new model of these sizes learns with, and what is added where the budget is one of minutes."""
+    found = learning_settings(sizes)
+    if objective != _USUAL:  # another objective may have no bias to start from
+        found.pop("start", None)
+    if any(name_of(assignment) == "train.max_minutes" for assignment in assignments):
+        for group, values in settings_in_minutes(sizes).items():
+            found[group] = {**found.get(group, {}), **values}
+    return found
+
+
+def _below(given: Any, usual: Mapping[str, Any]) -> Any:
     """The group of settings that was given, with the usual ones where it says nothing."""
     return {**usual, **given} if isinstance(given, dict) else given

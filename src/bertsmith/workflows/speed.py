@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.settings import FILL
-from bertsmith.models.config import ModelConfig
 from bertsmith.place import Place
 from bertsmith.training.loader import Phase
 from bertsmith.training.step import Trained
@@ -12,13 +11,6 @@ from bertsmith.training.trial import Way, best_way, tried
 from bertsmith.workflows.budget import ways_of
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
-
-
-def operations_per_token(config: ModelConfig, masked: float) -> float:
-    """Of an update: six for each weight and token, the vocabulary's on the predicted ones alone."""
-    h, f = config.hidden_size, config.intermediate_size
-    layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
-    return 6 * (layers + masked * (config.vocab_size * h + h * h))
 
 
 def timed_on_random_text(chosen: PretrainSettings, place: Place, seconds: float) -> tuple[float, Way]:

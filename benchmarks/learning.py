@@ -1,0 +1,262 @@
+"""How much is learnt from so many tokens, and in so much time? Today's recipe beside the one of single AdamW.
+
+    python benchmarks/learning.py [quickstart] [mini] [time] [--seeds 0 1 2] [--threads 2]
+
+quickstart, mini: both recipes from the same first weights and instances; ours also with three fifths of the
+    tokens, where it is to be as good already. All are judged on the same held-out instances and masks.
+time: seconds of an update of both in turn, in one process.
+
+Each run is kept and resumed: the script may be stopped and called again, also for the seeds one by one. The
+section of RESULTS.md is written from what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+import bertsmith as bs
+from bertsmith import machine
+from bertsmith.console import note
+from bertsmith.instances.batches import token_counts
+from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
+from bertsmith.place import Place
+from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
+from bertsmith.shards.shards import Shards
+from bertsmith.workflows.first_weights import first_weights
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
+from bertsmith.workflows.pretrain_source import instances_of
+from corpus import prepared
+from ours import OurTrainer
+from record import WORK, once, recorded, section, table, where
+from reference import batches_from, rate_at
+
+# The recipes that these are measured against: the quickstart's of 2026-11-21 and that of pretraining_pays.py.
+_FIRST = [
+    "model.initializer_range=0.06",
+    "model.hidden_dropout_prob=0",
+    "model.attention_probs_dropout_prob=0",
+    "start.positions=sinusoidal",
+    "start.output_bias=unigram",
+    "data.sequence_length=64",
+    "train.optimizer=adamw",
+    "train.schedule=linear",
+    "train.weight_decay=0.01",
+    "train.betas=[0.9, 0.98]",
+]
+_TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
+SHORT = 0.6  # of the tokens: where our recipe is to have come as far
+WINDOWS, UPDATES = 9, 6
+
+
+@dataclass(frozen=True)
+class Size:
+    """One comparison. before: the settings of the earlier recipe. ours: what `--minutes` adds to a size's own; or
+    the quickstart's. tokens: that both are trained on."""
+
+    preset: str
+    tokens: int
+    before: Sequence[str]
+    ours: Sequence[str]
+    aside: Sequence[str]
+
+    def settings(self, arm: str) -> list[str]:
+        """The arm's settings, by assignments."""
+        run = ["train.tensorboard=false", "train.checkpoint_every=250", "train.precision=fp32"]
+        return [*(self.before if arm == "before" else self.ours), *self.aside, *run]
+
+
+SIZES = {
+    "quickstart": Size(
+        "bert-tiny-uncased",
+        4_400_000,
+        [
+            *_FIRST,
+            *_TINY,
+            "data.mask_share=0.35",
+            "train.batch_size=32",
+            "train.learning_rate=3e-3",
+            "train.warmup=0.06",
+        ],
+        PRETRAINING,
+        [],
+    ),
+    "mini": Size(
+        "bert-mini-uncased",
+        20_000_000,
+        [
+            *_FIRST,
+            "data.mask_share=0.3",
+            "train.batch_size=64",
+            "train.learning_rate=6e-4",
+            "train.warmup=0.05",
+        ],
+        [],
+        ["train.evaluate_every=500"],
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=["quickstart", "mini", "time"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="+", default=["before", "ours short", "ours"])
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    for name in (part for part in options.parts if part in SIZES):
+        for seed in options.seeds:
+            for arm in options.arms:
+                once("learning", f"{name} {arm} {seed}", partial(trained, name, arm, seed, options.threads))
+    if "time" in options.parts:
+        for name in SIZES:
+            once("learning", f"{name} time", partial(timed, name, options.threads))
+    report(options.threads)
+
+
+def shards_of(name: str) -> Shards:
+    """The corpus of a comparison: the quickstart's own of seed 0, or the encyclopedia with 8,000 pieces."""
+    if name == "mini":
+        return Shards.open(prepared(8_000))
+    folder = WORK / "learning-quickstart"
+    if not (folder / "report.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        quickstart(folder, steps=1, tell=note)
+    return Shards.open(folder / "shards")
+
+
+def settings_of(name: str, arm: str, seed: int, threads: int, shards: Shards) -> PretrainSettings:
+    """The settings of an arm's run; ours are those that `--minutes` gives a model of this size."""
+    size = SIZES[name]
+    tokens = round(size.tokens * (SHORT if arm == "ours short" else 1))
+    sizes, _ = asked_for(size.preset, None)
+    run = [f"train.seed={seed}", f"train.threads={threads}"]
+    given = [*size.settings(arm), *run]
+    chosen = resolved(sizes, {}, None, ["train.max_minutes=60", *given], shards.tokenizer)
+    return chosen.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
+
+
+def trained(name: str, arm: str, seed: int, threads: int) -> dict[str, Any]:
+    """One run, and how it is judged."""
+    shards = shards_of(name)
+    chosen = settings_of(name, arm, seed, threads, shards)
+    run = WORK / "learning" / f"{name}-{arm.replace(' ', '-')}-{seed}"
+    recipe = run.with_suffix(".yaml")
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(chosen.to_yaml(), encoding="utf-8")
+    model = bs.pretrain(shards, run, recipe=recipe, resume=(run / "settings.yaml").exists(), tell=note)
+    kept = {key: model.report[key] for key in ("steps", "tokens", "seconds")}
+    return kept | {"held_out": judged(name, model, shards)}
+
+
+def judged(name: str, model: bs.Model, shards: Shards) -> dict[str, float]:
+    """A model on the held-out instances of the earlier recipe, whatever it was trained to predict itself."""
+    chosen = settings_of(name, "before", 0, 1, shards)
+    split, generator = Split.of(shards, chosen.data), torch.Generator()
+    encoder = model.folder.encoder(generator)
+    objective = objective_type("mlm_nsp").made(encoder, generator, chosen.data, chosen.objective)
+    for part, module in objective.folders(encoder)[MODEL].modules.items():
+        if part != "encoder":
+            model.folder.fill(part, module)
+    stream = instances_of(
+        shards, split.held_out, chosen, chosen.data.sequence_length, kin=split.kin, seed=HELD_OUT_SEED
+    )
+    last = min(stream.size(0), chosen.data.held_out_instances)
+    batches = [stream.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)]
+    counts = token_counts(shards, split.training, shards.tokenizer.vocab_size)
+    place = Place.of("cpu", "fp32", 0)
+    encoder.eval()
+    objective.eval()
+    return held_out_figures(objective, encoder, batches, place) | objective.by_frequency(counts, batches)
+
+
+def timed(name: str, threads: int) -> dict[str, Any]:
+    """Seconds a token of updates of both recipes in turn: medians, and the ratio of each window."""
+    shards = shards_of(name)
+    sides = {}
+    for arm in ("before", "ours"):
+        chosen = settings_of(name, arm, 100, threads, shards)
+        split = Split.of(shards, chosen.data)
+        encoder, objective = first_weights(chosen, torch.Generator().manual_seed(100))
+        stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
+        batches = batches_from(stream, chosen.train.batch_size, 0)
+        sides[arm] = (OurTrainer(encoder, objective, chosen.train), batches, chosen.train)
+    each: dict[str, list[float]] = {arm: [] for arm in sides}
+    for window in range(WINDOWS):
+        for arm, (trainer, batches, settings) in sides.items():
+            work = [next(batches) for _ in range(UPDATES)]
+            begin = machine.clock()
+            for batch in work:
+                trainer.update(
+                    batch, rate_at(trainer.step + 1, settings.model_copy(update={"max_steps": 2_000}))
+                )
+            if window:
+                each[arm].append((machine.clock() - begin) / sum(batch.tokens for batch in work))
+    ratios = [ours / before for before, ours in zip(each["before"], each["ours"], strict=True)]
+    print(name, ratios, flush=True)
+    return {
+        "microseconds": {arm: 1e6 * statistics.median(values) for arm, values in each.items()},
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+    }
+
+
+def report(threads: int) -> None:
+    """The section of RESULTS.md, of all that was measured by now."""
+    known = recorded("learning")
+    parts = "\n\n".join(text for name in SIZES if (text := of_size(name, known)))
+    section(
+        "Learning",
+        f"""`python benchmarks/learning.py`; {where(threads)}.
+
+Held-out masked-LM loss (and NSP accuracy) of two recipes from the same first weights, on the same instances in the
+same order; judged on the same held-out instances and masks, whatever a recipe is trained to predict. Ours is also
+run with {SHORT:.0%} of the tokens, a run of its own with its own schedule.
+
+{parts}""",
+    )
+
+
+def of_size(name: str, known: dict[str, Any]) -> str:
+    """The paragraph and table of one size; empty where nothing was measured."""
+    rows = []
+    for seed in range(10):
+        runs = [known.get(f"{name} {arm} {seed}") for arm in ("before", "ours short", "ours")]
+        if any(runs):
+            rows.append([str(seed), *(cell(run) for run in runs)])
+    if not rows:
+        return ""
+    tokens = SIZES[name].tokens / 1e6
+    columns = ["seed", f"AdamW, {tokens:g} M tokens", f"ours, {SHORT * tokens:g} M", f"ours, {tokens:g} M"]
+    text = f"**{name}** ({SIZES[name].preset}):\n\n{table(columns, rows)}"
+    if (time := known.get(f"{name} time")) is not None:
+        ratio, ratios, each = time["ratio"], time["ratios"], time["microseconds"]
+        text += (
+            f"\n\nA token takes {each['before']:.0f} µs with AdamW and {each['ours']:.0f} with ours: {ratio:.2f} "
+            f"times as long ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} windows in turn), so "
+            f"{SHORT:.0%} of the tokens take {SHORT * ratio:.0%} of the time."
+        )
+    return text
+
+
+def cell(run: dict[str, Any] | None) -> str:
+    """Loss and pair accuracy of a run."""
+    if run is None:
+        return "not yet"
+    held = run["held_out"]
+    return f"{held['mlm_loss']:.3f} ({100 * held['nsp_accuracy']:.0f} %)"
+
+
+if __name__ == "__main__":
+    main()

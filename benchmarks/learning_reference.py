@@ -1,0 +1,197 @@
+"""The reference library's usual settings for as long as ours: what has each learnt by then?
+
+    python benchmarks/learning_reference.py [speed] [tune] [train] [--seed 0] [--threads 2]
+
+speed: seconds a token of both sides in turn, and so how many updates the reference makes in our time.
+tune: three learning rates for a tenth of that each, with a seed that is not reported, judged on documents that are
+    trained on otherwise.
+train: the whole run at the best of them; written as a model folder that bertsmith loads, for scores on tasks
+    and pairs (learning_tasks.py, bertsmith score).
+
+Its settings are those of its pre-training script: AdamW with betas 0.9 and 0.999 and no decay, no warm-up, a
+linear schedule, dropout 0.1, weights from a normal of 0.02. The instances are those of learning.py's mini.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertsmith import machine
+from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.shards.shards import Shards
+from bertsmith.workflows.first_weights import first_weights
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
+from learning import SIZES, settings_of, shards_of
+from ours import OurTrainer
+from record import WORK, once, recorded, section, table, where
+from reference import Trainer, batches_from, in_turn, rate_at
+
+RATES = (1e-4, 5e-4, 1e-3)
+TUNING_SEED, TUNING_SHARE = 100, 0.1
+WINDOWS, UPDATES = 8, 4
+USUAL = [
+    "train.optimizer=adamw",
+    "train.schedule=linear",
+    "train.warmup=0",
+    "train.betas=[0.9, 0.999]",
+    "train.epsilon=1e-8",
+    "train.weight_decay=0",
+    "train.clip_norm=1.0",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=["speed", "tune", "train"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    shards, threads = shards_of("mini"), options.threads
+    speed = once("learning_reference", "speed", partial(speeds, shards, threads))
+    tokens = SIZES["mini"].tokens * speed["ratio"] ** -1
+    if {"tune", "train"} & set(options.parts):
+        scores = {rate: tuned(shards, rate, TUNING_SHARE * tokens, threads) for rate in RATES}
+        best = min(scores, key=lambda rate: scores[rate])
+        if "train" in options.parts:
+            key = f"{best:g} {options.seed}"
+            once("learning_reference", key, partial(whole, shards, best, tokens, options.seed, threads))
+    report(threads)
+
+
+def settings(shards: Shards, rate: float, seed: int, threads: int) -> PretrainSettings:
+    """The instances of learning.py's mini, and the reference's usual training at this rate."""
+    chosen = settings_of("mini", "before", seed, threads, shards)
+    return chosen.changed([*USUAL, f"train.learning_rate={rate}"])
+
+
+def fresh(chosen: PretrainSettings) -> nn.Module:
+    """The reference's model of these sizes, as it begins by itself."""
+    from transformers import BertConfig, BertForPreTraining
+
+    model = chosen.model
+    torch.manual_seed(chosen.train.seed)
+    return BertForPreTraining(
+        BertConfig(
+            vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
+            num_hidden_layers=model.num_hidden_layers,
+            num_attention_heads=model.num_attention_heads,
+            intermediate_size=model.intermediate_size,
+            max_position_embeddings=model.max_position_embeddings,
+        )
+    )
+
+
+def speeds(shards: Shards, threads: int) -> dict[str, Any]:
+    """Tokens a second of our recipe and of the reference in turn; the ratio is ours over the reference's."""
+    chosen = settings_of("mini", "ours", TUNING_SEED, threads, shards)
+    split = Split.of(shards, chosen.data)
+    stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
+    batches = batches_from(stream, chosen.train.batch_size, 0)
+    ours = OurTrainer(*first_weights(chosen, torch.Generator().manual_seed(TUNING_SEED)), chosen.train)
+    usual = settings(shards, RATES[0], TUNING_SEED, threads)
+    reference = Trainer(fresh(usual), usual.train.model_copy(update={"max_steps": 1_000}))
+    schedule = chosen.train.model_copy(update={"max_steps": 1_000})
+
+    def windows() -> Any:
+        for _ in range(WINDOWS):
+            work = [next(batches) for _ in range(UPDATES)]
+
+            def our(work: Any = work) -> None:
+                for batch in work:
+                    ours.update(batch, rate_at(ours.step + 1, schedule))
+
+            def theirs(work: Any = work) -> None:
+                for batch in work:
+                    reference.update(batch)
+
+            yield sum(batch.tokens for batch in work), our, theirs
+
+    return in_turn(windows())
+
+
+def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
+    """The loss after a short run at this rate, on documents beside those that are reported on."""
+    chosen = settings(shards, rate, TUNING_SEED, threads)
+    small = Split.of(shards, chosen.data)
+    large = Split.of(shards, chosen.data.model_copy(update={"held_out": 2 * chosen.data.held_out}))
+    training, judging = large.training, np.setdiff1d(large.held_out, small.held_out)
+    found: float = once(
+        "learning_reference",
+        f"tuning {rate:g}",
+        lambda: trained(shards, chosen, training, judging, large.kin, tokens, f"tuning-{rate:g}")["mlm_loss"],
+    )
+    return found
+
+
+def whole(shards: Shards, rate: float, tokens: float, seed: int, threads: int) -> dict[str, float]:
+    """The held-out figures of the whole run."""
+    chosen = settings(shards, rate, seed, threads)
+    split = Split.of(shards, chosen.data)
+    return trained(shards, chosen, split.training, split.held_out, split.kin, tokens, f"reference-{seed}")
+
+
+def trained(
+    shards: Shards, chosen: PretrainSettings, training: Any, judging: Any, kin: Any, tokens: float, name: str
+) -> dict[str, float]:
+    """Train the reference on so many tokens, and judge it; its model is written, and what is needed to go on."""
+    length, size = chosen.data.sequence_length, chosen.train.batch_size
+    stream = instances_of(shards, training, chosen, length, kin=kin)
+    held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=HELD_OUT_SEED)
+    updates = round(tokens / float(stream.filling(0, size).tokens.mean()))
+    trainer = Trainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
+    folder = WORK / "learning" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    state = folder / "state.pt"
+    trainer.restore(state)
+    batches = batches_from(stream, size, trainer.step)
+    while trainer.step < updates:
+        losses = trainer.update(next(batches))
+        if trainer.step % 100 == 0:
+            trainer.save(state)
+            print(name, trainer.step, updates, losses, flush=True)
+    trainer.model.save_pretrained(folder)  # type: ignore[operator]
+    shards.tokenizer.save(folder)
+    last = min(held_out.size(0), chosen.data.held_out_instances)
+    figures = trainer.measure([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])
+    return figures | {"updates": updates}
+
+
+def report(threads: int) -> None:
+    """The section of RESULTS.md, of all that was measured by now."""
+    known = recorded("learning_reference")
+    speed = known["speed"]
+    rates = [
+        [f"{rate:g}", f"{known[f'tuning {rate:g}']:.3f}"] for rate in RATES if f"tuning {rate:g}" in known
+    ]
+    rows = [
+        [key, f"{value['updates']:,}", f"{value['mlm_loss']:.3f}", f"{100 * value['nsp_accuracy']:.0f} %"]
+        for key, value in known.items()
+        if isinstance(value, dict) and "updates" in value
+    ]
+    section(
+        "Learning, beside the reference's usual settings",
+        f"""`python benchmarks/learning_reference.py`; {where(threads)}.
+
+In the time that our recipe needs for {SIZES["mini"].tokens / 1e6:g} M tokens (mini, encyclopedia).
+Tokens a second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}; the ratio is
+{speed["ratio"]:.2f}.
+
+{table(["rate tried", f"loss after {TUNING_SHARE:.0%} of the run"], rates)}
+
+{table(["rate and seed", "updates", "held-out MLM loss", "NSP accuracy"], rows)}""",
+    )
+
+
+if __name__ == "__main__":
+    main()

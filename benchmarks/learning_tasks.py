@@ -1,0 +1,271 @@
+"""What is pre-training worth on tasks? An hour's model beside its first weights, and the best cheap method.
+
+    python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte stsb conll2003 emotion] [--threads 2]
+
+RUN: a pre-training run, such as that of `bertsmith pretrain --data shards --out RUN --minutes 60`. Both arms have
+the same architecture, tokenizer, rows, epochs and seeds; each arm's learning rate is chosen with a seed that is
+not reported, on a tenth of the training rows that is not trained on then. At most 5,000 training rows a task,
+three epochs, the best of their evaluations on dev. Each score is kept: the script may be stopped and called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bertsmith as bs
+from bertsmith import machine
+from bertsmith.files.tables import read_table
+from bertsmith.metrics.entities import count, total
+from bertsmith.quickstart.quickstart import untrained
+from record import DATA, WORK, once, recorded, section, table, where
+
+RATES = (1e-4, 3e-4, 1e-3)
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
+ROWS = 5_000
+ARMS = ("pre-trained", "random")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A task: what finetune is asked, and the figure that is reported (the field's for it)."""
+
+    task: str
+    train: str
+    dev: str
+    settings: Sequence[str]
+    figure: str
+    cheap: str
+
+
+_PAIR = ("task.text_column=sentence1", "task.second_column=sentence2")
+BENCHES = {
+    "sst2": Bench("classify", "train.tsv.gz", "dev.tsv", ["task.text_column=sentence"], "accuracy", "TF-IDF"),
+    "cola": Bench(
+        "classify",
+        "train.tsv.gz",
+        "dev.tsv",
+        ["task.header=false", "task.text_column=4", "task.label_column=2"],
+        "matthews",
+        "TF-IDF",
+    ),
+    "rte": Bench("classify", "train.tsv.gz", "dev.tsv", _PAIR, "accuracy", "TF-IDF or the usual label"),
+    "stsb": Bench(
+        "regress",
+        "train.tsv.gz",
+        "dev.tsv.gz",
+        [*_PAIR, "task.label_column=score"],
+        "pearson",
+        "TF-IDF cosine",
+    ),
+    "conll2003": Bench("tag", "train.txt.gz", "dev.txt.gz", [], "f1", "each word's usual tag"),
+    "emotion": Bench(
+        "classify",
+        "train.txt.gz",
+        "dev.txt",
+        ["task.header=false", "task.delimiter=;", "task.text_column=1", "task.label_column=2"],
+        "macro_f1",
+        "TF-IDF",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(BENCHES), choices=list(BENCHES))
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    model = bs.load(options.run)
+    name = options.run.resolve().name
+    fresh = WORK / "learning" / f"{name}-first-weights"
+    if not fresh.exists():
+        untrained(fresh, model)
+    folders = {"pre-trained": model.model_folder, "random": fresh}
+    for task in options.tasks:
+        once("learning_tasks", f"cheap {task}", partial(cheap, task))
+        for arm in ARMS:
+            rate = best_rate(name, task, arm, folders[arm], options.threads)
+            for seed in SEEDS:
+                scored(name, task, arm, folders[arm], rate, seed, options.threads)
+        report(name, options.threads)
+
+
+def best_rate(name: str, task: str, arm: str, folder: Path, threads: int) -> float:
+    """The rate that serves an arm best on rows split off the training file."""
+    return max(RATES, key=lambda rate: scored(name, task, arm, folder, rate, TUNING_SEED, threads))
+
+
+def scored(name: str, task: str, arm: str, folder: Path, rate: float, seed: int, threads: int) -> float:
+    """`finetuned`, measured once."""
+    key = f"{name} {task} {arm} {rate:g} {seed}"
+    return float(once("learning_tasks", key, lambda: finetuned(task, folder, rate, seed, threads)))
+
+
+def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> float:
+    """The figure on dev; in tuning, on a tenth of the training rows instead."""
+    bench, out = BENCHES[task], WORK / "learning-finetune"
+    shutil.rmtree(out, ignore_errors=True)
+    place = DATA / "tasks" / task
+    tuning = seed == TUNING_SEED
+    model = bs.finetune(
+        bench.task,
+        folder,
+        out,
+        train=place / bench.train,
+        dev=None if tuning else place / bench.dev,
+        **({"dev_share": 0.1} if tuning else {}),
+        sample=ROWS,
+        settings=[
+            *bench.settings,
+            "train.epochs=3",
+            f"train.learning_rate={rate}",
+            f"train.seed={seed}",
+            f"train.threads={threads}",
+            "train.precision=fp32",
+            "train.tensorboard=false",
+        ],
+    )
+    figure = float(model.report["dev"][bench.figure])
+    print(task, folder, rate, seed, figure, flush=True)
+    return figure
+
+
+def cheap(task: str) -> float:
+    """The best cheap method on the same number of rows."""
+    bench, place = BENCHES[task], DATA / "tasks" / task
+    if bench.task == "tag":
+        return usual_tags(place / bench.train, place / bench.dev)
+    settings = dict(setting.removeprefix("task.").split("=", 1) for setting in bench.settings)
+    columns = [settings.get(key) for key in ("text_column", "second_column")]
+    columns = [column for column in columns if column is not None]
+    how: dict[str, Any] = {
+        "header": settings.get("header") != "false",
+        "delimiter": settings.get("delimiter"),
+    }
+
+    def read(file: str) -> tuple[list[tuple[str, ...]], list[str]]:
+        rows = read_table(place / file, **how)
+        texts = list(zip(*(rows.column(column) for column in columns), strict=True))
+        return texts, list(rows.column(settings.get("label_column", "label")))
+
+    train, dev = read(bench.train), read(bench.dev)
+    return by_cosine(train, dev) if bench.task == "regress" else by_words(train, dev, bench.figure)
+
+
+Read = tuple[list[tuple[str, ...]], list[str]]
+
+
+def by_words(train: Read, dev: Read, figure: str) -> float:
+    """TF-IDF of words and pairs of words, and a linear classifier, its strength by cross-validation; or the most
+    frequent label, where that is better."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
+    strengths = {"logisticregression__C": [0.1, 1, 10, 100]}
+    model = GridSearchCV(make_pipeline(words, LogisticRegression(max_iter=1000)), strengths, cv=3)
+    texts, labels = train
+    model.fit([" | ".join(text) for text in texts[:ROWS]], labels[:ROWS])
+    guess = model.predict([" | ".join(text) for text in dev[0]])
+    scores: Mapping[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy_score(dev[1], guess),
+        "matthews": lambda: matthews_corrcoef(dev[1], guess),
+        "macro_f1": lambda: f1_score(dev[1], guess, average="macro"),
+    }
+    found = float(scores[figure]())
+    guess = [Counter(labels).most_common(1)[0][0]] * len(dev[1])
+    return max(found, float(scores[figure]()))
+
+
+def by_cosine(train: Read, dev: Read) -> float:
+    """The cosine of TF-IDF vectors against the scores: Pearson's correlation."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    model = TfidfVectorizer(sublinear_tf=True).fit([part for text in train[0][:ROWS] for part in text])
+    first, second = (model.transform([text[i] for text in dev[0]]) for i in (0, 1))
+    cosines = [float(a.multiply(b).sum()) for a, b in zip(first, second, strict=True)]
+    return statistics.correlation(cosines, [float(score) for score in dev[1]])
+
+
+def usual_tags(train: Path, dev: Path) -> float:
+    """Each word's most frequent tag in the training sentences, O where it has none: entities' F1."""
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
+    for words, tags in sentences(train)[:ROWS]:
+        for word, tag in zip(words, tags, strict=True):
+            seen[word][tag] += 1
+    gold = sentences(dev)
+    guess = [[seen[w].most_common(1)[0][0] if w in seen else "O" for w in words] for words, _ in gold]
+    return total(count([tags for _, tags in gold], guess)).f1
+
+
+def sentences(file: Path) -> list[tuple[list[str], list[str]]]:
+    """Words and tags of a file of columns."""
+    found = []
+    for block in gzip.decompress(file.read_bytes()).decode("utf-8").split("\n\n"):
+        lines = [line.split() for line in block.splitlines() if line and not line.startswith("-DOCSTART-")]
+        if lines:
+            found.append(([line[0] for line in lines], [line[-1] for line in lines]))
+    return found
+
+
+def report(name: str, threads: int) -> None:
+    """The section of RESULTS.md, of the tasks measured by now."""
+    known, rows = recorded("learning_tasks"), []
+    for task, bench in BENCHES.items():
+        scores = {arm: of_arm(known, name, task, arm) for arm in ARMS}
+        if not all(scores.values()):
+            continue
+        gains = [100 * (a - b) for a, b in zip(*(scores[arm][1] for arm in ARMS), strict=True)]
+        rows.append(
+            [
+                f"{task}, {bench.figure}",
+                f"{100 * known[f'cheap {task}']:.1f} ({bench.cheap})",
+                *(f"{spread([100 * s for s in scores[arm][1]])} (rate {scores[arm][0]:g})" for arm in ARMS),
+                spread(gains),
+            ]
+        )
+    columns = ["task", "cheap method", "pre-trained", "first weights", "gain, paired by seed"]
+    section(
+        f"Tasks after {name}",
+        f"""`python benchmarks/learning_tasks.py RUN`; {where(threads)}.
+
+At most {ROWS:,} training rows, three epochs, dropout 0.1, the best evaluation on dev; seeds
+{", ".join(map(str, SEEDS))}, mean ± standard deviation, in points.
+Rates chosen with seed {TUNING_SEED} on a tenth of the training rows.
+
+{table(columns, rows)}""",
+    )
+
+
+def of_arm(known: Mapping[str, Any], name: str, task: str, arm: str) -> tuple[float, list[float]] | None:
+    """An arm's rate and its scores by seed; None where they are not all there."""
+    for rate in RATES:
+        keys = [f"{name} {task} {arm} {rate:g} {seed}" for seed in SEEDS]
+        if all(key in known for key in keys):
+            return rate, [known[key] for key in keys]
+    return None
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""How large a model `--minutes` alone makes: by a look at the machine, within the sizes measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.models.family import preset
+from bertsmith.models.parameters import operations_per_token
+from bertsmith.shards.shards import Shards
+from bertsmith.workflows import pretrain_size
+from bertsmith.workflows.pretrain_recipe import MASKED, SIZES
+from bertsmith.workflows.pretrain_size import size_for
+
+MINI = preset("bert-mini-uncased", vocab_size=8_000)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("size"))
+
+
+@given(st.floats(1, 1e6), st.floats(1, 1e7))
+def test_a_larger_model_is_taken_only_where_it_sees_the_tokens_that_it_needs(
+    seconds: float, tokens_a_second: float
+) -> None:
+    size, tokens = size_for(seconds, MINI, tokens_a_second)
+    assert tokens >= size.tokens
+    own = preset(size.name, vocab_size=8_000)
+    mini = operations_per_token(MINI, MASKED) / operations_per_token(own, MASKED)
+    assert tokens == pytest.approx(seconds * tokens_a_second * mini)
+    longer, _ = size_for(2 * seconds, MINI, tokens_a_second)
+    assert SIZES.index(longer) >= SIZES.index(size)
+    assert size_for(2 * seconds, MINI, tokens_a_second / 2)[0] == size
+
+
+def test_every_size_is_some_budgets() -> None:
+    found = {size_for(10.0**i, MINI, 1_000)[0] for i in range(9)}
+    assert found == set(SIZES)
+    assert [size.tokens for size in SIZES] == sorted(size.tokens for size in SIZES)
+    assert SIZES[0].tokens == 0
+
+
+def never(*given: Any) -> Any:
+    pytest.fail("the speed of an update was measured")
+
+
+QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+
+
+def test_minutes_alone_choose_the_size_and_say_so(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (3600.0, None))
+    told: list[str] = []
+    model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, tell=told.append)
+    (line,) = (line for line in told if "learns the most of those measured" in line)
+    assert line.startswith("for 1 min 00 s here: bert-tiny-uncased (2 layers of 128)")
+    assert model.encoder.config.hidden_size == 128
+    assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
+    # the same command with --resume has its size already
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (1e-9, None))
+    other = pretrain_size.size_in_minutes(["train.max_minutes=1"], tiny_run.tokenizer(), told.append)
+    assert other == SIZES[-1].name
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"preset": "bert-tiny-uncased", "minutes": 1},
+        {"settings": [*QUICK, "model.hidden_size=16", "model.num_attention_heads=2"], "minutes": 1},
+        {"preset": "bert-tiny-uncased"},
+    ],
+)
+def test_a_size_that_is_said_stays(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    bs.pretrain(shards, tmp_path / "run", **{"settings": QUICK, **more})
+
+
+def test_a_recipe_stays_as_it_is(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")
+    bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=QUICK)
+    text = (tmp_path / "run" / "settings.yaml").read_text()
+    assert "optimizer: adamw" in text
+    assert "sequence_length: 32" in text
