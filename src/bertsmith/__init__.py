@@ -5,7 +5,7 @@ prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
 load, info          a run or folder to a Model; what a folder holds
-Model               predict, predict_file, evaluate, fill_mask, embed, save
+Model               predict, evaluate, fill_mask, score, embed, save
 check_corpus        what is wrong with a corpus, and what it will cost
 inspect_tokenizers  vocabularies compared on a text
 extend_tokenizer    a vocabulary or a model with the words of a domain
@@ -80,7 +80,16 @@ _HOMES = {
     "train_tokenizer": "vocabulary.learn",
 }
 
-_OF_MODEL = ("embed", "evaluate", "fill_mask", "predict", "predict_file", "save")
+_OF_MODEL = (
+    "embed",
+    "evaluate",
+    "fill_mask",
+    "predict",
+    "predict_file",
+    "save",
+    "score",
+    "score_pairs",
+)
 
 __version__ = version("bertsmith")
 __all__ = [

@@ -21,9 +21,10 @@ VERBS = {
     "evaluate": "Model.evaluate",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
+    "score": "Model.score",
 }
 """The command line's verbs, and what Python calls them."""
-ARGUMENTS = {"text": "files", "steps": "max_steps"}
+ARGUMENTS = {"text": "files", "steps": "max_steps", "group-column": "group_columns"}
 """The options that Python calls otherwise."""
 _FLAGS = ("resume", "overwrite", "chinese", "cased", "probe")  # given or not: True
 _CHOICES = ("blank-line", "line", "file", "skip", "stop", "exact", "near")
@@ -47,6 +48,8 @@ def in_python(text: str) -> str:
 
 def _call(found: re.Match[str]) -> str:
     verb, given = f"bertsmith.{VERBS[found[1]]}", []
+    if found[1] == "score" and "--pairs" in found[2]:
+        verb += "_pairs"
     for option, value, positional in _GIVEN.findall(found[2]):
         given.append(positional or f"{_name(option)}={value}")
     return f"{verb}({', '.join(given)})" if given else verb

@@ -60,6 +60,8 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("reviews", "later"):
         _write(tmp_path / f"{name}.csv", ["id", "title", "topic"], rows)
     _write(tmp_path / "new.csv", ["id", "title"], [row[:2] for row in rows[:5]])
+    pairs = [[f"the old {noun} sings", f"the {noun} old sings", "order"] for noun in ("river", "town", "sun")]
+    _write(tmp_path / "pairs.csv", ["good", "bad", "phenomenon"], pairs)
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
     (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")

@@ -45,6 +45,7 @@ OF_THE_COMMAND_LINE = {"json", "no_json", "format"}  # options that Python has n
             "fine-tune it: bertsmith finetune TASK --model /a/b --train FILE --out RUN (tasks: tag)",
             "fine-tune it: bertsmith.finetune(TASK, model=/a/b, train=FILE, out=RUN) (tasks: tag)",
         ),
+        ("bertsmith score RUN --pairs FILE does", "bertsmith.Model.score_pairs(RUN, pairs=FILE) does"),
         ("train (in memory):17: the label is empty", "train row 17: the label is empty"),
         ("a text--with dashes -- and more", "a text--with dashes -- and more"),
     ],

@@ -79,6 +79,8 @@ def _show_run(path: str, run: dict[str, Any]) -> None:
 
 def _score_name(name: str) -> str:
     """A figure's name as `pretrain` prints it: `long_mlm_loss` is "MLM loss (long sequences)"."""
+    if name == "pairs_accuracy":
+        return "accuracy on minimal pairs"
     at = " (long sequences)" if name.startswith("long_") else ""
     words = name.removeprefix("long_").split("_")
     by = " by word frequencies alone" if words[0] == "unigram" else ""

@@ -34,6 +34,7 @@ _VERBS = {
     "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),
     "predict": ("use", "predict", "Answer for new texts with a fine-tuned model."),
     "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
+    "score": ("score", "score", "How likely a model finds texts; accuracy on minimal pairs."),
     "info": ("info", "info", "What a run, a model, data or a tokenizer is; or what this machine is."),
 }
 
@@ -52,7 +53,14 @@ class _TopVerbs(Verbs):
         "fine-tune": "finetune",
         "train": "pretrain",
         "test": "evaluate",
-        "score": "evaluate",
+        "perplexity": "score",
+        "ppl": "score",
+        "pll": "score",
+        "pseudo-perplexity": "score",
+        "rank": "score",
+        "rerank": "score",
+        "minimal-pairs": "score",
+        "pairs": "score",
         "eval": "evaluate",
         "mask": "fill-mask",
         "unmask": "fill-mask",

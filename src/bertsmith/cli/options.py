@@ -177,6 +177,8 @@ def refuse_twice(given: Mapping[str, Any], assignments: Sequence[str]) -> None:
 
 
 def _flag(setting: str) -> str:
+    if setting.startswith("evaluate."):
+        return f"--{setting.replace('.', '-')}"
     last = setting.rpartition(".")[2].removeprefix("max_") if setting.startswith("train.") else setting
     return "--" + last.rpartition(".")[2].replace("_", "-")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options
+from bertsmith.cli.score import accuracy_of_pairs, show_groups
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import percent
 
@@ -50,6 +51,11 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
 @click.option(
     "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
 )
+@click.option(
+    "--evaluate-pairs",
+    metavar="FILE",
+    help="Minimal pairs on which each evaluation reports the accuracy, as `bertsmith score --pairs` does.",
+)
 @options.short_forms
 @options.assignments
 @options.resume
@@ -63,6 +69,7 @@ def pretrain(
     out: str,
     minutes: float | None,
     held_out: float | None,
+    evaluate_pairs: str | None,
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
@@ -85,7 +92,9 @@ def pretrain(
     from bertsmith.workflows.pretrain import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
-    options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
+    options.refuse_twice(
+        {**given, "train.max_minutes": minutes, "evaluate.pairs": evaluate_pairs}, assignments
+    )
     trained = run(
         data,
         out,
@@ -94,6 +103,7 @@ def pretrain(
         model=model,
         tokenizer=tokenizer,
         minutes=minutes,
+        evaluate_pairs=evaluate_pairs,
         settings=options.as_assignments(given, assignments),
         resume=resume,
         begun=click.get_current_context().obj,  # loading torch takes some of the minutes
@@ -110,11 +120,15 @@ def pretrain(
         ("time", console.duration(report["seconds"])),
         ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
     ]
-    rows += _held_out_rows(held) if held else _last_training_loss(out)
+    rows += _held_out_rows(held) or _last_training_loss(out)
     batches = report["batches"]
     filled = f"{percent(batches['fill_mean'])} (least {percent(batches['fill_min'])}), no padding"
     rows.append(("batches filled to", filled))
+    if pairs := report.get("pairs"):
+        rows.append(("accuracy on minimal pairs", accuracy_of_pairs(pairs)))
     console.result_table(out, ["what", "figure"], rows)
+    if pairs:
+        show_groups(pairs)
     if trained.folder.has("masked"):
         console.note(fill_mask_hint(out, trained.tokenizer))
 
@@ -132,7 +146,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     rows = []
     for name, value in held.items():
         part, _, what = name.removeprefix("long_").rpartition("_")
-        if part.startswith("unigram_"):
+        if part.startswith("unigram_") or part == "pairs":  # the pairs have a row and a table of their own
             continue
         at = " (long sequences)" if name.startswith("long_") else ""
         title = f"held-out {part.upper()} {what}{at}"

@@ -27,12 +27,14 @@ _FIRST_REST = 64  # updates between two looks at other numbers of threads; doubl
 class Speeds:
     """Seconds that the parts of a run take, as last seen: an update of each phase, an evaluation, a checkpoint.
 
-    evaluated: how many updates an evaluation is worth, until one was timed. writing: of the model, at the end.
+    evaluated: how many updates an evaluation is worth, until one was timed. at_end: how many evaluations is worth
+    what is measured after the last update. writing: of the model, at the end.
     """
 
     updates: dict[int, float] = field(default_factory=dict)
     evaluation: float | None = None
     evaluated: float = 0.0
+    at_end: float = 2.0
     checkpoint: float = 0.0
     writing: float = 0.0
     _seen: dict[int, int] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Speeds:
     @property
     def closing(self) -> float:
         """What is to be done after the last update: evaluations, a checkpoint, the model."""
-        return 2 * self.an_evaluation + self.checkpoint + self.writing
+        return self.at_end * self.an_evaluation + self.checkpoint + self.writing
 
 
 class Minutes:

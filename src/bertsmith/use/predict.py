@@ -1,8 +1,7 @@
-"""`load`, `predict`, `evaluate` and `fill-mask`: a finished model and text → answers. Nothing here trains."""
+"""`load`, `predict`, `evaluate`, `fill-mask`, `score`: a finished model, and text → answers. Nothing trains."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import warnings
@@ -38,7 +37,9 @@ from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import TASKS, Facts, Task, refuse_too_long, task_of, task_type
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.use.lines import texts_of_lines
 from bertsmith.use.mask_windows import MaskWindow, mask_windows
+from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
 from bertsmith.use.predictions import (
     Answered,
     answered_of,
@@ -48,6 +49,8 @@ from bertsmith.use.predictions import (
     told_of_unanswered,
     write_answers,
 )
+from bertsmith.use.pseudo_likelihood import Scorer, Variant
+from bertsmith.use.score import as_row, strings, told_of_unscored
 from bertsmith.use.vectors import Pooling, embedded
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
@@ -140,7 +143,7 @@ class Model:
     def _masked(self) -> MaskedHead:
         if not self.folder.has("masked"):
             raise InputError(
-                f"{self.path}: this model has no masked-LM head, it cannot fill a mask",
+                f"{self.path}: this model has no masked-LM head, it cannot guess masked words",
                 "use a pre-trained run (bertsmith pretrain)",
             )
         with torch.inference_mode(False):
@@ -271,6 +274,63 @@ class Model:
             best = shares.topk(min(top_k, shares.shape[1]))
         return best.values.tolist(), best.indices.tolist()
 
+    def scorer(self, variant: Variant = "within_word") -> Scorer:
+        """What scores texts by their pseudo-log-likelihood with this model. InputError where it has no masked-LM
+        head."""
+        return Scorer(self.encoder, self._masked, self.tokenizer, self.place, variant)
+
+    def score(
+        self, texts: Any, *, variant: Variant = "within_word", tell: Callable[[str], None] = console.tell
+    ) -> list[dict[str, Any]]:
+        """How likely the model finds each text of a list or column: its pseudo-log-likelihood `score` in nats, the
+        sum over its tokens of log p(token | the others), each masked in turn (Salazar et al. 2020); the `tokens`
+        and `words` it is of, special tokens not counted; of the tokens, those `unknown` to the vocabulary; and
+        `pseudo_perplexity`, exp(-score / tokens). Sums rank hypotheses for one thing; perplexities compare texts
+        of other lengths, under one tokenizer.
+
+        variant: "within_word" masks with a token the later ones of its word, which otherwise give it away (Kauf
+        and Ivanova 2023); "token" masks it alone. Of a text longer than the model, which is told, each token is
+        guessed from a window around it. A text without a token, or a missing one, has the score None, and a
+        warning says how many there are.
+        """
+        if isinstance(texts, str):
+            raise _wants_list("score", texts)
+        found = self.scorer(variant).scores(strings(column_of(texts, "texts")))
+        for sentence in told_of_scores(found):
+            tell(sentence)
+        if empty := [f"text {i}" for i, one in enumerate(found, start=1) if not one.tokens]:
+            warnings.warn(in_python(told_of_unscored(empty)), stacklevel=2)
+        return [as_row(one) for one in found]
+
+    def score_pairs(
+        self,
+        pairs: Source,
+        *,
+        variant: Variant = "within_word",
+        good_column: str | None = None,
+        bad_column: str | None = None,
+        group_columns: Sequence[str] = (),
+        sample: int | None = None,
+        seed: int = 0,
+        tell: Callable[[str], None] = console.tell,
+    ) -> dict[str, Any]:
+        """The accuracy on minimal pairs: the share in which the good sentence has a higher `score` than the bad
+        one; ties are wrong, and counted. Chance is 0.5.
+
+        pairs: a table, or data in memory, as `use.minimal_pairs.read_pairs` takes it with its columns. sample:
+        only so many of them, of each group its share, by the seed. Returns the figures over all pairs, by each
+        column of groups (`by_phenomenon`), and the mean over these (`mean_over`).
+        """
+        if isinstance(group_columns, str):
+            group_columns = [group_columns]
+        found = read_pairs(pairs, good_column=good_column, bad_column=bad_column, group_columns=group_columns)
+        if sample is not None and sample < 1:
+            raise InputError(f"--sample {sample}: is less than 1", "give the number of pairs to draw")
+        scores = score_pairs(found.sampled(sample, seed), self.scorer(variant))
+        for sentence in told_of_pairs(scores):
+            tell(sentence)
+        return Report(scores.document())
+
     def _as_text(self, number: int, token: str) -> str:
         """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""
         kind = self.tokenizer.kind
@@ -381,7 +441,7 @@ class Model:
         **changes: Any,
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
-        parts = self._in_chunks(enumerate(lines, 1), place)
+        parts = self._in_chunks(texts_of_lines(lines, place))
         return answered_of(self.task, parts, self._answers_of(self._settings(changes, "predict")), tell)
 
     def answered_texts(
@@ -398,11 +458,10 @@ class Model:
         given = getattr(self._settings(columns, "predict", file), "delimiter", None)
         return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
 
-    def _in_chunks(self, lines: Iterator[tuple[int, bytes]], place: str) -> Iterator[list[Any]]:
+    def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:
         while some := list(islice(lines, _CHUNK)):
-            places = [f"{place}:{number}" for number, _ in some]
-            texts = [_decoded(line, at) for at, (_, line) in zip(places, some, strict=True)]
-            yield self._examples({self.task.inputs[0]: texts}, places)
+            texts = [text for _, text in some]
+            yield self._examples({self.task.inputs[0]: texts}, [place for place, _ in some])
 
     def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
@@ -504,12 +563,3 @@ def _filled(text: str, start: int, end: int, token: str) -> str:
     if token.startswith(" "):
         return text[:start].rstrip() + token + text[end:]
     return text[:start] + token + text[end:]
-
-
-def _decoded(line: bytes, place: str) -> str:
-    try:
-        return line.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"
-        ) from None

@@ -125,7 +125,10 @@ def as_table(
             asked = task.asked(example)
             most = max(12, (width - 36) // max(1, len(asked)))
             rows += [
-                {name: _short(value, most) if name in asked else _cell(value) for name, value in row.items()}
+                {
+                    name: shortened(value, most) if name in asked else _cell(value)
+                    for name, value in row.items()
+                }
                 for row in task.rows(example, prediction)
             ]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -189,7 +192,8 @@ def _cell(value: Any) -> str:
     return f"{value:.{_DIGITS}f}" if isinstance(value, float) else str(value)
 
 
-def _short(value: Any, most: int) -> str:
+def shortened(value: Any, most: int) -> str:
+    """A value in one line of at most `most` characters."""
     line = " ".join(str(value).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

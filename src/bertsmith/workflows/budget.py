@@ -188,7 +188,12 @@ def _in_minutes(
 
 def expect_evaluations(speeds: Speeds, held_out: Mapping[str, Sequence[Batch]], tokens: float) -> None:
     """Say what an evaluation is worth in updates of so many tokens."""
-    speeds.evaluated = _FORWARD * sum(batch.tokens for some in held_out.values() for batch in some) / tokens
+    speeds.evaluated = forward(sum(batch.tokens for some in held_out.values() for batch in some), tokens)
+
+
+def forward(read: int, tokens: float) -> float:
+    """What it is worth in updates of so many tokens to read others without learning."""
+    return _FORWARD * read / tokens
 
 
 def expect_writing(speeds: Speeds, *modules: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from bertsmith.wording import counted, percent
 from bertsmith.workflows.budget import aim_of, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import base_of, settings_from, take_over
+from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
 from bertsmith.workflows.pretrain_recipe import learning_of, learning_settings
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
@@ -69,6 +71,7 @@ def pretrain(
     model: str | Path | Model | None = None,
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
+    evaluate_pairs: str | Path | None = None,
     settings: Chosen = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -86,7 +89,9 @@ def pretrain(
     ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
     (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
     the number of updates is planned anew as the run goes. begun: what `machine.clock` said when these minutes
-    began (None: now). tokenizer: only checked against the data's.
+    began (None: now). evaluate_pairs: a file of minimal pairs; each evaluation also reports the accuracy on a
+    fixed sample of them, and the report that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked
+    against the data's.
     resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
     say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
@@ -102,6 +107,8 @@ def pretrain(
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
     said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, pretrain)
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+    if evaluate_pairs is not None:
+        assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
     if not (resuming or base or recipe or preset):
@@ -120,6 +127,7 @@ def pretrain(
     place.settle(encoder, objective)
     batches = tell_of_instances(source, tell)
     held_out = source.held_out_batches()
+    pairs = pairs_on_the_way(chosen.evaluate, encoder, objective, shards.tokenizer, place, tell)
 
     def updates() -> int:
         return _updates(chosen, source)
@@ -127,6 +135,9 @@ def pretrain(
     on = footing(encoder, objective, source.phases, chosen.train, place, updates, tell, resuming=resuming)
     expect_evaluations(on.speeds, held_out, _tokens_per_update(source))
     expect_writing(on.speeds, encoder, objective)
+    if pairs is not None and (budget := chosen.train.max_minutes) is not None:
+        pairs = expect_pairs(on.speeds, pairs, _tokens_per_update(source), None if resuming else budget, tell)
+        chosen = chosen.model_copy(update={"evaluate": pairs.settings})
     named = _named(recipe, assignments) if resuming else None
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
     if not resuming:
@@ -150,25 +161,36 @@ def pretrain(
             *([base.folder.weights_digest()] if base is not None else []),
         ),
         aim=aim,
-        evaluation=_evaluation(held_out, encoder, objective, on.place),
+        evaluation=_evaluation(held_out, encoder, objective, on.place, pairs),
         speeds=on.speeds,
         unfinished=OnTheWay(write_so_far),
     )
     progress = train(encoder, objective, course, on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
+        finished = load(out)
+        unscored = pairs is not None and "pairs" not in finished.report
         tell(
             f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
             "A larger budget would train it further"
+            + (f"; bertsmith score {out} --pairs FILE scores pairs" if unscored else "")
         )
-        return load(out)
+        return finished
     figures = dict(progress.evaluation)
     for prefix, some in held_out.items():
         figures |= {f"{prefix}{k}": v for k, v in objective.by_frequency(source.counts, some).items()}
     report = _report(chosen, source, progress, figures, batches)
     for remark in report["remarks"]:
         tell(remark)
-    _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
-    write_report(out, report)
+
+    def write() -> None:
+        _write(out, encoder, objective, shards.tokenizer, _record(chosen, progress, figures))
+        write_report(out, report)
+
+    write()
+    if pairs is not None:  # what takes long, and may be interrupted, when the model is there
+        report["pairs"] = pairs.report(tell)
+        figures[ACCURACY] = report["pairs"]["accuracy"]
+        write()
     return load(out)
 
 
@@ -275,10 +297,14 @@ def _tokens_per_update(source: Source) -> float:
 
 
 def _evaluation(
-    held_out: dict[str, list[Any]], encoder: Encoder, objective: Objective, place: Place
+    held_out: dict[str, list[Any]],
+    encoder: Encoder,
+    objective: Objective,
+    place: Place,
+    pairs: PairsOnTheWay | None,
 ) -> Evaluation | None:
-    """How the run is judged on its held-out documents: at each phase's length, where it has two."""
-    if not held_out:
+    """How the run is judged on its held-out documents, at each phase's length where it has two, and on pairs."""
+    if not held_out and pairs is None:
         return None
 
     def measure() -> dict[str, float]:
@@ -286,7 +312,7 @@ def _evaluation(
             f"{prefix}{name}": value
             for prefix, batches in held_out.items()
             for name, value in held_out_figures(objective, encoder, batches, place).items()
-        }
+        } | ({} if pairs is None else pairs.measure())
 
     return Evaluation(measure)
 

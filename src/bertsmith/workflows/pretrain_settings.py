@@ -20,6 +20,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
+from bertsmith.workflows.pretrain_pairs import EvaluateSettings
 from bertsmith.workflows.pretrain_recipe import learning_settings, settings_in_minutes
 
 _PRESET = "bert-mini-uncased"
@@ -69,6 +70,9 @@ class PretrainSettings(Settings):
     data: DataSettings = Field(default_factory=DataSettings, description="instances")
     train: PretrainTrainSettings = Field(
         default_factory=PretrainTrainSettings, description="the training itself"
+    )
+    evaluate: EvaluateSettings = Field(
+        default_factory=EvaluateSettings, description="what it is judged on besides its held-out text"
     )
 
 

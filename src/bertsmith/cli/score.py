@@ -1,0 +1,221 @@
+"""`bertsmith score`: how likely a masked model finds texts, and its accuracy on minimal pairs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
+from bertsmith.errors import InputError
+from bertsmith.wording import counted, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bertsmith.use.pseudo_likelihood import Scorer
+
+_OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
+
+
+@click.command(cls=Verb)
+@click.argument("model")
+@click.argument("texts", nargs=-1)
+@click.option("--file", metavar="FILE", help="Texts: a .txt with one per line, or a table.")
+@click.option("--text-column", metavar="NAME", help="The column of --file that holds the texts [text].")
+@click.option(
+    "--pairs", metavar="FILE", help="Minimal pairs: a .jsonl, .csv or .tsv with columns good and bad."
+)
+@click.option("--good-column", metavar="NAME", help="The column of the good sentences [good].")
+@click.option("--bad-column", metavar="NAME", help="The column of the bad sentences [bad].")
+@click.option(
+    "--group-column",
+    "group_columns",
+    multiple=True,
+    metavar="NAME",
+    help="A column to count pairs by; may be repeated [phenomenon and paradigm, where they are there].",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Score only so many pairs, of each group its share: a quick look.",
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="The seed of --sample [0].")
+@click.option(
+    "--variant",
+    type=click.Choice(["within_word", "token"]),
+    default="within_word",
+    show_default=True,
+    help="What is masked with a token: the later tokens of its word too, or it alone.",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Write a row for each text or pair here: .csv, .jsonl, .json or .txt.",
+)
+@click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
+@options.as_json
+def score(
+    model: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    text_column: str | None,
+    pairs: str | None,
+    variant: Any,
+    out: str | None,
+    device: str,
+    as_json: bool,
+    **of_pairs: Any,
+) -> None:
+    """Say how likely the pre-trained MODEL finds TEXTS, a file's texts or the lines of standard input; or, with
+    --pairs, how often it finds the good one of two sentences likelier.
+
+    \b
+    Example:
+      bertsmith score bert "The river sings." "The river sing."
+      bertsmith score bert --file hypotheses.txt --out scores.csv
+      bertsmith score bert --pairs blimp.jsonl --sample 1000
+
+    The score of a text is its pseudo-log-likelihood: the sum over its tokens of log p(token | the others), each
+    masked in turn, in nats; the higher, the likelier. It ranks hypotheses for one thing. The pseudo-perplexity,
+    exp(-score / tokens), compares texts of other lengths; both compare models only under one tokenizer. A pair
+    is right where the good sentence has the higher score; chance is 50 %, a tie is wrong. Empty texts are counted,
+    not scored.
+    """
+    from bertsmith import console, machine
+    from bertsmith.use import predictions
+    from bertsmith.use.predict import load
+
+    _check_inputs(texts, file, pairs, text_column, of_pairs)
+    form = predictions.format_of(out, None)
+    if out:
+        predictions.refuse_existing(Path(out))
+    if as_json and out and pairs is None:
+        raise InputError("--json is one JSON document on standard output", "leave one out")
+    machine.prepare_process()
+    scorer = load(model, device, console.note).scorer(variant)
+    if pairs is not None:
+        _score_pairs(scorer, pairs, out, form, as_json=as_json, **of_pairs)
+    else:
+        _score_texts(scorer, _placed(texts, file, text_column), out, form, as_json=as_json)
+
+
+def _check_inputs(
+    texts: tuple[str, ...],
+    file: str | None,
+    pairs: str | None,
+    text_column: str | None,
+    of_pairs: Mapping[str, Any],
+) -> None:
+    """InputError where there is nothing to score, or more than one thing, or an option of another one."""
+    given = [
+        name
+        for name, value in (("texts", texts), ("--file", file), ("--pairs", pairs))
+        if value not in (None, ())
+    ]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} are given together", "give one of them")
+    if not given and sys.stdin.isatty():
+        raise InputError(
+            "there is no text to score",
+            "give texts, --file FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL",
+        )
+    for name in _OF_PAIRS:
+        if pairs is None and of_pairs[name] not in (None, ()):
+            flag = name.removesuffix("s").replace("_", "-")
+            raise InputError(f"--{flag} is for minimal pairs", "give them with --pairs FILE, or leave it out")
+    if of_pairs["seed"] is not None and of_pairs["sample"] is None:
+        raise InputError("--seed is the seed of --sample", "say how many pairs to draw, or leave it out")
+    if text_column is not None and file is None:
+        raise InputError("--text-column is a column of --file", "give the file, or leave it out")
+
+
+def _placed(texts: tuple[str, ...], file: str | None, column: str | None) -> list[tuple[str, str]]:
+    """The texts to score, each with its place."""
+    from bertsmith.use.lines import texts_of_lines
+    from bertsmith.use.score import read_texts
+
+    if file is not None:
+        return read_texts(file, column)
+    if texts:
+        return [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
+    return list(texts_of_lines(sys.stdin.buffer, "standard input"))
+
+
+def _score_texts(
+    scorer: Scorer, placed: list[tuple[str, str]], out: str | None, form: str, *, as_json: bool
+) -> None:
+    from bertsmith import console
+    from bertsmith.use.score import as_table, ranked, write_rows
+
+    with console.Bar("scoring", len(placed), unit="texts") as bar:
+        rows = ranked(placed, scorer, console.note, bar.advance_to)
+    if as_json:
+        console.result_json(rows)
+    elif out is not None:
+        write_rows(rows, form, Path(out))
+        console.note(f"{out}: {counted(len(rows), 'score')}")
+    elif rows:
+        console.result_table("", *as_table(rows, shutil.get_terminal_size((100, 24)).columns))
+
+
+def _score_pairs(
+    scorer: Scorer,
+    file: str,
+    out: str | None,
+    form: str,
+    *,
+    as_json: bool,
+    sample: int | None,
+    seed: int | None,
+    **columns: Any,
+) -> None:
+    from bertsmith import console
+    from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs
+    from bertsmith.use.score import write_rows
+
+    pairs = read_pairs(file, **columns).sampled(sample, seed or 0)
+    with console.Bar("scoring", 2 * len(pairs), unit="sentences") as bar:
+        scores = score_pairs(pairs, scorer, bar.advance_to)
+    for sentence in told_of_pairs(scores):
+        console.note(sentence)
+    if out is not None:
+        write_rows(list(scores.rows()), form, Path(out))
+        console.note(f"{out}: {counted(len(pairs), 'pair')}")
+    document = scores.document()
+    if as_json:
+        console.result_json(document)
+        return
+    rows = [("accuracy", accuracy_of_pairs(document)), ("ties, counted as wrong", f"{document['ties']:,}")]
+    rows += [
+        (f"mean over {counted(len(document[f'by_{column}']), 'group')} of {column}", percent(mean))
+        for column, mean in document["mean_over"].items()
+    ]
+    console.result_table(f"minimal pairs, {scorer.variant}", ["what", "figure"], rows)
+    show_groups(document)
+
+
+def accuracy_of_pairs(document: Mapping[str, Any]) -> str:
+    """The accuracy of a report on minimal pairs in words: "61.2 % of 33,500 pairs (chance: 50 %)"."""
+    chance = f"chance: {100 * document['chance']:.0f} %"
+    return f"{percent(document['accuracy'])} of {counted(document['pairs'], 'pair')} ({chance})"
+
+
+def show_groups(document: Mapping[str, Any]) -> None:
+    """The table by the coarsest groups of a report on minimal pairs, the best first; none without groups."""
+    from bertsmith import console
+
+    column = next(iter(document["mean_over"]), None)
+    if column is None:
+        return
+    groups = sorted(document[f"by_{column}"].items(), key=lambda item: -item[1]["accuracy"])
+    console.result_table(
+        f"accuracy on minimal pairs by {column}",
+        [column, "pairs", "accuracy"],
+        [(name or "–", f"{group['pairs']:,}", percent(group["accuracy"])) for name, group in groups],
+    )

@@ -1,0 +1,276 @@
+"""Pseudo-log-likelihood: how likely a masked model finds a text, with each of its tokens masked in turn.
+
+The score of a text is the sum over its tokens of log p(token | the others) (Salazar et al. 2020,
+arXiv:1910.14659). A piece of a word is easily guessed from the pieces behind it, which makes rare words look
+likely; so the later pieces of its word are masked with it (Kauf and Ivanova 2023, arXiv:2305.10588,
+"within_word_l2r").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import MaskedHead
+from bertsmith.packed import Packed
+from bertsmith.place import Place
+from bertsmith.tasks.windows import UNCUT
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.wording import counted
+
+Variant = Literal["within_word", "token"]
+"""What is masked together: a token and the later ones of its word, or the token alone."""
+
+_CHUNK = 1024  # texts that are encoded and scored at a time, so that memory does not grow with their number
+_BATCH_TOKENS = 4096  # of masked copies in one forward pass: they fill the products, and caches hold them
+_LOGIT_ROWS = 64  # rows of logits that exist at a time: 8 MB of a vocabulary of 30,522
+_LARGEST_LOG = 700.0  # whose exponential is a float yet
+
+
+@dataclass(frozen=True)
+class PseudoLikelihood:
+    """What a model says of a text, over its T ordinary tokens; special ones are read and not scored.
+
+    score: the sum of log p in nats; 0 where there is no token. tokens: T. words: that they form, None where the
+    vocabulary does not tell. unknown: of the tokens, those that stand for what the vocabulary does not have.
+    whole: whether each token was guessed from the whole text, not from a window around it.
+    """
+
+    score: float
+    tokens: int
+    words: int | None
+    unknown: int
+    whole: bool = True
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp(-score / T): 1 where the model knows each token for sure; None where there is none."""
+        return pseudo_perplexity([self])
+
+
+def pseudo_perplexity(found: Sequence[PseudoLikelihood]) -> float | None:
+    """Of several texts together: the exponential of what a token costs on average. None where there is none."""
+    tokens = sum(one.tokens for one in found)
+    return math.exp(min(-sum(one.score for one in found) / tokens, _LARGEST_LOG)) if tokens else None
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A masked model that scores texts. Its modules are in evaluation, on the place's device; nothing is drawn.
+
+    InputError for an unknown variant, a vocabulary without a mask token, or one that does not tell words.
+    """
+
+    encoder: Encoder
+    head: MaskedHead
+    tokenizer: Tokenizer
+    place: Place
+    variant: Variant = "within_word"
+
+    def __post_init__(self) -> None:
+        if self.variant not in get_args(Variant):
+            raise InputError(
+                f"variant {self.variant!r}: there is no such variant",
+                f"known: {', '.join(get_args(Variant))}",
+            )
+        if self.variant == "within_word" and not self.tells_words:
+            raise InputError(
+                "this WordPiece vocabulary does not mark the pieces that continue a word, so words cannot be told",
+                "mask each token alone: --variant token",
+                python='mask each token alone: variant="token"',
+            )
+        _ = self.tokenizer.mask_id
+        if self.room < 1:
+            raise InputError(
+                f"the model takes {counted(self.encoder.config.longest, 'token')}: the special tokens leave no "
+                "room for a text"
+            )
+
+    @cached_property
+    def tells_words(self) -> bool:
+        """Whether the pieces of a word can be told from those of the next."""
+        return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.prefix)
+
+    @cached_property
+    def room(self) -> int:
+        """Ordinary tokens of a text that fit the model."""
+        return self.encoder.config.longest - len(self.tokenizer.encode("").ids)
+
+    def scores(
+        self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None
+    ) -> list[PseudoLikelihood]:
+        """One for each text, in order. progress: is told how many texts are done.
+
+        Copies of like length share a pass, 4,096 tokens of them; only the predicted rows go through the head. Of a
+        text longer than the model, each token is guessed from a window of the model's length around it.
+        """
+        found: list[PseudoLikelihood] = []
+        for start in range(0, len(texts), _CHUNK):
+            encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
+            copies = [self._copies(encoding) for encoding in encodings]
+            sums = self._sums(copies, lambda done, before=start: progress(before + done))  # type: ignore[misc]
+            found += [one.told(float(score)) for one, score in zip(copies, sums, strict=True)]
+        return found
+
+    def cost(self, texts: Sequence[str]) -> int:
+        """Tokens that the model reads to score these texts: each is read as often as it has tokens."""
+        specials = self.encoder.config.longest - self.room
+        sizes = [len(ids) for ids in self.tokenizer.pieces(texts)]
+        return sum(size * (min(size, self.room) + specials) for size in sizes)
+
+    def same(self, ones: Sequence[str], others: Sequence[str]) -> list[bool]:
+        """Which of the texts are the same tokens as the other of their place: no model tells them apart."""
+        pieces = zip(self.tokenizer.pieces(ones), self.tokenizer.pieces(others), strict=True)
+        return [one == other for one, other in pieces]
+
+    def _copies(self, encoding: Encoding) -> _Copies:
+        ids = np.array(encoding.ids, dtype=np.int64)
+        own = [row for row, source in enumerate(encoding.sources) if source is not None]
+        begin, end = (own[0], own[-1] + 1) if own else (0, 0)
+        words = np.full(len(ids), -1)
+        if self.tells_words:
+            words[begin:end] = np.cumsum(self.tokenizer.word_starts(ids[begin:end]))
+        special = self.tokenizer.special_ids  # in a text, what stands for the unknown is the only one
+        return _Copies(
+            ids,
+            np.array(encoding.segments, dtype=np.int64),
+            begin,
+            end,
+            words,
+            min(end - begin, self.room),
+            sum(token in special for token in encoding.ids[begin:end]),
+            self.tells_words,
+        )
+
+    def _sums(self, copies: Sequence[_Copies], progress: Callable[[int], None]) -> NDArray[np.float64]:
+        """The sum of log p of each text, [texts], in float64 on the host."""
+        sums = np.zeros(len(copies))
+        done = sum(not len(one) for one in copies)
+        for batch in _batches(copies):
+            made = [copies[i].made(first, last, self._mask, self.variant) for i, first, last in batch]
+            sizes = np.array([last - first for _, first, last in batch])
+            found = self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], sizes))
+            np.add.at(sums, np.repeat([i for i, _, _ in batch], sizes), found)
+            done += sum(last == len(copies[i]) for i, _, last in batch)
+            progress(done)
+        return sums
+
+    @property
+    def _mask(self) -> int:
+        return self.tokenizer.mask_id
+
+    def _logs(self, made: Sequence[_Made], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log p of the predicted token of each copy, [copies]."""
+        tokens = np.concatenate([one.tokens.ravel() for one in made])
+        segments = np.concatenate([one.segments.ravel() for one in made])
+        columns = np.concatenate([one.columns for one in made])
+        labels = torch.from_numpy(np.concatenate([one.labels for one in made])).to(self.place.device)
+        rows = torch.from_numpy(np.cumsum(lengths) - lengths + columns).to(self.place.device)
+        packed = self.place.send(Packed.of_arrays(tokens, segments, lengths))
+        with torch.inference_mode():
+            hidden = self.encoder(packed)[rows]
+            return self._log_shares(hidden, labels).double().cpu().numpy()
+
+    def _log_shares(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """log p of labels long [M] at hidden rows [M, H], fp32 [M], with the logits of a few rows at a time."""
+        rows, table = self.head.transformed(hidden), self.encoder.embeddings.token.weight
+        found = []
+        for some, wanted in zip(
+            torch.split(rows, _LOGIT_ROWS), torch.split(labels, _LOGIT_ROWS), strict=True
+        ):
+            logits = F.linear(some, table, self.head.bias).float()
+            found.append(logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1))
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Some masked copies of a text: tokens and segments [n, L]; the predicted column and its token, [n] each."""
+
+    tokens: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """The masked copies of one encoded text, as many as it has tokens of its own: rows [begin, end) of it.
+
+    words: of each row the number of its word, -1 of special ones. room: own tokens that a copy holds. unknown: how
+    many of the tokens are.
+    """
+
+    ids: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    begin: int
+    end: int
+    words: NDArray[np.int64]
+    room: int
+    unknown: int
+    tells_words: bool
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def length(self) -> int:
+        """Tokens of a copy, special ones included."""
+        return len(self.ids) - len(self) + self.room
+
+    def made(self, first: int, last: int, mask_id: int, variant: Variant) -> _Made:
+        """The copies in which own tokens [first, last) are predicted, each in the window around it."""
+        rows = np.arange(self.begin + first, self.begin + last)
+        starts = np.clip(rows - self.room // 2, self.begin, self.end - self.room)
+        before, behind = np.arange(self.begin), np.arange(self.end, len(self.ids))
+        taken = np.concatenate(
+            [
+                np.broadcast_to(before, (len(rows), len(before))),
+                starts[:, None] + np.arange(self.room),
+                np.broadcast_to(behind, (len(rows), len(behind))),
+            ],
+            axis=1,
+        )
+        hidden = taken == rows[:, None]
+        if variant == "within_word":
+            hidden |= (taken > rows[:, None]) & (self.words[taken] == self.words[rows][:, None])
+        return _Made(
+            np.where(hidden, mask_id, self.ids[taken]),
+            self.segments[taken],
+            rows - starts + self.begin,
+            self.ids[rows],
+        )
+
+    def told(self, score: float) -> PseudoLikelihood:
+        """What there is to say of the text."""
+        words = int(self.words.max(initial=0)) if self.tells_words else None
+        return PseudoLikelihood(score, len(self), words, self.unknown, len(self) == self.room)
+
+
+def _batches(copies: Sequence[_Copies]) -> Iterator[list[tuple[int, int, int]]]:
+    """Copies [first, last) of texts, as (text, first, last), shorter texts first, a budget of tokens at a time."""
+    some: list[tuple[int, int, int]] = []
+    left = _BATCH_TOKENS
+    for text in sorted(range(len(copies)), key=lambda i: copies[i].length):
+        first, length = 0, copies[text].length
+        while first < len(copies[text]):
+            if some and left < length:
+                yield some
+                some, left = [], _BATCH_TOKENS
+            last = min(len(copies[text]), first + max(1, left // length))
+            some.append((text, first, last))
+            left -= (last - first) * length
+            first = last
+    if some:
+        yield some
