@@ -14,8 +14,10 @@ import pytest
 from bertsmith.errors import InputError, Stopped
 from bertsmith.files.documentation import Library, documents, installed
 from bertsmith.files.files import Document
+from bertsmith.quickstart import quickstart as steps
+from bertsmith.quickstart.pairs import by_bigrams, make_pairs
 from bertsmith.quickstart.quickstart import quickstart, show
-from bertsmith.quickstart.task import QuickstartTask, make_task
+from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
 from bertsmith.use.predict import load
 
 FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
@@ -170,3 +172,63 @@ def test_pretraining_pays(tmp_path: Path) -> None:
     assert accuracy[ROWS[3]] >= accuracy[ROWS[2]] + 0.05
     held = report["pretrain"]["held_out"]
     assert held["mlm_loss"] < held["unigram_mlm_loss"] - 1.5
+
+
+@pytest.fixture(scope="module")
+def pairs(task: QuickstartTask) -> list[dict[str, str]]:
+    return make_pairs(task.unseen, seed=0)
+
+
+def test_pairs_differ_in_one_word_and_are_not_in_the_pretraining_text(
+    task: QuickstartTask, pairs: list[dict[str, str]]
+) -> None:
+    partners = {frozenset(pair) for pair in (("a", "an"), ("is", "are"), ("was", "were"), ("has", "have"))}
+    partners.add(frozenset(("this", "these")))
+    seen = {_letters(sentence) for document in task.rest for sentence in sentences_of(document)}
+    assert len(pairs) > 60
+    for pair in pairs:
+        good, bad = pair["good"].split(" "), pair["bad"].split(" ")
+        different = [two for two in zip(good, bad, strict=True) if two[0] != two[1]]
+        assert len(different) == 1
+        assert frozenset(_letters(word) for word in different[0]) in partners
+        assert _letters(pair["good"]) not in seen
+    assert len({pair["good"] for pair in pairs}) == len(pairs)
+    assert make_pairs(task.unseen, seed=0) == pairs
+    assert make_pairs(task.unseen, seed=1) != pairs
+    assert max(Counter(pair["phenomenon"] for pair in pairs).values()) <= 100
+
+
+def test_words_within_names_and_at_the_end_are_left_alone() -> None:
+    ten = [f"Nothing {word} here." for word in ("e.g.a b", "is.", "this", "a-b", "self.is ok")]
+    assert make_pairs(ten * 3, seed=0) == []
+    made = make_pairs([f"Word {i} is an apple." for i in range(12)], seed=0)
+    assert {pair["bad"].split(" ", 2)[2] for pair in made} <= {"are an apple.", "is a apple."}
+
+
+def test_bigrams_know_what_they_have_read() -> None:
+    text = "it is a cat. it is an owl. they are cats."
+    made = [
+        {"good": "It is an owl.", "bad": "It is a owl.", "phenomenon": "a or an"},
+        {"good": "they are cats", "bad": "they is cats", "phenomenon": "is or are"},
+        {"good": "they is cats", "bad": "they are cats", "phenomenon": "is or are"},
+        {"good": "cats", "bad": "cats", "phenomenon": "is or are"},  # a tie is not right
+    ]
+    found = by_bigrams(made, [Document(text, "x")])
+    assert found == {"accuracy": 0.5, "by_phenomenon": {"a or an": 1.0, "is or are": 1 / 3}}
+
+
+def test_the_time_is_told_before_the_long_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a quick machine, on a slow one, and on one too slow to learn much."""
+    told: dict[float, list[str]] = {}
+    for seconds in (0.05, 0.2, 1.0):
+        monkeypatch.setattr(steps, "timed_on_random_text", lambda *_, seconds=seconds: (seconds, None))
+        told[seconds] = []
+        budget = [f"train.max_steps={steps._STEPS}", f"train.max_minutes={steps._MINUTES}"]
+        steps._tell_time(budget, 10.0, 0, told[seconds].append)
+    assert len(told[0.05]) == 1
+    assert told[0.05][0].startswith("an update takes about 0.05 s here: 2 min 3")
+    assert "for 2,600 updates" in told[0.05][0]
+    assert "for 1,800 updates" in told[0.2][0]
+    assert "this machine is slow or busy: all 2,600 updates would take 8 min 40 s" in told[0.2][1]
+    assert "--minutes 10" in told[0.2][1]
+    assert told[1.0][2] == "in 360 updates a BERT learns little but which words are frequent"

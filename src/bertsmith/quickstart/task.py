@@ -32,7 +32,8 @@ class QuickstartTask:
     """A task and the text that is left for pre-training.
 
     kind: what the labels are, for people. parts: "train", "dev", "test", each a list of (sentence, label), in
-    an order drawn by the seed. held_out: the documents that the sentences come from; rest: all others.
+    an order drawn by the seed. held_out: the documents that the sentences come from; rest: all others. unseen:
+    every sentence of the former that is not in the latter, sorted.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class QuickstartTask:
     parts: dict[str, list[tuple[str, str]]]
     held_out: list[Document]
     rest: list[Document]
+    unseen: list[str]
 
 
 def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
@@ -82,14 +84,16 @@ def _family(document: Document) -> str:
 
 def _enough(documents: Sequence[Document], share: float) -> bool:
     """Whether a class can be made of these: a rough look, before anything is drawn."""
-    sentences = sum(len(_candidates(d.text)) for d in documents)
+    sentences = sum(len(sentences_of(d)) for d in documents)
     wanted = TRAIN + DEV + _FEWEST_TEST
     return len(documents) * share >= _FEWEST_DOCUMENTS and sentences * share >= 2 * wanted
 
 
-def _candidates(text: str) -> list[str]:
+def sentences_of(document: Document) -> list[str]:
     """The sentences of a document that can be asked about: whole ones of 8 to 40 words."""
-    return [s for s in split(text) if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _WORDS]
+    return [
+        s for s in split(document.text) if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _WORDS
+    ]
 
 
 def _drawn(
@@ -108,6 +112,8 @@ def _drawn(
     places = {d.place for some in held.values() for d in some}
     rest = [d for d in documents if d.place not in places]
     used = {_letters(sentence) for d in rest for sentence in split(d.text)}
+    found_out = {sentence for some in held.values() for d in some for sentence in sentences_of(d)}
+    unseen = sorted(sentence for sentence in found_out if _letters(sentence) not in used)
     naming = _names(labels)
     pools: dict[str, list[list[str]]] = {}
     for label in labels:
@@ -123,7 +129,7 @@ def _drawn(
     for i, part in enumerate(("train", "dev", "test")):
         rows = [(sentence, label) for label in labels for sentence in pools[label][i][: sizes[i]]]
         parts[part] = [rows[j] for j in draws.permutation(seed, f"quickstart {part}", len(rows))]
-    return QuickstartTask(kind, labels, parts, [d for label in labels for d in held[label]], rest)
+    return QuickstartTask(kind, labels, parts, [d for label in labels for d in held[label]], rest, unseen)
 
 
 def _names(labels: Iterable[str]) -> re.Pattern[str]:
@@ -140,7 +146,7 @@ def _spread(documents: Sequence[Document], used: set[str], naming: re.Pattern[st
     """
     ranked: list[tuple[int, int, str]] = []
     for i, document in enumerate(documents):
-        sentences = _candidates(document.text)
+        sentences = sentences_of(document)
         for rank, j in enumerate(draws.permutation(seed, f"quickstart {document.place}", len(sentences))):
             ranked.append((rank, i, sentences[j]))
     taken = []
