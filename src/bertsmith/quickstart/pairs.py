@@ -47,7 +47,7 @@ def _exchanged(sentence: str, words: dict[str, str]) -> str | None:
 
 
 def by_bigrams(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dict[str, Any]:
-    """The accuracy of a model of two words in a row, learnt from the pre-training text and smoothed by single words
+    """The accuracy of a model of two words in a row, learnt from the pre-training text, smoothed by single words
     (Jelinek and Mercer 1980)."""
     single: Counter[str] = Counter()
     double: Counter[tuple[str, str]] = Counter()
