@@ -61,7 +61,7 @@ def test_minutes_alone_choose_the_size_and_say_so(
     told: list[str] = []
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, tell=told.append)
     (line,) = (line for line in told if "learns the most of those measured" in line)
-    assert line.startswith("for 1 min 00 s here: bert-tiny-uncased (2 layers of 128)")
+    assert line.startswith("for 1 min 00 s here: 2 layers of 128 (bert-tiny-uncased), which sees about ")
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
     # the same command with --resume has its size already

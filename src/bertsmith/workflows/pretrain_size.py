@@ -43,7 +43,7 @@ def size_in_minutes(
     found, expected = size_for(seconds, draft.model, tokens / update)
     sizes = preset(found.name)
     tell(
-        f"for {duration(seconds)} here: {found.name} ({sizes.num_hidden_layers} layers of {sizes.hidden_size}), "
+        f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size} ({found.name}), "
         f"which sees about {_millions(expected)} million tokens in them and learns the most of those measured; "
         "a preset, settings or a recipe choose otherwise"
     )
