@@ -74,6 +74,7 @@ def test_commands_run(
         "data",
         "pretrain",
         "fill-mask",
+        "score",
         "finetune",
         "evaluate",
         "predict",
