@@ -30,7 +30,6 @@ SETTINGS = [
     "start.positions=normal",
     "start.output_bias=zero",
     "data.sequence_length=32",
-    "data.mask_share=0.15",
     "data.held_out=0.1",
     "train.optimizer=adamw",
     "train.batch_size=4",

@@ -33,7 +33,6 @@ from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint, t
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
 from bertsmith.use.predict import Model, load
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import aim_of, budget_of, budgets_aside, footing
 from bertsmith.workflows.examples import Examples, FileSettings, gather, write_split
 from bertsmith.workflows.finetune_report import (
@@ -49,6 +48,7 @@ from bertsmith.workflows.run import (
     SETTINGS,
     OnTheWay,
     as_assignments,
+    asked_in,
     check_accumulation,
     check_folders,
     goes_on,
@@ -57,7 +57,9 @@ from bertsmith.workflows.run import (
     place_of,
     run_alone,
     settings_of_run,
+    settled,
     start_over,
+    tell_finished,
     write_report,
     write_whole,
 )
@@ -173,11 +175,11 @@ def finetune(
 
     phases = [work.phase(chosen.train)]
     on = footing(work.encoder, work.head, phases, chosen.train, place, updates, tell, resuming=resuming)
-    named = _named(recipe, settings) if resuming else None
+    named = asked_in(recipe, settings) if resuming else None
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
     work = replace(work, place=on.place)
     if not resuming:
-        chosen = _settled(chosen, on.place)
+        chosen = settled(chosen, on.place)
         write_whole(out / SETTINGS, chosen.to_yaml())
 
     def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
@@ -188,10 +190,7 @@ def finetune(
     course = work.course(chosen, aim, out, OnTheWay(write_so_far))
     progress = _train(work.encoder, work.head, course, on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
-        tell(
-            f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
-            "A larger budget would train it further"
-        )
+        tell_finished(out, progress, tell)
         return load(out)
     dev_scores = work.scores()
     of_dev = {name: dev_scores.numbers[name] for name in (*work.head.logged, "examples")}
@@ -398,11 +397,6 @@ def _build(
     return encoder, head
 
 
-def _named(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
-    """What this command says of settings, in its recipe and by assignments."""
-    return [*(as_assignments(read_yaml(recipe)) if recipe is not None else []), *assignments]
-
-
 def _evaluated(chosen: FinetuneSettings, items: Sequence[Item]) -> FinetuneSettings:
     """The settings with an evaluation an epoch where none was asked."""
     settings = chosen.train
@@ -410,12 +404,6 @@ def _evaluated(chosen: FinetuneSettings, items: Sequence[Item]) -> FinetuneSetti
         raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
     every = settings.evaluate_every or max(1, round(_updates_per_epoch(items, settings)))
     return chosen.model_copy(update={"train": settings.model_copy(update={"evaluate_every": every})})
-
-
-def _settled(chosen: FinetuneSettings, place: Place) -> FinetuneSettings:
-    """The settings with what was left open to the machine."""
-    fixed = {"precision": place.precision, "device": str(place.device)}
-    return chosen.model_copy(update={"train": chosen.train.model_copy(update=fixed)})
 
 
 def _updates(chosen: FinetuneSettings, items: Sequence[Item]) -> int:

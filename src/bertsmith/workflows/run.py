@@ -18,10 +18,11 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
-from bertsmith.settings import Settings
+from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import Progress
 from bertsmith.training.settings import TrainSettings
+from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
@@ -47,6 +48,7 @@ _LAYOUT = disk.FolderLayout(
 )
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+RunSettings = TypeVar("RunSettings", bound=Settings)
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -184,6 +186,28 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def as_assignments(values: dict[str, Any]) -> list[str]:
     """Nested values as `--set` would give them."""
     return [f"{name}={json.dumps(value)}" for name, value in flat(values).items()]
+
+
+def asked_in(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
+    """What a command says of settings, in its recipe and by assignments."""
+    values = {} if recipe is None else read_yaml(recipe)
+    values.pop("preset", None)
+    return [*as_assignments(values), *assignments]
+
+
+def settled(chosen: RunSettings, place: Place) -> RunSettings:
+    """The settings of a run with what was left open to the machine."""
+    fixed = {"precision": place.precision, "device": str(place.device)}
+    train: TrainSettings = chosen.train  # type: ignore[attr-defined]
+    return chosen.model_copy(update={"train": train.model_copy(update=fixed)})
+
+
+def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
+    """Say that a run that was to be continued has nothing left to do."""
+    tell(
+        f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+        "A larger budget would train it further"
+    )
 
 
 def numbers(settings: Settings) -> str:

@@ -1,0 +1,249 @@
+"""A pre-training run's work: what is trained on what, how it is judged, its course, and what it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import disk, machine
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.errors import InputError
+from bertsmith.instances.buckets import check_budget
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.objective import Objective, held_out_figures
+from bertsmith.place import Place
+from bertsmith.shards.shards import Shards
+from bertsmith.training.aim import Aim
+from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
+from bertsmith.training.pace import Speeds
+from bertsmith.use.predict import Model
+from bertsmith.wording import counted
+from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
+from bertsmith.workflows.first_weights import first_weights
+from bertsmith.workflows.pretrain_base import take_over
+from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import Source, tell_of_instances
+from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, write_report
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on what, and how it is judged.
+
+    base: the model whose weights it began with. batches: figures of how these are filled. held_out: the batches
+    that the run is judged on, as `Source.held_out_batches` names them.
+    """
+
+    chosen: PretrainSettings
+    source: Source
+    base: Model | None
+    encoder: Encoder
+    objective: Objective
+    place: Place
+    batches: dict[str, float | int]
+    held_out: dict[str, list[Any]]
+    pairs: PairsOnTheWay | None
+
+    @classmethod
+    def of(
+        cls, shards: Shards, chosen: PretrainSettings, base: Model | None, tell: Callable[[str], None]
+    ) -> Work:
+        """Split the documents, draw or take over the first weights, cut the held-out batches; it is told."""
+        _check_length(chosen)
+        place = place_of(chosen.train)
+        _check_memory(chosen, place)
+        source = Source.of(shards, chosen, tell)
+        folder = None if base is None else base.folder
+        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder)
+        if folder is not None:
+            take_over(folder, encoder, objective, chosen, tell)
+        place.settle(encoder, objective)
+        batches, held_out = tell_of_instances(source, tell), source.held_out_batches()
+        pairs = pairs_on_the_way(chosen.evaluate, encoder, objective, shards.tokenizer, place, tell)
+        return cls(chosen, source, base, encoder, objective, place, batches, held_out, pairs)
+
+    def on_footing(self, *, resuming: bool, tell: Callable[[str], None]) -> tuple[Work, Footing]:
+        """Time updates here, and expect what else will take time; the work with what was settled by that."""
+        chosen, source = self.chosen, self.source
+        on = footing(
+            self.encoder,
+            self.objective,
+            source.phases,
+            chosen.train,
+            self.place,
+            self.updates,
+            tell,
+            resuming=resuming,
+        )
+        expect_evaluations(on.speeds, self.held_out, self._tokens_per_update)
+        expect_writing(on.speeds, self.encoder, self.objective)
+        if self.pairs is None or (minutes := chosen.train.max_minutes) is None:
+            return replace(self, place=on.place), on
+        budget = None if resuming else minutes
+        pairs = expect_pairs(on.speeds, self.pairs, self._tokens_per_update, budget, tell)
+        chosen = chosen.model_copy(update={"evaluate": pairs.settings})
+        return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
+
+    def updates(self) -> int:
+        """How many updates a budget comes to that is not one of minutes."""
+        settings = self.chosen.train
+        if settings.max_steps:
+            return settings.max_steps
+        if settings.max_tokens:
+            return math.ceil(settings.max_tokens / self._tokens_per_update)
+        check_accumulation(settings, self._updates_per_epoch)
+        return max(1, math.ceil(settings.epochs * self._updates_per_epoch))
+
+    @property
+    def _updates_per_epoch(self) -> float:
+        train, stream = self.chosen.train, self.source.streams[0]
+        if train.batch_tokens is None:
+            return stream.size(0) / (train.batch_size * train.accumulate)
+        return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
+
+    @property
+    def _tokens_per_update(self) -> float:
+        train, source = self.chosen.train, self.source
+        return train.accumulate * sum(
+            share * float(stream.filling(0, train.batch_size).tokens.mean())
+            for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
+        )
+
+    def course(self, aim: Aim, speeds: Speeds, out: Path) -> Course:
+        """The run's phases, judged as they should be; its model is written on the way."""
+
+        def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+            self._write(out, self._record(progress, progress.evaluation) | mark)
+
+        return Course(
+            self.source.phases,
+            self.chosen.train,
+            out,
+            title="pretrain",
+            fingerprint=fingerprint(
+                numbers(self.chosen),
+                disk.digest(self.source.shards.folder / "manifest.json"),
+                *([self.base.folder.weights_digest()] if self.base is not None else []),
+            ),
+            aim=aim,
+            evaluation=self._evaluation(),
+            speeds=speeds,
+            unfinished=OnTheWay(write_so_far),
+        )
+
+    def _evaluation(self) -> Evaluation | None:
+        """On the held-out documents, at each phase's length where there are two, and on pairs."""
+        if not self.held_out and self.pairs is None:
+            return None
+
+        def measure() -> dict[str, float]:
+            return {
+                f"{prefix}{name}": value
+                for prefix, batches in self.held_out.items()
+                for name, value in held_out_figures(self.objective, self.encoder, batches, self.place).items()
+            } | ({} if self.pairs is None else self.pairs.measure())
+
+        return Evaluation(measure)
+
+    def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
+        """Write the model and the report, and tell what the figures mean."""
+        figures = dict(progress.evaluation)
+        for prefix, some in self.held_out.items():
+            found = self.objective.by_frequency(self.source.counts, some)
+            figures |= {f"{prefix}{name}": value for name, value in found.items()}
+        report = self._report(progress, figures)
+        for remark in report["remarks"]:
+            tell(remark)
+
+        def write() -> None:
+            self._write(out, self._record(progress, figures))
+            write_report(out, report)
+
+        write()
+        if self.pairs is not None:  # what takes long, and may be interrupted, when the model is there
+            report["pairs"] = self.pairs.report(tell)
+            figures[ACCURACY] = report["pairs"]["accuracy"]
+            write()
+
+    def _report(self, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+        train = self.chosen.train
+        return {
+            "objective": self.chosen.objective.name,
+            **({"base": self.chosen.base} if self.chosen.base else {}),
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 1),
+            "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+            "precision": train.precision,
+            "device": train.device,
+            "threads": progress.threads,
+            "held_out": held_out,
+            "remarks": self._worse_than_unigrams(progress, held_out),
+            "corpus": self.source.shards.counts,
+            "first_epoch": self.source.streams[0].plan(0).counts,
+            "batches": self.batches,
+        }
+
+    def _worse_than_unigrams(self, progress: Progress, held_out: dict[str, float]) -> list[str]:
+        """A sentence where the held-out MLM loss is no better than by word frequencies alone: what was reached,
+        and what to change, each with its figure."""
+        loss, alone = held_out.get("mlm_loss"), held_out.get("unigram_mlm_loss")
+        if loss is None or alone is None or loss < alone:
+            return []
+        train, model = self.chosen.train, self.chosen.model
+        passes = progress.step / max(1e-9, self._updates_per_epoch)
+        return [
+            f"this model has learnt nothing of the context yet: its held-out MLM loss is {loss:.2f}, and word "
+            f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, --minutes; "
+            f"now {counted(progress.step, 'update')}, {passes:.2g} passes over the data); another "
+            f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
+            f"lower if it has risen); a smaller --preset (now {counted(model.num_hidden_layers, 'layer')} of "
+            f"{model.hidden_size:,})"
+        ]
+
+    def _record(self, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+        """What bertsmith.json says of the training."""
+        return {
+            "task": "pretrain",
+            "objective": self.chosen.objective.name,
+            **({"base": self.chosen.base} if self.chosen.base else {}),
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "held_out": held_out,
+        }
+
+    def _write(self, out: Path, record: dict[str, Any]) -> None:
+        """The model folders."""
+        for name, parts in self.objective.folders(self.encoder).items():
+            write_folder(
+                out / name,
+                parts.config,
+                parts.modules,
+                tokenizer=self.source.shards.tokenizer,
+                record=record | self.objective.record(),
+            )
+
+
+def _check_memory(chosen: PretrainSettings, place: Place) -> None:
+    """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
+    with torch.device("meta"):
+        modules = first_weights(chosen, torch.Generator())
+    parameters = sum(p.numel() for module in modules for p in module.parameters())
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
+
+
+def _check_length(chosen: PretrainSettings) -> None:
+    longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
+    if longest > chosen.model.longest:
+        raise InputError(
+            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
+            "lower data.sequence_length"
+            + ("" if chosen.base else ", or raise model.max_position_embeddings"),
+        )
+    check_budget(chosen.train.batch_tokens, longest)
