@@ -28,6 +28,7 @@ SETTINGS = [
     "model.hidden_dropout_prob=0.1",
     "model.attention_probs_dropout_prob=0.1",
     "start.positions=normal",
+    "start.attention=normal",
     "start.output_bias=zero",
     "data.sequence_length=32",
     "data.held_out=0.1",

@@ -11,7 +11,12 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, family, preset, presets
 from bertsmith.models.heads import PairHead, SentenceHead, SpanHead, TokenHead
-from bertsmith.models.start import sinusoids, start_from_sinusoids, start_from_unigrams
+from bertsmith.models.start import (
+    sinusoids,
+    start_from_neighbours,
+    start_from_sinusoids,
+    start_from_unigrams,
+)
 from bertsmith.packed import Packed
 
 SMALL = {
@@ -157,3 +162,35 @@ def test_settings_that_nobody_gave_are_the_familys() -> None:
     assert (family("albert").setting("share"), family("bert").setting("share")) == ("all", "none")
     assert family("roberta").setting("pad_token_id") == 1
     assert family("bert").setting("hidden_size") == ModelConfig().hidden_size
+
+
+@pytest.mark.parametrize(("heads", "family"), [(2, "bert"), (4, "bert"), (8, "bert"), (4, "roberta")])
+def test_heads_that_start_from_neighbours_look_at_what_is_near(heads: int, family: str) -> None:
+    """On random tokens, by the weights that they put on the seven tokens around, and on which side."""
+    name = {"bert": "bert-mini-uncased", "roberta": "roberta-base"}[family]
+    small = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 200}
+    config = preset(
+        name, **small, num_attention_heads=heads, max_position_embeddings=66, initializer_range=0.06
+    )
+    encoder = build_encoder(config, torch.Generator().manual_seed(0))
+    start_from_sinusoids(encoder.embeddings.position.weight, config.initializer_range, config.position_offset)
+    qkv = encoder.blocks[0].attention.qkv  # type: ignore[union-attr]
+    before = qkv.weight.detach().clone()
+    start_from_neighbours(qkv.weight, heads)
+    changed = (qkv.weight.detach() - before).view(3, heads, -1)
+    assert not changed[2].any()  # values stay as they were drawn
+    assert not changed[:, 4:].any()
+    length = 40
+    ids = torch.randint(5, 200, (30, length), generator=torch.Generator().manual_seed(1))
+    packed = Packed.of_padded(ids, torch.ones_like(ids), torch.zeros_like(ids))
+    with torch.no_grad():
+        q, k, _ = qkv(encoder.embeddings(packed)).view(30, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).mean(0)  # [A, T, T]
+    inner = torch.arange(6, length - 6)
+    for head, offset in enumerate((-1, 1, -2, 2)[:heads]):
+        near = {i: float(weights[head, inner, inner + i].mean()) for i in range(-5, 6)}
+        assert sum(near[i] for i in range(-3, 4)) > 0.4, (head, near)  # evenly spread: 0.18
+        side = sum(i * weight for i, weight in near.items())
+        assert side * offset > 0, (head, near)
+    for head in range(4, heads):
+        assert float(weights[head, inner, inner].mean()) < 0.1

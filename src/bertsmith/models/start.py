@@ -1,11 +1,19 @@
-"""First weights: drawn from a generator, and two starts that depart from the paper (sinusoids, unigram bias)."""
+"""First weights: drawn from a generator, and three starts that depart from the paper.
+
+They are sinusoids for positions, heads that look at the neighbours, and an output bias of word frequencies.
+"""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+_OFFSETS = (-1, 1, -2, 2)  # tokens: to which side the first heads look
+_STRENGTH = 1.5  # against the deviation of the weights that were drawn, 0.06 or less
 
 
 def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
@@ -38,6 +46,31 @@ def sinusoids(positions: int, size: int) -> Tensor:
     column = torch.arange(size)
     angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+
+
+def start_from_neighbours(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
+    """Let the first four heads of a layer [3H, H] that reads sinusoids of width H look at what is near.
+
+    A head's keys get the sines and cosines of the highest frequencies, as many as it has room for, and its queries
+    the same turned by an offset of one or two tokens to the left or right. So their product depends on the
+    distance: at first a head looks at the token itself and those around it, more on its own side. That is added,
+    `strength` times, to what was drawn. Otherwise a small model spends its first million tokens on finding out
+    what is near (benchmarks/learning.py).
+    """
+    size = qkv.shape[1]
+    width = size // heads
+    with torch.no_grad():
+        queries, keys, _ = qkv.view(3, heads, width, size)
+        for query, key, offset in zip(queries, keys, _OFFSETS, strict=False):
+            for sine in range(0, width - 1, 2):
+                turn = offset / 10_000 ** (sine / size)
+                cosine = sine + 1
+                key[sine, sine] += strength
+                key[cosine, cosine] += strength
+                query[sine, sine] += strength * math.cos(turn)
+                query[sine, cosine] += strength * math.sin(turn)
+                query[cosine, sine] -= strength * math.sin(turn)
+                query[cosine, cosine] += strength * math.cos(turn)
 
 
 def start_from_unigrams(bias: Tensor, counts: NDArray[np.int64]) -> None:

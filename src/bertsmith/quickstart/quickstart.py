@@ -56,6 +56,7 @@ PRETRAINING = (
     "model.hidden_dropout_prob=0",
     "model.attention_probs_dropout_prob=0",
     "start.positions=sinusoidal",
+    "start.attention=local",
     "start.output_bias=unigram",
     "data.sequence_length=64",
     "data.mask_share=0.35",

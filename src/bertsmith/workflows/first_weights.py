@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from bertsmith.artifacts.folder import ModelFolder
+from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.start import start_from_sinusoids
+from bertsmith.models.start import start_from_neighbours, start_from_sinusoids
 from bertsmith.objectives.objective import Objective, objective_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
@@ -30,6 +33,21 @@ def first_weights(
         start_from_sinusoids(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
         )
+    if chosen.start.attention == "local":
+        _look_at_neighbours(encoder)
     if chosen.start.output_bias == "unigram" and counts is not None:
         objective.begin(counts)
     return encoder, objective
+
+
+def _look_at_neighbours(encoder: Encoder) -> None:
+    """Let heads of the first layer look at what is near; InputError where positions reach it changed."""
+    config = encoder.config
+    if config.embedding_width != config.hidden_size:
+        raise InputError(
+            f"start.attention=local: this model's embeddings have {config.embedding_width} columns and its "
+            f"layers {config.hidden_size}",
+            "set start.attention=normal",
+        )
+    attention: Any = encoder.blocks[0].attention
+    start_from_neighbours(attention.qkv.weight, config.num_attention_heads)

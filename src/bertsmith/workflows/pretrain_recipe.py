@@ -13,10 +13,10 @@ from typing import Any
 from bertsmith.models.family import preset
 
 _LENGTH, MASKED = 64, 0.3
-# No dropout: each text is seen about once. First weights that know frequencies and neighbours.
+# No dropout: each text is seen about once. First weights that know frequencies and where the neighbours are.
 _COMMON: dict[str, dict[str, Any]] = {
     "model": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "start": {"positions": "sinusoidal", "output_bias": "unigram"},
+    "start": {"positions": "sinusoidal", "attention": "local", "output_bias": "unigram"},
     "train": {
         "optimizer": "muon",
         "muon_momentum": 0.9,

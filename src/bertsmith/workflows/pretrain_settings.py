@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import check_segments
@@ -33,9 +33,23 @@ class StartSettings(Settings):
     positions: Literal["normal", "sinusoidal"] = Field(
         "normal", description="the position table starts at random or from sinusoids of the same deviation"
     )
+    attention: Literal["normal", "local"] = Field(
+        "normal",
+        description="the first layer's heads start at random, or the first four of them look at what is near "
+        "(positions must be sinusoidal)",
+    )
     output_bias: Literal["zero", "unigram"] = Field(
         "zero", description="the masked-LM bias starts at 0 or at the log frequency of each token"
     )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> StartSettings:
+        if self.attention == "local" and self.positions != "sinusoidal":
+            raise ValueError(
+                f"attention local finds the neighbours by sinusoids, and positions {self.positions} has none: set "
+                "start.positions=sinusoidal, or start.attention=normal"
+            )
+        return self
 
 
 class PretrainTrainSettings(TrainSettings):
