@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+import tiny_run
 from bertsmith.models.family import preset
 from bertsmith.settings import read_yaml
-from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 
@@ -22,3 +23,12 @@ def test_recipe_is_read_whole(recipe: Path) -> None:
     chosen = PretrainSettings.of(values, str(recipe))
     assert chosen.train.batch_size == values["train"]["batch_size"]
     assert PretrainSettings.of(chosen.model_dump(mode="json"), "again") == chosen
+
+
+def test_the_laptops_recipe_is_what_minutes_make_of_that_size() -> None:
+    """So that the file cannot fall behind what was measured since."""
+    tokenizer = tiny_run.tokenizer()
+    recipe = RECIPES[0].parent / "laptop.yaml"
+    written = resolved(*asked_for(None, recipe), recipe, ["train.max_minutes=60"], tokenizer)
+    usual = resolved(*asked_for("bert-mini-uncased", None), None, ["train.max_minutes=60"], tokenizer)
+    assert written == usual

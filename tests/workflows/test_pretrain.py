@@ -320,3 +320,24 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own, tell=told.append)
     assert not any("AdamW at" in line for line in told)
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)
+
+
+def test_heads_look_at_what_is_near_only_where_positions_are_sinusoids_that_reach_them(
+    shards: Shards, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="attention local finds what is near by sinusoids"):
+        tiny_run.run(shards, tmp_path / "a", "start.attention=local")
+    sinusoids = ("start.positions=sinusoidal", "start.attention=local", "train.max_steps=1")
+    small = ["model.embedding_size=16", "model.hidden_size=48", "model.intermediate_size=64"]
+    with pytest.raises(InputError, match="embeddings have 16 columns and its layers 48"):
+        bs.pretrain(shards, tmp_path / "b", preset="albert-base-v2", settings=[*sinusoids, *small])
+    assert not (tmp_path / "b").exists()
+    near = tiny_run.run(shards, tmp_path / "c", *sinusoids, "train.learning_rate=1e-30")
+    far = tiny_run.run(shards, tmp_path / "d", sinusoids[0], sinusoids[2], "train.learning_rate=1e-30")
+    weights = [model.encoder.blocks[0].attention.qkv.weight for model in (near, far)]
+    changed = (weights[0] - weights[1]).detach().view(3, -1).abs().amax(1)
+    assert changed[0] > 1
+    assert changed[1] > 1
+    assert changed[2] == 0
+    others = [model.encoder.blocks[1].attention.qkv.weight for model in (near, far)]
+    assert torch.equal(*others)

@@ -46,7 +46,7 @@ class StartSettings(Settings):
     def _fits_together(self) -> StartSettings:
         if self.attention == "local" and self.positions != "sinusoidal":
             raise ValueError(
-                f"attention local finds the neighbours by sinusoids, and positions {self.positions} has none: set "
+                f"attention local finds what is near by sinusoids, and positions {self.positions} has none: set "
                 "start.positions=sinusoidal, or start.attention=normal"
             )
         return self
