@@ -53,9 +53,9 @@ _FIRST = [
     "train.betas=[0.9, 0.98]",
 ]
 _TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
-TRIED = """What was tried (seed 100; the quickstart's shards, 800 updates of 32 pairs, 1.35 M tokens, 35 % masked;
-loss on other held-out documents than those above, which were not trained on either; one run each, on 2026-11-21,
-with a throw-away script):
+TRIED = """What was tried (seed 100; the quickstart's shards, 800 updates of 32 pairs, 1.35 M tokens, 35 %
+masked; loss on other held-out documents than those above, which were not trained on either; one run each, on
+2026-11-21, with a throw-away script):
 
 | recipe | loss |
 | --- | --- |
@@ -77,20 +77,20 @@ Beside the last but one (4.91), one change each, none of which was kept:
 | batches of 64 pairs, rates higher by a third | 5.09 |
 | half of the tokens masked; so until 60 %, then 35 % | 4.81; 4.83 |
 
-Masking half of the tokens learns more from a token, and makes an update of this size about a sixth slower: about
-even in time.
+Masking half of the tokens learns more from a token, and makes an update of this size about a sixth slower:
+about even in time.
 
-Beside the third (4.96): AdamW's rate 1.5e-3 5.10; Muon at 2e-2 5.78; betas 0.9 and 0.95 4.97; layers that begin with
-no output 4.98; the heads' matrices left to AdamW 4.99; four iterations after Polar Express instead of five of Muon's
-own 5.02. Beside the second (5.22): AdamW's rate three times as high for the tables 5.41.
+Beside the third (4.96): AdamW's rate 1.5e-3 5.10; Muon at 2e-2 5.78; betas 0.9 and 0.95 4.97; layers that
+begin with no output 4.98; the heads' matrices left to AdamW 4.99; four iterations after Polar Express instead
+of five of Muon's own 5.02. Beside the second (5.22): AdamW's rate three times as high for the tables 5.41.
 
-Beside the last (4.73): the second layer begins to look at what is near, too, 4.71; more sharply (strength 2.5 instead
-of 1.5) 4.79; exactly at neighbours, with positions of twice the frequency, 4.72.
+Beside the last (4.73): the second layer begins to look at what is near, too, 4.71; more sharply (strength 2.5
+instead of 1.5) 4.79; exactly at neighbours, with positions of twice the frequency, 4.72.
 
-Mini (encyclopedia, batches of 64 pairs), where the plateau is longest. Loss after 0.51 M tokens without the first
-weights that look at what is near: Muon 1e-2 and AdamW 2e-3 6.70; 7e-3 and 1e-3 6.57; 4e-3 and 1e-3 6.51; 2e-3 and
-1e-3 6.49. With them: 5e-3 and 1e-3 6.39 (5.94 after 1.01 M tokens, the last fifth of them downwards; without them 6.37
-after 1.5 M); 1e-2 and 2e-3 6.58."""
+Mini (encyclopedia, batches of 64 pairs), where the plateau is longest. Loss after 0.51 M tokens without the
+first weights that look at what is near: Muon 1e-2 and AdamW 2e-3 6.70; 7e-3 and 1e-3 6.57; 4e-3 and 1e-3
+6.51; 2e-3 and 1e-3 6.49. With them: 5e-3 and 1e-3 6.39 (5.94 after 1.01 M tokens, the last fifth of them
+downwards; without them 6.37 after 1.5 M); 1e-2 and 2e-3 6.58."""
 SHORT = 0.6  # of the tokens: where our recipe is to have come as far
 WINDOWS, UPDATES = 9, 6
 
