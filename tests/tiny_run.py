@@ -27,6 +27,7 @@ SETTINGS = [
     "model.initializer_range=0.02",
     "model.hidden_dropout_prob=0.1",
     "model.attention_probs_dropout_prob=0.1",
+    "start.tokens=normal",
     "start.positions=normal",
     "start.attention=normal",
     "start.output_bias=zero",

@@ -286,7 +286,7 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     assert (own.train.schedule, own.train.weight_decay) == ("constant_then_down", 0.1)
     assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
     assert (own.start.positions, own.start.attention) == ("sinusoidal", "local")
-    assert own.start.output_bias == "unigram"
+    assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
     assert own.train.warmup == 0.2
     assert (own.data.sequence_length, own.data.mask_share, own.train.batch_size) == (128, 0.15, 32)
     minutes = resolved(sizes, values, None, ["train.max_minutes=5"], tiny_run.tokenizer())

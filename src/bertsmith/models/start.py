@@ -1,6 +1,7 @@
-"""First weights: drawn from a generator, and three starts that depart from the paper.
+"""First weights: drawn from a generator, and four starts that depart from the paper.
 
-They are sinusoids for positions, heads that look at the neighbours, and an output bias of word frequencies.
+They are vectors of tokens by their neighbours, sinusoids for positions, heads that look at what is near, and an
+output bias of word frequencies.
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ def start_from_neighbours(qkv: Tensor, heads: int, strength: float = _STRENGTH) 
                 query[sine, cosine] += strength * math.sin(turn)
                 query[cosine, sine] -= strength * math.sin(turn)
                 query[cosine, cosine] += strength * math.cos(turn)
+
+
+def start_from_vectors(table: Tensor, vectors: NDArray[np.float32], sigma: float) -> None:
+    """Fill a token table [V, E] with vectors [V, E] scaled to deviation sigma; a token whose vector is zero keeps
+    what was drawn."""
+    known = vectors.any(1)
+    if not known.any():
+        return
+    scaled = vectors[known] * (sigma / vectors[known].std())
+    with torch.no_grad():
+        table[torch.from_numpy(known)] = torch.from_numpy(scaled).to(table)
 
 
 def start_from_unigrams(bias: Tensor, counts: NDArray[np.int64]) -> None:

@@ -55,6 +55,7 @@ PRETRAINING = (
     "model.initializer_range=0.06",
     "model.hidden_dropout_prob=0",
     "model.attention_probs_dropout_prob=0",
+    "start.tokens=neighbours",
     "start.positions=sinusoidal",
     "start.attention=local",
     "start.output_bias=unigram",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.start import start_from_neighbours, start_from_sinusoids
+from bertsmith.models.start import start_from_neighbours, start_from_sinusoids, start_from_vectors
 from bertsmith.objectives.objective import Objective, objective_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
@@ -21,14 +24,21 @@ def first_weights(
     generator: torch.Generator,
     counts: Ints | None = None,
     base: ModelFolder | None = None,
+    vectors: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
-    corpus's token counts [V], where the output bias starts from them. base: gives the encoder its weights."""
+    corpus, where they start from it.
+
+    counts: of each token in it, [V]. base: gives the encoder its weights. vectors: of the tokens, by their width.
+    """
     encoder = (
         build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
     )
     kind = objective_type(chosen.objective.name)
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
+    if chosen.start.tokens == "neighbours" and vectors is not None:
+        table = encoder.embeddings.token.weight
+        start_from_vectors(table, vectors(table.shape[1]), chosen.model.initializer_range)
     if chosen.start.positions == "sinusoidal":
         start_from_sinusoids(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset

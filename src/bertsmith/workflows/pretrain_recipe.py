@@ -13,10 +13,16 @@ from typing import Any
 from bertsmith.models.family import preset
 
 _LENGTH, MASKED = 64, 0.3
-# No dropout: each text is seen about once. First weights that know frequencies and where the neighbours are.
+# No dropout: each text is seen about once. First weights that know what is frequent, what stands near
+# what, and what is near.
 _COMMON: dict[str, dict[str, Any]] = {
     "model": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "start": {"positions": "sinusoidal", "attention": "local", "output_bias": "unigram"},
+    "start": {
+        "tokens": "neighbours",
+        "positions": "sinusoidal",
+        "attention": "local",
+        "output_bias": "unigram",
+    },
     "train": {
         "optimizer": "muon",
         "muon_momentum": 0.9,

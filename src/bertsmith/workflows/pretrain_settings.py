@@ -30,6 +30,11 @@ _USUAL = next(iter(OBJECTIVES))
 class StartSettings(Settings):
     """What the weights are before the first update, where it departs from the paper."""
 
+    tokens: Literal["normal", "neighbours"] = Field(
+        "normal",
+        description="the token table starts at random or from which tokens stand near each other in the text "
+        "(takes seconds)",
+    )
     positions: Literal["normal", "sinusoidal"] = Field(
         "normal", description="the position table starts at random or from sinusoids of the same deviation"
     )

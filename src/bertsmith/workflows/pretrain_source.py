@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
+from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
@@ -56,6 +60,11 @@ class Source:
     def counts(self) -> Ints:
         """How often each token occurs in the training documents, [V]."""
         return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
+
+    def vectors(self, width: int) -> NDArray[np.float32]:
+        """Of each token a vector [V, width] by the tokens near it in the training documents."""
+        vocab_size, seed = self.shards.tokenizer.vocab_size, self.chosen.train.seed
+        return vectors_of_neighbours(self.shards, self.split.training, vocab_size, width, seed)
 
     @cached_property
     def streams(self) -> list[PairStream]:

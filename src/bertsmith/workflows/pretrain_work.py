@@ -60,7 +60,7 @@ class Work:
         _check_memory(chosen, place)
         source = Source.of(shards, chosen, tell)
         folder = None if base is None else base.folder
-        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder)
+        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, source.vectors)
         if folder is not None:
             take_over(folder, encoder, objective, chosen, tell)
         place.settle(encoder, objective)
