@@ -1,4 +1,4 @@
-"""How much is learnt from so many tokens, and in so much time? Today's recipe beside the one of single AdamW.
+"""How much is learnt from so many tokens, and in so much time? Our recipe beside the earlier one of AdamW.
 
     python benchmarks/learning.py [quickstart] [mini] [time] [--seeds 0 1 2] [--threads 2]
 

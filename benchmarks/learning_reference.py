@@ -160,7 +160,7 @@ def trained(
         if trainer.step % 100 == 0:
             trainer.save(state)
             print(name, trainer.step, updates, losses, flush=True)
-    trainer.model.save_pretrained(folder)  # type: ignore[operator]
+    trainer.model.save_pretrained(folder)
     shards.tokenizer.save(folder)
     last = min(held_out.size(0), chosen.data.held_out_instances)
     figures = trainer.measure([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])

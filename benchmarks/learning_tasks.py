@@ -1,4 +1,4 @@
-"""What is pre-training worth on tasks? An hour's model beside its first weights, and the best cheap method.
+"""What is pre-training worth on tasks? An hour's model, random weights and the best cheap method.
 
     python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte stsb conll2003 emotion] [--threads 2]
 
@@ -90,7 +90,7 @@ def main() -> None:
     machine.prepare_process(options.threads)
     model = bs.load(options.run)
     name = options.run.resolve().name
-    fresh = WORK / "learning" / f"{name}-first-weights"
+    fresh = WORK / "learning" / f"{name}-random-weights"
     if not fresh.exists():
         untrained(fresh, model)
     folders = {"pre-trained": model.model_folder, "random": fresh}
@@ -240,7 +240,7 @@ def report(name: str, threads: int) -> None:
                 spread(gains),
             ]
         )
-    columns = ["task", "cheap method", "pre-trained", "first weights", "gain, paired by seed"]
+    columns = ["task", "cheap method", "pre-trained", "random weights", "gain, paired by seed"]
     section(
         f"Tasks after {name}",
         f"""`python benchmarks/learning_tasks.py RUN`; {where(threads)}.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from bertsmith.instances import neighbours
 from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.models.start import start_from_vectors
 from bertsmith.shards.shards import Shards
+from bertsmith.workflows import pretrain_source
+from outcomes import assert_same, outcome
 
 SENTENCES = ("kaba kade loba", "kaba kagi loba", "mide mifo nuzu", "mide migi nuzu")  # by one word alike
 
@@ -87,6 +90,19 @@ def test_the_same_seed_gives_the_same_vectors(shards: Shards) -> None:
     assert np.allclose(np.linalg.norm(one, axis=1), np.linalg.norm(other, axis=1), atol=1e-3)
 
 
+def test_every_seed_that_a_run_may_have_will_do(shards: Shards) -> None:
+    found = vectors_of_neighbours(shards, every(shards), len(tiny_run.TOKENS), 8, seed=2**63 - 1)
+    assert np.isfinite(found).all()
+    assert found.any()
+
+
+def test_text_in_which_nothing_stands_near_anything_has_no_vectors(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.txt"
+    file.write_text("kaba\n\nkade\n\nloba\n")
+    words = bs.prepare([file], tiny_run.tokenizer(), tmp_path / "shards")
+    assert not vectors_of_neighbours(words, every(words), len(tiny_run.TOKENS), 8, seed=0).any()
+
+
 def test_a_table_takes_the_vectors_it_has_and_keeps_the_rest() -> None:
     table = torch.randn(6, 4)
     before = table.clone()
@@ -114,3 +130,19 @@ def test_a_run_starts_from_them_and_resumes_as_it_was(shards: Shards, tmp_path: 
     assert cosine(kade, mifo) < 0.5
     again = tiny_run.run(shards, tmp_path / "again", *settings)
     assert np.array_equal(again.encoder.embeddings.token.weight.detach().numpy(), table)
+
+
+def test_a_run_that_is_resumed_does_not_count_again(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights come from the checkpoint; one without a checkpoint begins again, and counts."""
+    settings = ("start.tokens=neighbours", "data.held_out=0")
+    tiny_run.run(shards, tmp_path / "straight", *settings, "train.max_steps=3")
+    tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3", resume=True)
+    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+    monkeypatch.setattr(
+        pretrain_source, "vectors_of_neighbours", lambda *_: pytest.fail("neighbours were counted")
+    )
+    tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True)

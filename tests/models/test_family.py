@@ -13,9 +13,9 @@ from bertsmith.models.family import FAMILIES, build_encoder, family, preset, pre
 from bertsmith.models.heads import PairHead, SentenceHead, SpanHead, TokenHead
 from bertsmith.models.start import (
     sinusoids,
-    start_from_neighbours,
     start_from_sinusoids,
     start_from_unigrams,
+    start_looking_near,
 )
 from bertsmith.packed import Packed
 
@@ -165,7 +165,7 @@ def test_settings_that_nobody_gave_are_the_familys() -> None:
 
 
 @pytest.mark.parametrize(("heads", "family"), [(2, "bert"), (4, "bert"), (8, "bert"), (4, "roberta")])
-def test_heads_that_start_from_neighbours_look_at_what_is_near(heads: int, family: str) -> None:
+def test_heads_that_start_looking_near_do(heads: int, family: str) -> None:
     """On random tokens, by the weights that they put on the seven tokens around, and on which side."""
     name = {"bert": "bert-mini-uncased", "roberta": "roberta-base"}[family]
     small = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 200}
@@ -174,9 +174,9 @@ def test_heads_that_start_from_neighbours_look_at_what_is_near(heads: int, famil
     )
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     start_from_sinusoids(encoder.embeddings.position.weight, config.initializer_range, config.position_offset)
-    qkv = encoder.blocks[0].attention.qkv  # type: ignore[union-attr]
+    qkv = encoder.blocks[0].attention.qkv
     before = qkv.weight.detach().clone()
-    start_from_neighbours(qkv.weight, heads)
+    start_looking_near(qkv.weight, heads)
     changed = (qkv.weight.detach() - before).view(3, heads, -1)
     assert not changed[2].any()  # values stay as they were drawn
     assert not changed[:, 4:].any()

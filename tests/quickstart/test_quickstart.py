@@ -127,6 +127,15 @@ def test_the_table_has_a_row_for_each_way(
     assert f"{report['pretrain']['held_out']['mlm_loss']:.2f}" in printed
     assert f"{report['pretrain']['held_out']['unigram_mlm_loss']:.2f}" in printed
     assert "bertsmith finetune classify --model bert" in printed
+    pairs = report["pairs"]
+    assert [score["model"] for score in pairs["scores"]] == ["two words in a row", *ROWS[2:]]
+    assert len(Path(pairs["file"]).read_text(encoding="utf-8").splitlines()) == pairs["number"] > 60
+    for score in pairs["scores"]:
+        line = next(
+            line for line in printed.split("Which of two sentences")[1].split("\n") if score["model"] in line
+        )
+        assert f"{score['accuracy']:.1%}" in line
+        assert all(f"{of:.1%}" in line for of in score["by_phenomenon"].values())
 
 
 def test_everything_that_was_made_can_be_used_again(report: dict[str, Any]) -> None:

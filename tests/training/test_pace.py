@@ -201,9 +201,10 @@ def test_precision_is_that_of_the_models_own_update(
         assert any(f" s in {faster} on 1 thread (" in line for line in told)
 
 
-def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path, optimizer: str) -> None:
     """A run that measured is the run that did not, to the bit."""
-    ten = ("train.max_steps=6", "train.learning_rate=1e-2")
+    ten = ("train.max_steps=6", "train.learning_rate=1e-2", f"train.optimizer={optimizer}")
     plain = tiny_run.run(shards, tmp_path / "plain", *ten)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_BF16_PAYS", 0.0)

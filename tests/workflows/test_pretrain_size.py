@@ -60,8 +60,10 @@ def test_minutes_alone_choose_the_size_and_say_so(
     monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (3600.0, None))
     told: list[str] = []
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, tell=told.append)
-    (line,) = (line for line in told if "learns the most of those measured" in line)
-    assert line.startswith("for 1 min 00 s here: 2 layers of 128 (bert-tiny-uncased), which sees about ")
+    (line,) = (line for line in told if "a preset, settings or a recipe" in line)
+    assert line.startswith(
+        "for 1 min 00 s here: 2 layers of 128, as in bert-tiny-uncased, which will see about "
+    )
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
     # the same command with --resume has its size already

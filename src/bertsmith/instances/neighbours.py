@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith import draws
 from bertsmith.instances.batches import TokenShards
 from bertsmith.instances.plan import Ints, ranges
 
@@ -29,19 +30,20 @@ def vectors_of_neighbours(
 
     At most five million tokens are counted, of documents spread evenly over those given.
     """
+    from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
 
+    random = draws.generator_seed(seed, "vectors of neighbours") % 2**32  # the libraries' seeds have 32 bits
     information = _information(_near(shards, documents, vocab_size))
     rank = min(width, vocab_size)
-    left, values, _ = randomized_svd(information, n_components=rank, n_iter=_PASSES, random_state=seed)
+    left, values, _ = randomized_svd(information, n_components=rank, n_iter=_PASSES, random_state=random)
     found = np.zeros((vocab_size, width))
     found[:, :rank] = left * np.sqrt(values)
     occurs = np.diff(information.indptr) > 0
     if occurs.any():
         found[occurs] -= found[occurs].mean(0)
     found[~occurs] = 0
-    turned, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((width, width)))
-    vectors: NDArray[np.float32] = (found @ turned).astype(np.float32)
+    vectors: NDArray[np.float32] = (found @ ortho_group.rvs(width, random_state=random)).astype(np.float32)
     return vectors
 
 
@@ -70,7 +72,7 @@ def _near(shards: TokenShards, documents: Ints, vocab_size: int) -> Any:
 def _information(near: Any) -> Any:
     """Positive pointwise mutual information of tokens and their smoothed contexts: sparse [V, V]."""
     near = near.tocoo()
-    row, column = near.coords
+    row, column = near.row, near.col
     tokens = np.bincount(row, near.data, minlength=near.shape[0])
     contexts = tokens**_SMOOTHING / max(float((tokens**_SMOOTHING).sum()), 1.0)
     near.data = np.maximum(np.log(near.data / (tokens[row] * contexts[column])), 0)

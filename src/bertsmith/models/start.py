@@ -49,7 +49,7 @@ def sinusoids(positions: int, size: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
-def start_from_neighbours(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
+def start_looking_near(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
     """Let the first four heads of a layer [3H, H] that reads sinusoids of width H look at what is near.
 
     A head's keys get the sines and cosines of the highest frequencies, as many as it has room for, and its queries

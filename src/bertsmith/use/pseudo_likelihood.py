@@ -119,7 +119,7 @@ class Scorer:
         for start in range(0, len(texts), _CHUNK):
             encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
             copies = [self._copies(encoding) for encoding in encodings]
-            sums = self._sums(copies, lambda done, before=start: progress(before + done))  # type: ignore[misc]
+            sums = self._sums(copies, progress, start)
             found += [one.told(float(score)) for one, score in zip(copies, sums, strict=True)]
         return found
 
@@ -153,8 +153,10 @@ class Scorer:
             self.tells_words,
         )
 
-    def _sums(self, copies: Sequence[_Copies], progress: Callable[[int], None]) -> NDArray[np.float64]:
-        """The sum of log p of each text, [texts], in float64 on the host."""
+    def _sums(
+        self, copies: Sequence[_Copies], progress: Callable[[int], None], before: int
+    ) -> NDArray[np.float64]:
+        """The sum of log p of each text, [texts], in float64 on the host. before: texts that were done earlier."""
         sums = np.zeros(len(copies))
         done = sum(not len(one) for one in copies)
         for batch in _batches(copies):
@@ -163,7 +165,7 @@ class Scorer:
             found = self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], sizes))
             np.add.at(sums, np.repeat([i for i, _, _ in batch], sizes), found)
             done += sum(last == len(copies[i]) for i, _, last in batch)
-            progress(done)
+            progress(before + done)
         return sums
 
     @property

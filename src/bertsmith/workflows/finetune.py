@@ -179,7 +179,7 @@ def finetune(
     aim = aim_of(chosen.train, on, updates, begun, named=named, tell=tell)
     work = replace(work, place=on.place)
     if not resuming:
-        chosen = settled(chosen, on.place)
+        chosen = chosen.model_copy(update={"train": settled(chosen.train, on.place)})
         write_whole(out / SETTINGS, chosen.to_yaml())
 
     def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.start import start_from_neighbours, start_from_sinusoids, start_from_vectors
+from bertsmith.models.start import start_from_sinusoids, start_from_vectors, start_looking_near
 from bertsmith.objectives.objective import Objective, objective_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
@@ -44,13 +44,13 @@ def first_weights(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
         )
     if chosen.start.attention == "local":
-        _look_at_neighbours(encoder)
+        _look_near(encoder)
     if chosen.start.output_bias == "unigram" and counts is not None:
         objective.begin(counts)
     return encoder, objective
 
 
-def _look_at_neighbours(encoder: Encoder) -> None:
+def _look_near(encoder: Encoder) -> None:
     """Let heads of the first layer look at what is near; InputError where positions reach it changed."""
     config = encoder.config
     if config.embedding_width != config.hidden_size:
@@ -60,4 +60,4 @@ def _look_at_neighbours(encoder: Encoder) -> None:
             "set start.attention=normal",
         )
     attention: Any = encoder.blocks[0].attention
-    start_from_neighbours(attention.qkv.weight, config.num_attention_heads)
+    start_looking_near(attention.qkv.weight, config.num_attention_heads)

@@ -13,6 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import train
 from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted, percent
@@ -29,6 +30,7 @@ from bertsmith.workflows.pretrain_settings import (
 from bertsmith.workflows.pretrain_size import size_in_minutes
 from bertsmith.workflows.pretrain_work import Work
 from bertsmith.workflows.run import (
+    CHECKPOINTS,
     SETTINGS,
     as_assignments,
     asked_in,
@@ -99,13 +101,15 @@ def pretrain(
     chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
     if not resuming and base is None and recipe is None:
         _tell_of_learning(chosen, tell)
-    work = Work.of(shards, chosen, base, tell)
+    restored = resuming and newest_name(out / CHECKPOINTS) is not None
+    work = Work.of(shards, chosen, base, tell, restored=restored)
     check_folders(out, work.objective.folders(work.encoder))
     work, on = work.on_footing(resuming=resuming, tell=tell)
     named = asked_in(recipe, assignments) if resuming else None
     aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
     if not resuming:
-        work = replace(work, chosen=settled(work.chosen, on.place))
+        chosen = work.chosen.model_copy(update={"train": settled(work.chosen.train, on.place)})
+        work = replace(work, chosen=chosen)
         start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     course = work.course(aim, on.speeds, out)

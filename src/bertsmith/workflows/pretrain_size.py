@@ -1,4 +1,4 @@
-"""How large a new model is to be, where minutes are all that is said: as large as learns the most in them here."""
+"""How large a new model is to be, where nothing but minutes is asked for: by how fast this machine is."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _DECIDED = (
 def size_in_minutes(
     assignments: Sequence[str], tokenizer: Tokenizer, tell: Callable[[str], None]
 ) -> str | None:
-    """The preset of the size that learns the most in the minutes asked for, told in a line; None where none are
-    asked for, or the model's sizes are said."""
+    """The preset of the size that suits the minutes asked for; it is told.
+
+    None where no minutes are asked for, or the sizes are named already.
+    """
     named = {name_of(assignment) for assignment in assignments}
     if "train.max_minutes" not in named or not named.isdisjoint({*_DECIDED, "objective.name"}):
         return None
@@ -43,9 +45,9 @@ def size_in_minutes(
     found, expected = size_for(seconds, draft.model, tokens / update)
     sizes = preset(found.name)
     tell(
-        f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size} ({found.name}), "
-        f"which sees about {_millions(expected)} million tokens in them and learns the most of those measured; "
-        "a preset, settings or a recipe choose otherwise"
+        f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
+        f"{found.name}, which will see about {_millions(expected)} million tokens; a preset, settings or a recipe "
+        "choose otherwise"
     )
     return found.name
 
@@ -57,10 +59,7 @@ def size_for(seconds: float, config: ModelConfig, tokens_a_second: float) -> tup
     """
     operations = tokens_a_second * operations_per_token(config, MASKED)
     by_size = {
-        size: seconds
-        * operations
-        / operations_per_token(preset(size.name, vocab_size=config.vocab_size), MASKED)
-        for size in SIZES
+        size: seconds * operations / operations_per_token(_config(size, config), MASKED) for size in SIZES
     }
     found = [size for size in SIZES if by_size[size] >= size.tokens][-1]
     return found, by_size[found]

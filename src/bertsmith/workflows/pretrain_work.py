@@ -52,15 +52,25 @@ class Work:
 
     @classmethod
     def of(
-        cls, shards: Shards, chosen: PretrainSettings, base: Model | None, tell: Callable[[str], None]
+        cls,
+        shards: Shards,
+        chosen: PretrainSettings,
+        base: Model | None,
+        tell: Callable[[str], None],
+        *,
+        restored: bool,
     ) -> Work:
-        """Split the documents, draw or take over the first weights, cut the held-out batches; it is told."""
+        """Split the documents, draw or take over the first weights, cut the held-out batches; it is told.
+
+        restored: weights will come from a checkpoint, so that what takes long to begin with is left out.
+        """
         _check_length(chosen)
         place = place_of(chosen.train)
         _check_memory(chosen, place)
         source = Source.of(shards, chosen, tell)
         folder = None if base is None else base.folder
-        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, source.vectors)
+        vectors = None if restored else source.vectors
+        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
         if folder is not None:
             take_over(folder, encoder, objective, chosen, tell)
         place.settle(encoder, objective)

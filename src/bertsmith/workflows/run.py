@@ -48,7 +48,7 @@ _LAYOUT = disk.FolderLayout(
 )
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
-RunSettings = TypeVar("RunSettings", bound=Settings)
+AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -195,11 +195,9 @@ def asked_in(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]
     return [*as_assignments(values), *assignments]
 
 
-def settled(chosen: RunSettings, place: Place) -> RunSettings:
-    """The settings of a run with what was left open to the machine."""
-    fixed = {"precision": place.precision, "device": str(place.device)}
-    train: TrainSettings = chosen.train  # type: ignore[attr-defined]
-    return chosen.model_copy(update={"train": train.model_copy(update=fixed)})
+def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
+    """The settings of the training with what was left open to the machine."""
+    return train.model_copy(update={"precision": place.precision, "device": str(place.device)})
 
 
 def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
