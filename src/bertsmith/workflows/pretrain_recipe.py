@@ -52,7 +52,7 @@ class Learning:
 
 
 SIZES = (
-    Learning("bert-tiny-uncased", 0.06, 3e-3, 1e-2, 32, 0),
+    Learning("bert-tiny-uncased", 0.06, 2e-3, 5e-3, 32, 0),
     Learning("bert-mini-uncased", 0.06, 1e-3, 5e-3, 64, 5e6),
     Learning("bert-small-uncased", 0.04, 5e-4, 3e-3, 64, 30e6),
 )
