@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.models.family import preset
-from bertsmith.models.parameters import operations_per_token
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows import pretrain_size
-from bertsmith.workflows.pretrain_recipe import MASKED, SIZES
-from bertsmith.workflows.pretrain_size import size_for
-
-MINI = preset("bert-mini-uncased", vocab_size=8_000)
+from bertsmith.workflows.pretrain_recipe import SIZES, Learning
+from bertsmith.workflows.pretrain_size import largest
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +26,31 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 def test_a_larger_model_is_taken_only_where_it_sees_the_tokens_that_it_needs(
     seconds: float, tokens_a_second: float
 ) -> None:
-    size, tokens = size_for(seconds, MINI, tokens_a_second)
-    assert tokens >= size.tokens
-    own = preset(size.name, vocab_size=8_000)
-    mini = operations_per_token(MINI, MASKED) / operations_per_token(own, MASKED)
-    assert tokens == pytest.approx(seconds * tokens_a_second * mini)
-    longer, _ = size_for(2 * seconds, MINI, tokens_a_second)
-    assert SIZES.index(longer) >= SIZES.index(size)
-    assert size_for(2 * seconds, MINI, tokens_a_second / 2)[0] == size
+    speed = {size: tokens_a_second / 4**i for i, size in enumerate(SIZES)}
+    found, tokens = largest(lambda size: seconds * speed[size])
+    assert tokens == seconds * speed[found]
+    assert tokens >= found.tokens
+    above = SIZES[SIZES.index(found) + 1 :]
+    assert all(seconds * speed[size] < size.tokens for size in above[:1])
+    assert SIZES.index(largest(lambda size: 2 * seconds * speed[size])[0]) >= SIZES.index(found)
 
 
 def test_every_size_is_some_budgets() -> None:
-    found = {size_for(10.0**i, MINI, 1_000)[0] for i in range(9)}
+    found = {largest(dict.fromkeys(SIZES, 10.0**i).__getitem__)[0] for i in range(9)}
     assert found == set(SIZES)
     assert [size.tokens for size in SIZES] == sorted(size.tokens for size in SIZES)
     assert SIZES[0].tokens == 0
+
+
+def test_sizes_that_would_be_too_slow_are_not_looked_at() -> None:
+    asked = []
+
+    def slow(size: Learning) -> float:
+        asked.append(size)
+        return 0.0
+
+    assert largest(slow) == (SIZES[0], 0.0)
+    assert asked == list(SIZES[:2])
 
 
 def never(*given: Any) -> Any:

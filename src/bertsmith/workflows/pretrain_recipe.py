@@ -12,7 +12,7 @@ from typing import Any
 
 from bertsmith.models.family import preset
 
-_LENGTH, MASKED = 64, 0.3
+_LENGTH, _MASKED = 64, 0.3
 # No dropout: each text is seen about once. First weights that know what is frequent, what stands near
 # what, and what is near.
 _COMMON: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def settings_in_minutes(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if found is None:
         return {}
     return {
-        "data": {"sequence_length": _LENGTH, "mask_share": MASKED},
+        "data": {"sequence_length": _LENGTH, "mask_share": _MASKED},
         "train": {"batch_size": found.batch},
     }
 

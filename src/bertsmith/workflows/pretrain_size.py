@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 
 from bertsmith.console import duration
 from bertsmith.instances.settings import FILL
-from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameters import operations_per_token
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.pretrain_recipe import MASKED, SIZES, Learning
-from bertsmith.workflows.pretrain_settings import resolved
+from bertsmith.workflows.pretrain_recipe import SIZES, Learning
+from bertsmith.workflows.pretrain_settings import asked_for, resolved
 from bertsmith.workflows.run import place_of
 from bertsmith.workflows.speed import timed_on_random_text
 
-_SHARE, _LONGEST = 0.01, 2.0  # of the time, and seconds: for a look at how fast this machine is
+_SHARE, _LONGEST = 0.005, 2.0  # of the time, and seconds: for a look at how fast a size is here
 _DECIDED = (
     "model.num_hidden_layers",
     "model.hidden_size",
@@ -35,14 +33,10 @@ def size_in_minutes(
     named = {name_of(assignment) for assignment in assignments}
     if "train.max_minutes" not in named or not named.isdisjoint({*_DECIDED, "objective.name"}):
         return None
-    draft = resolved({}, {}, None, assignments, tokenizer)
-    minutes = draft.train.max_minutes
-    if minutes is None:
+    if (minutes := resolved({}, {}, None, assignments, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    update, _ = timed_on_random_text(draft, place_of(draft.train), min(_LONGEST, _SHARE * seconds))
-    tokens = draft.train.batch_size * draft.data.sequence_length * FILL
-    found, expected = size_for(seconds, draft.model, tokens / update)
+    found, expected = largest(lambda size: seconds * _tokens_a_second(size, seconds, assignments, tokenizer))
     sizes = preset(found.name)
     tell(
         f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
@@ -52,21 +46,27 @@ def size_in_minutes(
     return found.name
 
 
-def size_for(seconds: float, config: ModelConfig, tokens_a_second: float) -> tuple[Learning, float]:
-    """The size that gets furthest in so many seconds, and the tokens that it is trained on by then.
+def largest(seen: Callable[[Learning], float]) -> tuple[Learning, float]:
+    """The largest size that sees as many tokens as it needs, and how many it sees.
 
-    config: of any size, with the vocabulary; tokens_a_second: that such a model is trained on here.
+    seen: the tokens that a size is trained on in the time there is. Asked of the sizes from the smallest on, up to
+    the first that would see too few.
     """
-    operations = tokens_a_second * operations_per_token(config, MASKED)
-    by_size = {
-        size: seconds * operations / operations_per_token(_config(size, config), MASKED) for size in SIZES
-    }
-    found = [size for size in SIZES if by_size[size] >= size.tokens][-1]
-    return found, by_size[found]
+    found, expected = SIZES[0], seen(SIZES[0])
+    for size in SIZES[1:]:
+        if (tokens := seen(size)) < size.tokens:
+            break
+        found, expected = size, tokens
+    return found, expected
 
 
-def _config(size: Learning, like: ModelConfig) -> ModelConfig:
-    return preset(size.name, vocab_size=like.vocab_size)
+def _tokens_a_second(
+    size: Learning, seconds: float, assignments: Sequence[str], tokenizer: Tokenizer
+) -> float:
+    """How fast a run of this size is here, from a look at some updates; seconds: of the whole run."""
+    draft = resolved(asked_for(size.name, None)[0], {}, None, assignments, tokenizer)
+    update, _ = timed_on_random_text(draft, place_of(draft.train), min(_LONGEST, _SHARE * seconds))
+    return draft.train.batch_size * draft.data.sequence_length * FILL / update
 
 
 def _millions(tokens: float) -> str:
