@@ -229,15 +229,15 @@ def test_bigrams_know_what_they_have_read() -> None:
 def test_the_time_is_told_before_the_long_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a quick machine, on a slow one, and on one too slow to learn much."""
     told: dict[float, list[str]] = {}
-    for seconds in (0.05, 0.2, 1.0):
+    for seconds in (0.05, 0.2, 4.0):
         monkeypatch.setattr(steps, "timed_on_random_text", lambda *_, seconds=seconds: (seconds, None))
         told[seconds] = []
         budget = [f"train.max_steps={steps._STEPS}", f"train.max_minutes={steps._MINUTES}"]
         steps._tell_time(budget, 10.0, 0, told[seconds].append)
     assert len(told[0.05]) == 1
-    assert told[0.05][0].startswith("an update takes about 0.05 s here: 2 min 3")
-    assert "for 2,600 updates" in told[0.05][0]
-    assert "for 1,800 updates" in told[0.2][0]
-    assert "this machine is slow or busy: all 2,600 updates would take 8 min 40 s" in told[0.2][1]
-    assert "--minutes 10" in told[0.2][1]
-    assert told[1.0][2] == "in 360 updates a BERT learns little but which words are frequent"
+    assert told[0.05][0].startswith("an update takes about 0.05 s here: 1 min 5")
+    assert "for 1,800 updates" in told[0.05][0]
+    assert "for 1,500 updates" in told[0.2][0]
+    assert "this machine is slow or busy: all 1,800 updates would take 6 min 00 s" in told[0.2][1]
+    assert "--minutes 7" in told[0.2][1]
+    assert told[4.0][2] == "in 75 updates a BERT learns little but which words are frequent"

@@ -139,8 +139,15 @@ def trained(seed: int = 0) -> Trained:
     return Trained(encoder, MlmNsp(config, draw))
 
 
-def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate() -> None:
-    settings = TrainSettings(optimizer="muon", learning_rate=1e-3, muon_learning_rate=1e-2, muon_momentum=0.8)
+@pytest.mark.parametrize("own", [None, 0.3, 0.0])
+def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own: float | None) -> None:
+    settings = TrainSettings(
+        optimizer="muon",
+        learning_rate=1e-3,
+        muon_learning_rate=1e-2,
+        muon_momentum=0.8,
+        muon_weight_decay=own,
+    )
     whole = trained()
     optimizer = optimizer_of(whole, settings)
     named = dict(whole.named_parameters())
@@ -162,7 +169,8 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate() ->
     qkv = "encoder.blocks.0.attention.qkv.weight"
     expected = nn.Parameter(start[qkv].clone())
     expected.grad = named[qkv].grad
-    Muon([expected], lr=5e-3, momentum=0.8, weight_decay=0.01, joined=lambda _: 3).step()
+    decay = 0.01 if own is None else own
+    Muon([expected], lr=5e-3, momentum=0.8, weight_decay=decay, joined=lambda _: 3).step()
     assert torch.allclose(named[qkv], expected, atol=1e-7)
     table = "encoder.embeddings.token.weight"
     others = {name: nn.Parameter(start[name].clone()) for name in (table, "objective.masked.bias")}

@@ -37,12 +37,12 @@ from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whol
 from bertsmith.workflows.speed import timed_on_random_text
 
 _VOCABULARY = 6_000
-_STEPS = 2_600  # three to four minutes on two idle cores
-_MINUTES = 6.0  # of pre-training at most, unless the user names others: then all is done within some seven
+_STEPS = 1_800  # about four minutes on two idle cores
+_MINUTES = 5.0  # of pre-training at most, unless the user names others: then all is done within some six
 _REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before them
 _TRIAL_SECONDS = 3.0
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
-_FEW_STEPS = 1_000  # below, what is learnt is hardly more than which words are frequent
+_FEW_STEPS = 100  # below, what is learnt is hardly more than which words are frequent
 # What makes a BERT learn within minutes; benchmarks/RESULTS.md has what was tried. Short sequences, more to
 # predict in each, first weights that need no thousand steps to find out what is frequent and what is near, and
 # Muon for the layers' matrices at a rate that stays high for most of the time.
@@ -66,8 +66,9 @@ PRETRAINING = (
     "train.optimizer=muon",
     "train.learning_rate=0.002",
     "train.muon_learning_rate=0.005",
+    "train.muon_weight_decay=0.2",
     "train.betas=[0.9, 0.98]",
-    "train.weight_decay=0.1",
+    "train.weight_decay=0.01",
     "train.warmup=0.06",
     "train.schedule=constant_then_down",
     "train.checkpoint_every=1000",
@@ -104,9 +105,8 @@ def quickstart(
     """Text → vocabulary → shards → BERT → masks filled → a task, and what each way to solve it scores.
 
     out: a new or empty folder; corpus.txt, task/*.csv and each run are written there, for the user to look at
-    and to run again. minutes: that pre-training may take (none: 2,600 updates, or as many as
-    six minutes hold). libraries: whose
-    documentation to read (none: all that bertsmith requires and is installed). steps: updates of
+    and to run again. minutes: that pre-training may take (none: 1,800 updates, or as many as five minutes hold).
+    libraries: whose documentation to read (none: all that bertsmith requires and is installed). steps: updates of
     pre-training, for tests. Returns the report, which also stands in out/report.json.
 
     Raises InputError for an `out` that holds something, Stopped after Ctrl-C.

@@ -39,11 +39,12 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     trainable = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
     if not trainable:
         return rest
+    decay = settings.weight_decay if settings.muon_weight_decay is None else settings.muon_weight_decay
     muon = Muon(
         trainable,
         lr=0.0,
         momentum=settings.muon_momentum,
-        weight_decay=settings.weight_decay,
+        weight_decay=decay,
         joined=trainable.__getitem__,
     )
     muon.param_groups[0]["rate"] = settings.muon_learning_rate / settings.learning_rate

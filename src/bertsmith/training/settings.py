@@ -56,6 +56,9 @@ class TrainSettings(Settings):
         description="the highest learning rate of the matrices that Muon moves, on the scale of AdamW's",
     )
     muon_momentum: float = Field(0.9, ge=0, lt=1, description="Muon's momentum")
+    muon_weight_decay: float | None = Field(
+        None, ge=0, le=10, description="the decay of the matrices that Muon moves; none: weight_decay"
+    )
     warmup: float = Field(
         0.1,
         ge=0,

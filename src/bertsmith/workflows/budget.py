@@ -179,7 +179,7 @@ def _in_minutes(
     )
     if short:
         tell(
-            f"this is short: in {counted(found, 'update')} a model learns little but which words are frequent; "
+            f"this is short: in {counted(found, 'update')} a model learns little; "
             f"{_FEW_TO_LEARN:,} updates take about {duration(_FEW_TO_LEARN * seconds + speeds.closing)} here"
         )
     planned = max(found, _FEWEST)

@@ -30,7 +30,7 @@ _COMMON: dict[str, dict[str, Any]] = {
         "warmup": 0.06,
         "schedule": "constant_then_down",
         "down": 0.4,
-        "weight_decay": 0.1,
+        "weight_decay": 0.01,
     },
 }
 
@@ -39,22 +39,24 @@ _COMMON: dict[str, dict[str, Any]] = {
 class Learning:
     """What one size learns with.
 
-    deviation: of the first weights. rate, muon_rate: the highest of AdamW's part and of Muon's. batch: sequences
-    of 64 tokens in an update. tokens: in a time that holds so many, it gets further than the smaller sizes.
+    deviation: of the first weights. rate, muon_rate: the highest of AdamW's part and of Muon's; muon_decay: of
+    Muon's. batch: sequences of 64 tokens in an update. tokens: in a time that holds so many, it gets further than
+    the smaller sizes.
     """
 
     name: str
     deviation: float
     rate: float
     muon_rate: float
+    muon_decay: float
     batch: int
     tokens: float
 
 
 SIZES = (
-    Learning("bert-tiny-uncased", 0.06, 2e-3, 5e-3, 32, 0),
-    Learning("bert-mini-uncased", 0.06, 1e-3, 5e-3, 64, 5e6),
-    Learning("bert-small-uncased", 0.04, 5e-4, 3e-3, 64, 30e6),
+    Learning("bert-tiny-uncased", 0.06, 2e-3, 5e-3, 0.2, 32, 0),
+    Learning("bert-mini-uncased", 0.06, 1e-3, 5e-3, 0.1, 64, 5e6),
+    Learning("bert-small-uncased", 0.04, 5e-4, 3e-3, 0.1, 64, 30e6),
 )
 """From the smallest on. Rates of tiny and mini were measured; those of small, and `tokens`, are estimates yet."""
 
@@ -74,7 +76,11 @@ def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return {}
     own = {
         "model": {"initializer_range": found.deviation},
-        "train": {"learning_rate": found.rate, "muon_learning_rate": found.muon_rate},
+        "train": {
+            "learning_rate": found.rate,
+            "muon_learning_rate": found.muon_rate,
+            "muon_weight_decay": found.muon_decay,
+        },
     }
     return {group: {**values, **own.get(group, {})} for group, values in _COMMON.items()}
 
