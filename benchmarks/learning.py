@@ -37,7 +37,7 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
 from ours import OurTrainer
-from record import WORK, once, recorded, section, table, where
+from record import HERE, WORK, once, recorded, section, table, where
 from reference import batches_from, rate_at
 
 # The recipes that these are measured against: the quickstart's of 2026-11-21 and that of pretraining_pays.py.
@@ -54,47 +54,7 @@ _FIRST = [
     "train.betas=[0.9, 0.98]",
 ]
 _TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
-TRIED = """What was tried (seed 100; the quickstart's shards, 800 updates of 32 pairs, 1.35 M tokens, 35 %
-masked; loss on other held-out documents than those above, which were not trained on either; one run each, on
-2026-11-21, with a throw-away script):
-
-| recipe | loss |
-| --- | --- |
-| AdamW 3e-3, linear, decay 0.01 (the recipe before) | 5.68 |
-| Muon 1e-2 (momentum 0.9; query, key, value apart; AdamW 3e-3 for the rest), linear | 5.22 |
-| same, constant then down in the last 40 % | 4.96 |
-| same, decay 0.1 | 4.91 |
-| same, heads of the first layer begin by looking at what is near | 4.73 |
-| **same, token vectors begin from what stands near each token (counted in 7 s)** | **4.51** |
-
-Beside the fourth (4.91), one change each, none of which was kept:
-
-| change | loss |
-| --- | --- |
-| decay 0.3 | 4.91 |
-| Muon at 6e-3 | 5.15 |
-| warm-up over 2 % instead of 6 % | 4.93 |
-| the weight of next sentence 0.3 instead of 1 | 4.94 |
-| rows of Muon's updates scaled to one size (NorMuon), stopped at 7/8 | 5.00, where the other had 4.98 |
-| batches of 64 pairs, rates higher by a third | 5.09 |
-| half of the tokens masked; so until 60 %, then 35 % | 4.81; 4.83 |
-
-Masking half of the tokens learns more from a token, and makes an update of this size about a sixth slower:
-about even in time.
-
-Beside the third (4.96): AdamW's rate 1.5e-3 5.10; Muon at 2e-2 5.78; betas 0.9 and 0.95 4.97; layers that
-begin with no output 4.98; the heads' matrices left to AdamW 4.99; four iterations after Polar Express instead
-of five of Muon's own 5.02. Beside the second (5.22): AdamW's rate three times as high for the tables 5.41.
-
-Beside the fifth (4.73): the second layer begins to look at what is near, too, 4.71; more sharply (strength
-2.5 instead of 1.5) 4.79; exactly at neighbours, with positions of twice the frequency, 4.72. Beside the last
-(4.51): all vectors made equally long 4.50.
-
-Mini (encyclopedia, batches of 64 pairs), where the plateau is longest. Loss after 0.51 M tokens without the
-first weights that look at what is near: Muon 1e-2 and AdamW 2e-3 6.70; 7e-3 and 1e-3 6.57; 4e-3 and 1e-3
-6.51; 2e-3 and 1e-3 6.49. With them: 5e-3 and 1e-3 6.39 (5.94 after 1.01 M tokens, the last fifth of them
-downwards; without them 6.37 after 1.5 M); 1e-2 and 2e-3 6.58. With both that and the vectors: 5e-3 and 1e-3
-5.12 after 1.01 M tokens."""
+TRIED = (HERE / "learning_tried.md").read_text(encoding="utf-8")
 SHORT = 0.55  # of the tokens: where our recipe is to have come as far, in less than two thirds of the time
 WINDOWS, UPDATES = 9, 6
 TIMES = (1e6, 3e6)  # tokens of mini

@@ -335,9 +335,13 @@ def show(report: dict[str, Any]) -> None:
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
     _show_pairs(report["pairs"])
-    gain = 100 * (scores[-1]["accuracy"] - scores[-2]["accuracy"])
+    gains = ", ".join(
+        f"{100 * (scores[-1]['accuracy'] - other['accuracy']):+.1f} points over {name}"
+        for other, name in ((scores[-2], "random weights"), (scores[-3], scores[-3]["model"]))
+    )
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
-    console.result(f"Pre-training: {gain:+.1f} points. On held-out documents: {figures}.")
+    console.result(f"Pre-training: {gains}.")
+    console.result(f"On held-out documents: {figures}.")
     console.result(
         f"{counted(trained['tokens'], 'token')} in {console.duration(trained['seconds'])}; "
         f"all together {console.duration(report['seconds'])} on {counted(report['machine']['threads'], 'thread')}."
@@ -366,6 +370,7 @@ def _show_pairs(pairs: dict[str, Any] | None) -> None:
     if pairs is None:
         return
     phenomena = list(pairs["scores"][0]["by_phenomenon"])
+    console.result("")
     console.result_table(
         f"Which of two sentences was written, which has a word exchanged? ({counted(pairs['number'], 'pair')})",
         ["", "accuracy", *phenomena],
@@ -394,8 +399,7 @@ def _show_next(report: dict[str, Any]) -> None:
     for line in (
         "bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000",
         "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
-        "bertsmith pretrain --preset bert-mini-uncased --data shards --out bert \\",
-        "    --minutes 60",
+        "bertsmith pretrain --data shards --out bert --minutes 60",
         "bertsmith finetune classify --model bert --train train.csv \\",
         "    --dev dev.csv --out mine",
         "bertsmith evaluate mine --data test.csv",
