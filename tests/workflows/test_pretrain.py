@@ -17,7 +17,7 @@ from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 from bertsmith.training.schedule import learning_rate, warmup_updates
-from bertsmith.workflows.pretrain_recipe import MASKED, SIZES
+from bertsmith.workflows.pretrain_recipe import SIZES
 from bertsmith.workflows.pretrain_settings import asked_for, resolved
 
 
@@ -291,7 +291,7 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     assert (own.data.sequence_length, own.data.mask_share, own.train.batch_size) == (128, 0.15, 32)
     minutes = resolved(sizes, values, None, ["train.max_minutes=5"], tiny_run.tokenizer())
     found = (minutes.data.sequence_length, minutes.data.mask_share, minutes.train.batch_size)
-    assert found == (64, MASKED, size.batch)
+    assert found == (64, 0.3, size.batch)
     minutes = resolved(
         sizes, values, None, ["data.sequence_length=96", "train.max_minutes=5"], tiny_run.tokenizer()
     )
