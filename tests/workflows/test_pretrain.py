@@ -283,7 +283,8 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
     assert (own.train.learning_rate, own.model.initializer_range) == (size.rate, size.deviation)
     assert (own.train.optimizer, own.train.muon_learning_rate) == ("muon", size.muon_rate)
-    assert (own.train.schedule, own.train.weight_decay) == ("constant_then_down", 0.1)
+    assert (own.train.schedule, own.train.weight_decay) == ("constant_then_down", 0.01)
+    assert own.train.muon_weight_decay == size.muon_decay
     assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
     assert (own.start.positions, own.start.attention) == ("sinusoidal", "local")
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
@@ -315,7 +316,7 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
     own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
     bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one, tell=told.append)
-    assert sum("Muon at 0.01, AdamW at 0.003" in line for line in told) == 1
+    assert sum("Muon at 0.005, AdamW at 0.002" in line for line in told) == 1
     told.clear()
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own, tell=told.append)
     assert not any("AdamW at" in line for line in told)
