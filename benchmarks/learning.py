@@ -263,13 +263,14 @@ run with {SHORT:.0%} of the tokens, a run of its own with its own schedule.
 
 def of_size(name: str, known: dict[str, Any]) -> str:
     """The paragraph and table of one size; empty where nothing was measured."""
-    rows = []
-    for seed in range(10):
-        runs = [known.get(f"{name} {arm} {seed}") for arm in ("before", "ours short", "ours")]
-        if any(runs):
-            rows.append([str(seed), *(cell(run) for run in runs)])
-    if not rows:
+    arms = ("before", "ours short", "ours")
+    seeds = [seed for seed in range(10) if any(f"{name} {arm} {seed}" in known for arm in arms)]
+    if not seeds:
         return ""
+    runs = {arm: [known.get(f"{name} {arm} {seed}") for seed in seeds] for arm in arms}
+    rows = [[str(seed), *(cell(runs[arm][i]) for arm in arms)] for i, seed in enumerate(seeds)]
+    if len(seeds) > 1:
+        rows.append(["mean", *(mean_cell(runs[arm]) for arm in arms)])
     tokens = SIZES[name].tokens / 1e6
     columns = ["seed", f"AdamW, {tokens:g} M tokens", f"ours, {SHORT * tokens:g} M", f"ours, {tokens:g} M"]
     text = f"**{name}** ({SIZES[name].preset}):\n\n{table(columns, rows)}"
@@ -303,6 +304,12 @@ def cell(run: dict[str, Any] | None) -> str:
         return "not yet"
     held = run["held_out"]
     return f"{held['mlm_loss']:.3f} ({100 * held['nsp_accuracy']:.0f} %)"
+
+
+def mean_cell(runs: Sequence[dict[str, Any] | None]) -> str:
+    """The mean loss of the seeds, where all were run."""
+    losses = [run["held_out"]["mlm_loss"] for run in runs if run is not None]
+    return f"{statistics.mean(losses):.3f}" if len(losses) == len(runs) else "not yet"
 
 
 if __name__ == "__main__":
