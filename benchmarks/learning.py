@@ -49,6 +49,7 @@ _FIRST = [
     "start.output_bias=unigram",
     "data.sequence_length=64",
     "train.optimizer=adamw",
+    "train.muon_weight_decay=none",
     "train.schedule=linear",
     "train.weight_decay=0.01",
     "train.betas=[0.9, 0.98]",
