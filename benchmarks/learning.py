@@ -145,12 +145,16 @@ def shards_of(name: str) -> Shards:
 
 
 def settings_of(name: str, arm: str, seed: int, threads: int, shards: Shards) -> PretrainSettings:
-    """The settings of an arm's run; ours are those that `--minutes` gives a model of this size."""
+    """The settings of an arm's run."""
     size = SIZES[name]
     tokens = round(size.tokens * (SHORT if arm == "ours short" else 1))
-    sizes, _ = asked_for(size.preset, None)
-    run = [f"train.seed={seed}", f"train.threads={threads}"]
-    given = [*size.settings(arm), *run]
+    given = [*size.settings(arm), f"train.seed={seed}", f"train.threads={threads}"]
+    return in_tokens(size.preset, given, tokens, shards)
+
+
+def in_tokens(preset: str, given: Sequence[str], tokens: int, shards: Shards) -> PretrainSettings:
+    """What `--minutes` gives a model of a preset's size, with these settings, for so many tokens instead."""
+    sizes, _ = asked_for(preset, None)
     chosen = resolved(sizes, {}, None, ["train.max_minutes=60", *given], shards.tokenizer)
     return chosen.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
 
@@ -174,10 +178,8 @@ def trained(name: str, arm: str, seed: int, threads: int) -> dict[str, Any]:
 def trained_for(preset: str, tokens: int, threads: int) -> dict[str, Any]:
     """One run of a size on the encyclopedia, with what `--minutes` gives it."""
     shards = shards_of("mini")
-    sizes, _ = asked_for(preset, None)
     given = [*SIZES["mini"].settings("ours"), f"train.threads={threads}"]
-    chosen = resolved(sizes, {}, None, ["train.max_minutes=60", *given], shards.tokenizer)
-    chosen = chosen.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
+    chosen = in_tokens(preset, given, tokens, shards)
     return run_and_judged(f"{preset}-{tokens}", "mini", chosen, shards)
 
 

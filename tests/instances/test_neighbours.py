@@ -137,7 +137,10 @@ def test_a_run_that_is_resumed_does_not_count_again(
 ) -> None:
     """Its weights come from the checkpoint; one without a checkpoint begins again, and counts."""
     settings = ("start.tokens=neighbours", "data.held_out=0")
-    tiny_run.run(shards, tmp_path / "straight", *settings, "train.max_steps=3")
+    told: list[str] = []
+    tiny_run.run(shards, tmp_path / "straight", *settings, "train.max_steps=3", tell=told.append)
+    assert sum("counting" in line for line in told) == 1  # it may take a minute
+    told.clear()
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3", resume=True)
@@ -145,4 +148,5 @@ def test_a_run_that_is_resumed_does_not_count_again(
     monkeypatch.setattr(
         pretrain_source, "vectors_of_neighbours", lambda *_: pytest.fail("neighbours were counted")
     )
-    tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True)
+    tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True, tell=told.append)
+    assert not any("counting" in line for line in told)

@@ -1,7 +1,8 @@
 """Vectors of tokens from the tokens that stand near them: counted, weighted, and reduced to a model's width.
 
 They are the count-based vectors of Levy, Goldberg and Dagan 2015 (positive pointwise mutual information, contexts
-smoothed by 0.75, singular values weighted by a half), learnt from some millions of tokens in seconds.
+smoothed by 0.75, singular values weighted by a half), learnt from some millions of tokens. That takes ten seconds
+at a width of 256, a minute at 768.
 """
 
 from __future__ import annotations

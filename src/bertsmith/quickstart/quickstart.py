@@ -32,45 +32,28 @@ from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.pretrain_recipe import learning_settings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whole
 from bertsmith.workflows.speed import timed_on_random_text
 
+_PRESET = "bert-tiny-uncased"
 _VOCABULARY = 6_000
-_STEPS = 1_800  # about four minutes on two idle cores
+_STEPS = 1_800  # three to four minutes on two idle cores
 _MINUTES = 5.0  # of pre-training at most, unless the user names others: then all is done within some six
 _REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before them
 _TRIAL_SECONDS = 3.0
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
 _FEW_STEPS = 100  # below, what is learnt is hardly more than which words are frequent
-# What makes a BERT learn within minutes; benchmarks/RESULTS.md has what was tried. Short sequences, more to
-# predict in each, first weights that need no thousand steps to find out what is frequent and what is near, and
-# Muon for the layers' matrices at a rate that stays high for most of the time.
+# Beside what a model of this size learns with anyway (workflows/pretrain_recipe.py): short sequences, and more to
+# predict in each. benchmarks/RESULTS.md has what was tried.
 PRETRAINING = (
-    "model.num_hidden_layers=2",
-    "model.hidden_size=128",
     "model.num_attention_heads=4",
-    "model.intermediate_size=512",
     "model.max_position_embeddings=64",
-    "model.initializer_range=0.06",
-    "model.hidden_dropout_prob=0",
-    "model.attention_probs_dropout_prob=0",
-    "start.tokens=neighbours",
-    "start.positions=sinusoidal",
-    "start.attention=local",
-    "start.output_bias=unigram",
     "data.sequence_length=64",
     "data.mask_share=0.35",
     "data.held_out=0.02",
     "train.batch_size=32",
-    "train.optimizer=muon",
-    "train.learning_rate=0.002",
-    "train.muon_learning_rate=0.005",
-    "train.muon_weight_decay=0.2",
-    "train.betas=[0.9, 0.98]",
-    "train.weight_decay=0.01",
-    "train.warmup=0.06",
-    "train.schedule=constant_then_down",
     "train.checkpoint_every=1000",
     "train.tensorboard=false",
 )
@@ -149,7 +132,7 @@ def _whole_way(
     bert = pretrain(
         shards,
         out / "bert",
-        preset="bert-tiny-uncased",
+        preset=_PRESET,
         settings=[*PRETRAINING, f"train.seed={seed}", *budget],
         tell=tell,
     )
@@ -181,8 +164,10 @@ def _whole_way(
 
 def _tell_time(budget: Sequence[str], spent: float, seed: int, tell: Callable[[str], None]) -> None:
     """Before the long part: how long all will take here, as an update takes on random text, and what it costs."""
-    chosen = PretrainSettings.of({"model": preset("bert-tiny-uncased").model_dump()}, "quickstart")
-    chosen = chosen.changed([*PRETRAINING, f"model.vocab_size={_VOCABULARY}", f"train.seed={seed}", *budget])
+    sizes = preset(_PRESET).model_dump()
+    values = learning_settings(sizes)
+    values["model"] = sizes | values["model"] | {"vocab_size": _VOCABULARY}
+    chosen = PretrainSettings.of(values, "quickstart").changed([*PRETRAINING, f"train.seed={seed}", *budget])
     seconds, _ = timed_on_random_text(chosen, place_of(chosen.train), _TRIAL_SECONDS)
     train = chosen.train
     in_time = _STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
@@ -292,7 +277,8 @@ def _pairs(out: Path, bert: Model, task: QuickstartTask, seed: int) -> dict[str,
 
 
 def untrained(folder: Path, bert: Model) -> Path:
-    """A model folder with the weights that a pre-training run had before its first update."""
+    """A model folder with the weights that a pre-training run had before its first update, except that nothing in
+    them comes from the text: token vectors are random."""
     chosen = PretrainSettings.from_file(bert.path / SETTINGS)
     encoder, objective = first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed))
     parts = objective.folders(encoder)[MODEL]
@@ -334,13 +320,13 @@ def show(report: dict[str, Any]) -> None:
         ["", "accuracy", "macro F1"],
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
-    _show_pairs(report["pairs"])
     gains = ", ".join(
         f"{100 * (scores[-1]['accuracy'] - other['accuracy']):+.1f} points over {name}"
         for other, name in ((scores[-2], "random weights"), (scores[-3], scores[-3]["model"]))
     )
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
     console.result(f"Pre-training: {gains}.")
+    _show_pairs(report["pairs"])
     console.result(f"On held-out documents: {figures}.")
     console.result(
         f"{counted(trained['tokens'], 'token')} in {console.duration(trained['seconds'])}; "

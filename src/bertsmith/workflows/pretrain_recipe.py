@@ -58,7 +58,7 @@ SIZES = (
     Learning("bert-mini-uncased", 0.06, 1e-3, 5e-3, 0.1, 64, 5e6),
     Learning("bert-small-uncased", 0.04, 5e-4, 3e-3, 0.1, 64, 30e6),
 )
-"""From the smallest on. Rates of tiny and mini were measured; those of small, and `tokens`, are estimates yet."""
+"""From the smallest on. Rates of tiny and mini were measured; those of small and `tokens` are still estimates."""
 
 
 def learning_of(sizes: Mapping[str, Any]) -> Learning | None:

@@ -70,6 +70,8 @@ class Work:
         source = Source.of(shards, chosen, tell)
         folder = None if base is None else base.folder
         vectors = None if restored else source.vectors
+        if vectors is not None and chosen.start.tokens == "neighbours":
+            tell("counting which tokens stand near each other: their first vectors come from it")
         encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
         if folder is not None:
             take_over(folder, encoder, objective, chosen, tell)
