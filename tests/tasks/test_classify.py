@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder
+from bertsmith.tasks.class_settings import ClassSettings
 from bertsmith.tasks.classify import Classify, label_id, label_names
 from bertsmith.tasks.labels import Naming
-from bertsmith.tasks.texts import TextExample, TextSettings
+from bertsmith.tasks.texts import TextExample
 from bertsmith.use.predictions import as_csv
 
 NAMES = ["no", "yes"]
@@ -22,7 +25,7 @@ def example(label: str, text: str = "kaba") -> TextExample:
     return TextExample(text, None, label, f"file.csv:{label}")
 
 
-def classifier(labels: list[str], settings: TextSettings, *, pairs: bool) -> Classify:
+def classifier(labels: list[str], settings: ClassSettings, *, pairs: bool) -> Classify:
     config = bs.ModelConfig(
         vocab_size=tiny_run.tokenizer().vocab_size,
         hidden_size=8,
@@ -79,7 +82,7 @@ def test_a_number_that_is_a_label_is_that_label() -> None:
 def test_pairs_become_two_segments(tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text("a,b,label\nkaba lode,migi,x\nnufo,pezu riba,y\n")
-    settings = TextSettings(text_column="a", second_column="b")
+    settings = ClassSettings(text_column="a", second_column="b")
     tokenizer = tiny_run.tokenizer()
     head = classifier(["x", "y"], settings, pairs=True)
     items = head.encode(head.read(file, settings), tokenizer)
@@ -158,7 +161,7 @@ def test_labels_equal_as_numbers_have_one_order() -> None:
 
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:
-    head = classifier(["accuracy", "macro avg"], TextSettings(), pairs=False)
+    head = classifier(["accuracy", "macro avg"], ClassSettings(), pairs=False)
     answer = {"label": "accuracy", "tokens": 2, "tokens_read": 1}
     scores = head.score([answer] * 3, [example("accuracy")] * 3).document()
     assert (scores["cut_texts"], scores["cut_tokens"]) == (3, 3)
@@ -182,7 +185,7 @@ def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_p
 
 def test_many_labels_have_a_sparse_confusion_matrix() -> None:
     labels = [f"l{i}" for i in range(5_000)]
-    head = classifier(labels, TextSettings(), pairs=False)
+    head = classifier(labels, ClassSettings(), pairs=False)
     answers = [{"label": label, "tokens": 1, "tokens_read": 1} for label in ("l7", "l7", "l4999")]
     scores = head.score(answers, [example(label) for label in ("l7", "l8", "l4999")])
     assert scores.details["confusion"] == [
@@ -242,8 +245,46 @@ def test_empty_lines_of_a_sheet_keep_their_rows(moods: bs.Model, tmp_path: Path)
 
 
 def test_a_single_text_for_a_model_of_pairs_is_told_what_to_write(tmp_path: Path) -> None:
-    settings = TextSettings(second_column="second")
+    settings = ClassSettings(second_column="second")
     with pytest.raises(InputError) as error:
         Classify.of_inputs({"text": ["a", "b"]}, settings, ["text 1", "text 2"])
     assert "a file with the columns 'text' and 'second'" in (error.value.remedy or "")
     assert "printf 'A\\tB\\n' | bertsmith predict RUN" in (error.value.remedy or "")
+
+
+def test_balanced_weights_make_labels_count_alike() -> None:
+    examples = [example(label) for label in ("a", "a", "a", "b")]
+    found = Classify.learnt(examples, ClassSettings(class_weights="balanced"), None)
+    assert found["weights"] == [pytest.approx(4 / 6), 2.0]
+    assert "weights" not in Classify.learnt(examples, ClassSettings(), None)
+    config = classifier(["a", "b"], ClassSettings(), pairs=False).config
+    head = Classify(config, torch.Generator(), found, ClassSettings())
+    encoder = build_encoder(head.config, torch.Generator().manual_seed(0)).eval()
+    batch = head.collate(head.encode(examples, tiny_run.tokenizer()))
+    logits, wanted = head.eval().logits(encoder, batch), torch.tensor([0, 0, 0, 1])
+    theirs = torch.nn.CrossEntropyLoss(torch.tensor(found["weights"]))(logits, wanted)
+    loss = head.loss(encoder, batch)
+    torch.testing.assert_close(
+        loss.sums["task"] / 4, theirs
+    )  # the weights of all examples sum to their number
+
+
+def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model, tmp_path: Path) -> None:
+    """A model that is sure of everything, judged on labels of which half are wrong."""
+    draw = random.Random(0)
+    rows = [(text, draw.choice([label, "joy", "fear"])) for text, label in tiny_run.examples(120, seed=3)]
+    file = tiny_run.table(tmp_path / "noisy.csv", rows)
+    settings = ["train.max_steps=1", "train.learning_rate=1e-9", "train.threads=1", "train.tensorboard=false"]
+    kept = ["task.calibrate=true", *settings]
+    run = bs.finetune("classify", moods.path, tmp_path / "run", train=file, dev=file, settings=settings)
+    calibrated = bs.finetune("classify", moods.path, tmp_path / "kept", train=file, dev=file, settings=kept)
+    plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
+    temperature = calibrated.folder.record["facts"]["temperature"]
+    assert temperature != 1.0
+    again = bs.load(tmp_path / "kept")
+    assert float(again.task.temperature) == temperature
+    assert again.evaluate(file)["calibration_error"] == pytest.approx(better)
+    assert better != plain
+    texts = [text for text, _ in rows[:20]]
+    labels = [[answer["label"] for answer in model.predict(texts)] for model in (run, again)]
+    assert labels[0] == labels[1]

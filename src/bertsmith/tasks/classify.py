@@ -1,4 +1,7 @@
-"""Classification: a text, or a pair of texts, gets one of K labels (Devlin et al. 2019, section 4.1)."""
+"""Classification: a text, or a pair of texts, gets one of K labels (Devlin et al. 2019, section 4.1).
+
+Where the settings ask for any number of labels, the task is that of many_labels.py.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
+from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
+from bertsmith.tasks.many_labels import ManyLabels
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextSettings, TextTask
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes
@@ -30,34 +36,54 @@ _SHOWN = 8  # labels of which a confusion matrix fits a terminal
 
 
 class ClassFacts(TextFacts, LabelFacts):
-    """Whether the examples were pairs, and the labels."""
+    """Whether the examples were pairs; the labels, the weight of each in the loss; what logits are divided by."""
+
+    weights: list[float] | None = None
+    temperature: float = 1.0
 
 
 class Classify(TextTask):
     """The family's head for sequences, with an output a label, and cross-entropy."""
 
     name = "classify"
-    summary = "one label for a text, or for a pair of texts"
+    summary = "one label for a text, or for a pair of texts; or any number of labels"
+    settings_type = ClassSettings
     facts_type = ClassFacts
+    temperature: Tensor
 
     def __init__(
-        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: ClassSettings
     ) -> None:
-        """facts: `labels` by id; `numbered`: the data may give ids in place of labels, or `codes`; `pairs`."""
-        self._naming = Naming.of(facts)
+        """facts: of `ClassFacts`. `numbered`: the data may give ids in place of labels, or `codes`."""
         super().__init__(config, generator, facts, settings, len(facts["labels"]))
+        known = ClassFacts(**facts)
+        self._naming = Naming.of(facts)
+        self.register_buffer("temperature", torch.tensor(known.temperature, dtype=torch.float64))
+        weights = None if known.weights is None else torch.tensor(known.weights)
+        self.register_buffer("weights_of_labels", weights, persistent=False)
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
+    def variant(cls, settings: ClassSettings, facts: Facts | None = None) -> type[Task]:
+        """Another task for any number of labels."""
+        return ManyLabels if settings.multi_label or (facts or {}).get("separator") else cls
+
+    @classmethod
+    def learnt(cls, examples: Sequence[TextExample], settings: ClassSettings, names: Names | None) -> Facts:
         """The labels: those named, or those of the data, as `label_names` orders them; each example must have one
         of them."""
-        found = (
+        found: dict[str, Any] = (
             {"labels": label_names(examples), "numbered": False} if names is None else facts_of_names(names)
         )
         naming = Naming.of(found)
-        for example in examples:
-            label_id(example, naming)
-        return {**super().learnt(examples, settings, None), **found}
+        times = Counter(found["labels"][label_id(example, naming)] for example in examples)
+        even = len(examples) / len(found["labels"])
+        weights = weights_of(
+            settings.class_weights,
+            found["labels"],
+            {label: even / max(1, times[label]) for label in found["labels"]},
+        )
+        more = {} if weights is None else {"weights": weights}
+        return {**super().learnt(examples, settings, None), **found, **more}
 
     @classmethod
     def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
@@ -69,7 +95,9 @@ class Classify(TextTask):
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
-        """Two labels or more, of which one is right."""
+        """Two labels or more, of which one is right, or any number."""
+        if (many := ManyLabels.facts_of(folder)) is not None:
+            return many
         found = super().facts_of(folder)
         if found is None or folder.problem_type not in (None, "single_label_classification"):
             return None
@@ -109,10 +137,13 @@ class Classify(TextTask):
         return {"label": torch.tensor([item.target for item in items])}, {"task": len(items)}
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
-        """Summed cross-entropy over the examples."""
+        """Summed cross-entropy over the examples, each with its label's weight. The mean is over the examples, not
+        over their weights: it stays one number however the batch was put together."""
         logits, wanted = self.logits(encoder, batch), batch.tensors["label"]
         right = (logits.detach().argmax(-1) == wanted).sum()
-        return Loss({"task": F.cross_entropy(logits, wanted, reduction="sum")}, batch.counts, {"task": right})
+        weights: Tensor | None = self.weights_of_labels  # type: ignore[assignment]
+        found = F.cross_entropy(logits, wanted, weights, reduction="sum")
+        return Loss({"task": found}, batch.counts, {"task": right})
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
@@ -122,7 +153,7 @@ class Classify(TextTask):
         labels: list[str] = self.facts["labels"]
         predictions = []
         for logits, read in self.of_each(outputs, items):
-            shares = logits.softmax(-1).mean(0).tolist()
+            shares = (logits / float(self.temperature)).softmax(-1).mean(0).tolist()
             best = max(range(len(shares)), key=shares.__getitem__)
             scores = dict(zip(labels, shares, strict=True))
             predictions.append({"label": labels[best], "score": shares[best], "scores": scores, **read})
@@ -144,8 +175,21 @@ class Classify(TextTask):
         """Accuracy and macro F1."""
         return ("accuracy", "macro_f1")
 
+    def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]) -> None:
+        """The temperature, where the settings ask for it."""
+        if self.settings.calibrate:
+            logits = [rows.numpy() for rows, _ in self.of_each(outputs, items)]
+            wanted = [label_id(example, self._naming) for example in examples]
+            self.temperature.fill_(temperature_of(logits, wanted))
+
+    @property
+    def kept_facts(self) -> Facts:
+        """With the temperature, where there is one."""
+        return {**self.facts, **({"temperature": float(self.temperature)} if self.settings.calibrate else {})}
+
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
-        """Accuracy, macro and weighted F1, Matthews' correlation, each class's figures, the confusion matrix.
+        """Accuracy, macro and weighted F1, Matthews' correlation, the expected calibration error, each class's
+        figures, the confusion matrix.
 
         Macro F1 is the mean over all the model's labels; a label that neither occurs nor is predicted counts
         0, as scikit-learn has it with `labels` given.
@@ -169,6 +213,7 @@ class Classify(TextTask):
             for i, label in enumerate(labels)
         }
         cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
+        details: dict[str, Any] = {**cuts, "classes": of_each}
         confusion = _confusion(truth, guess, labels)
         numbers = {
             "accuracy": float(accuracy_score(truth, guess)),
@@ -176,13 +221,18 @@ class Classify(TextTask):
             "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
             # of one label alone there is nothing to correlate with
             "matthews": float(matthews_corrcoef(truth, guess)) if len({*truth, *guess}) > 1 else 0.0,
-            "examples": len(examples),
         }
+        sure = [prediction["score"] for prediction in predictions if "score" in prediction]
+        bins = bins_of(sure, [t == g for t, g in zip(truth, guess, strict=True)]) if sure else []
+        if bins:
+            numbers["calibration_error"] = calibration_error(bins)
+            details["calibration"] = [one._asdict() for one in bins]
+        numbers["examples"] = len(examples)
         tables = [_of_each_table(of_each)]
         if len(labels) <= _SHOWN:
             rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
             tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
-        return Scores(numbers, {**cuts, "classes": of_each, "confusion": confusion}, tables, notes)
+        return Scores(numbers, {**details, "confusion": confusion}, tables, notes)
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the most frequent label of the training examples."""

@@ -101,6 +101,12 @@ class Task(Objective):
         super().__init__()
         self.config, self.facts, self.settings = config, dict(facts), settings
 
+    @classmethod
+    def variant(cls, settings: Any, facts: Facts | None = None) -> type[Task]:
+        """The task that these settings mean, or a model with these facts was trained for: another class where the
+        path from labels to answers is another."""
+        return cls
+
     def under(self, settings: Any) -> Self:
         """The same heads under other settings: what a finished model is asked with."""
         other = copy.copy(self)
@@ -367,7 +373,7 @@ def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
     for name in TASKS:
         kind = task_type(name)
         if (facts := kind.facts_of(folder)) is not None:
-            return kind, facts
+            return kind.variant(kind.settings_type(), facts), facts
     said = f" ({folder.problem_type})" if folder.problem_type else ""
     raise InputError(
         f"{place}: the heads of a {folder.architecture}{said} are none of a task that bertsmith knows",

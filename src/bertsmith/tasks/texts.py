@@ -100,11 +100,13 @@ class TextFacts(BaseModel):
 class TextTask(Task):
     """A task with one answer a text, or a pair of texts, given by a head on the whole sequence.
 
+    may_be_blank: whether a label may be empty.
     The fact `pairs` is whether the examples were pairs; None for a model of another tool, which may be either.
     """
 
     inputs = ("text", "second")
     optional = ("second",)
+    may_be_blank: ClassVar[bool] = False
     settings_type = TextSettings
     facts_type: ClassVar[type[BaseModel]] = TextFacts
 
@@ -143,7 +145,7 @@ class TextTask(Task):
         for i, row in enumerate(table):
             place = f"{file}:{row.line}"
             label = labels[i].strip() if labels else None
-            if label == "":
+            if label == "" and not cls.may_be_blank:
                 raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
             second = seconds[i] if seconds else None
             spaced = labels is not None and label != labels[i]
@@ -211,7 +213,7 @@ class TextTask(Task):
         return not example.text.strip() and not (example.second or "").strip()
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
+    def learnt(cls, examples: Sequence[TextExample], settings: Any, names: Names | None) -> Facts:
         """Whether the examples are pairs."""
         return {**super().learnt(examples, settings, names), "pairs": settings.second_column is not None}
 

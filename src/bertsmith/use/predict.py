@@ -180,6 +180,8 @@ class Model:
             facts = record["facts"] if "facts" in record else kind.facts_before(record, self.folder)
             if facts is None:
                 raise InputError(f"{path}: bertsmith.json and config.json do not belong together")
+            settings = kind.settings_type.of(record.get("settings", {}), str(path / "bertsmith.json"))
+            kind = kind.variant(settings, facts)
             typed(kind.facts_type, facts, f"{path / 'bertsmith.json'}: facts")
             if facts.get("labels", self.folder.labels) != self.folder.labels:
                 raise InputError(

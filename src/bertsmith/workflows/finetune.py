@@ -157,6 +157,7 @@ def finetune(
         "label_names": None if label_names is None else _listed(names_of(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
+    kind = kind.variant(chosen.task)
     if not resuming:
         refuse_too_long(chosen.task, base.folder.config.longest)
     place = place_of(chosen.train)

@@ -1,0 +1,310 @@
+"""Classification with any number of labels: each is asked for by itself, and a text may have several or none.
+
+The head is the one for sequences, with an output a label and binary cross-entropy. A label is predicted where its
+probability is above a threshold, which may be chosen on dev and is kept with the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import ProblemType
+from bertsmith.tasks.class_settings import ClassSettings, weights_of
+from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
+from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.task import Facts, Foreign, Prediction
+from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+
+_HALF = 0.5
+_STEPS = 99  # thresholds that are tried: 0.01 to 0.99
+
+
+class ManyLabelFacts(TextFacts, LabelFacts):
+    """The labels, what separates them in a file, their thresholds, and what weighs the loss of each."""
+
+    separator: str = ","
+    thresholds: list[float] | None = None
+    weights: list[float] | None = None
+
+
+class ManyLabels(TextTask):
+    """The family's head for sequences, with an output a label, binary cross-entropy as a mean over the labels."""
+
+    name = "classify"
+    summary = "any number of labels for a text, or for a pair of texts"
+    settings_type = ClassSettings
+    facts_type = ManyLabelFacts
+    may_be_blank = True
+    thresholds: Tensor
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: ClassSettings
+    ) -> None:
+        """facts: of `ManyLabelFacts`."""
+        known = ManyLabelFacts(**facts)
+        super().__init__(config, generator, facts, settings, len(known.labels))
+        self._naming, self._separator = Naming.of(facts), known.separator
+        thresholds = known.thresholds or [_HALF] * len(known.labels)
+        self.register_buffer("thresholds", torch.tensor(thresholds, dtype=torch.float64))
+        weights = None if known.weights is None else torch.tensor(known.weights)
+        self.register_buffer("weights_of_labels", weights, persistent=False)
+
+    @classmethod
+    def learnt(cls, examples: Sequence[TextExample], settings: ClassSettings, names: Names | None) -> Facts:
+        """The labels: those named, or those of the data; each example must have some of them, or none."""
+        separator = settings.label_separator
+        every = [label for example in examples for label in parted(example, separator)]
+        if names is None:
+            if len(set(every)) < 2:
+                raise InputError(
+                    f"{examples[0].place}: the examples have {len(set(every))} different labels",
+                    "a classifier needs at least two; is this the label column (--label-column), and are labels "
+                    f"separated by {separator!r} (--label-separator)?",
+                )
+            found: dict[str, Any] = {"labels": in_order(every), "numbered": False}
+        else:
+            found = facts_of_names(names)
+        cls.check_dev(examples, {**found, "separator": separator})
+        naming = Naming.of(found)
+        times = Counter(naming.name(label) for label in every)
+        weights = weights_of(
+            settings.class_weights,
+            found["labels"],
+            {label: (len(examples) - times[label]) / max(1, times[label]) for label in found["labels"]},
+        )
+        more = {} if weights is None else {"weights": weights}
+        return {**super().learnt(examples, settings, None), **found, "separator": separator, **more}
+
+    @classmethod
+    def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
+        """Each label is one of the model's."""
+        naming = Naming.of(facts)
+        for example in examples:
+            for label in parted(example, facts["separator"]):
+                if naming.id(label) is None:
+                    raise naming.unknown(label, example.place, "--label-column", of_dev=True)
+
+    @classmethod
+    def facts_of(cls, folder: Foreign) -> Facts | None:
+        """Two labels or more, of which any number is right."""
+        found = super().facts_of(folder)
+        if found is None or folder.problem_type != "multi_label_classification":
+            return None
+        if folder.labels is None or len(folder.labels) < 2:
+            return None
+        return {**found, "labels": folder.labels, "numbered": True, "separator": ","}
+
+    @classmethod
+    def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
+        """The labels by their names, in the model's order."""
+        naming, separator = Naming.of(facts), facts.get("separator", ",")
+        order = {label: i for i, label in enumerate(facts["labels"])}
+        return [
+            tuple(
+                sorted(
+                    dict.fromkeys(map(naming.name, parted(example, separator))),
+                    key=lambda label: order.get(label, len(order)),
+                )
+            )
+            for example in examples
+        ]
+
+    @classmethod
+    def stratum(cls, example: TextExample) -> Hashable | None:
+        """None: sets of labels are too many to keep the proportion of each."""
+        return None
+
+    @property
+    def problem_type(self) -> ProblemType:
+        """Several labels."""
+        return "multi_label_classification"
+
+    def target(self, example: TextExample) -> NDArray[np.float32] | None:
+        """float32 [K]: 1 for the example's labels."""
+        if example.label is None:
+            return None
+        found = np.zeros(len(self.facts["labels"]), dtype=np.float32)
+        for label in parted(example, self._separator):
+            if (number := self._naming.id(label)) is None:
+                raise self._naming.unknown(label, example.place, "--label-column")
+            found[number] = 1
+        return found
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """`labels`: float [B, K]."""
+        if any(item.target is None for item in items):
+            return {}, {}
+        return {"labels": torch.from_numpy(np.stack([item.target for item in items]))}, {"task": len(items)}
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Summed over the examples: the mean over the labels of their binary cross-entropies."""
+        logits, wanted = self.logits(encoder, batch), batch.tensors["labels"]
+        weights: Tensor | None = self.weights_of_labels  # type: ignore[assignment]
+        found = F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum", pos_weight=weights)
+        right = ((logits.detach() > 0) == wanted.bool()).all(1).sum()
+        return Loss({"task": found / logits.shape[1]}, batch.counts, {"task": right})
+
+    def decode(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        """The labels, the probability of each (the mean over the text's windows), tokens of the text and read."""
+        labels: list[str] = self.facts["labels"]
+        thresholds = self.thresholds.tolist()
+        predictions = []
+        for logits, read in self.of_each(outputs, items):
+            shares = logits.sigmoid().mean(0).tolist()
+            found = [label for label, share, t in zip(labels, shares, thresholds, strict=True) if share > t]
+            predictions.append({"labels": found, "scores": dict(zip(labels, shares, strict=True)), **read})
+        return predictions
+
+    @classmethod
+    def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
+        """The text, its labels, and the likeliest label with its probability."""
+        likeliest = max(prediction["scores"], key=prediction["scores"].__getitem__)
+        found = {"prediction": ", ".join(prediction["labels"]), "likeliest": likeliest}
+        return [{**cls.asked(example), **found, "score": prediction["scores"][likeliest]}]
+
+    @property
+    def decides(self) -> str:
+        """Macro F1."""
+        return "macro_f1"
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """F1, macro and micro."""
+        return ("macro_f1", "micro_f1")
+
+    def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]) -> None:
+        """The thresholds with the best macro F1, as the settings have it: one for all labels, or one for each."""
+        how = self.settings.thresholds
+        if how == "half":
+            return
+        shares = self._shares(self.decode(outputs, items, examples))
+        truth = self._truth(examples)
+        steps = np.arange(1, _STEPS + 1) / (_STEPS + 1)
+        f1 = np.stack([_f1(truth, shares > step) for step in steps])  # [steps, K]
+        if how == "shared":
+            best = np.full(len(self.thresholds), steps[_middle_of_best(f1.mean(1))])
+        else:
+            best = np.array([steps[_middle_of_best(column)] for column in f1.T])
+        self.thresholds.copy_(torch.from_numpy(best))
+
+    @property
+    def kept_facts(self) -> Facts:
+        """With the thresholds."""
+        return {**self.facts, "thresholds": self.thresholds.tolist()}
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+        """F1, macro (over all the model's labels) and micro; the share of examples whose labels are all right; the
+        mean average precision, which no threshold decides; each label's figures.
+
+        A label that neither occurs nor is predicted has an F1 of 0, as scikit-learn has it with `labels` given,
+        and no average precision.
+        """
+        from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+
+        labels: list[str] = self.facts["labels"]
+        truth, shares = self._truth(examples), self._shares(predictions)
+        guess = np.array([[label in p["labels"] for label in labels] for p in predictions])
+        precision, recall, f1, support = precision_recall_fscore_support(
+            truth, guess, average=None, zero_division=0
+        )
+        micro = precision_recall_fscore_support(truth, guess, average="micro", zero_division=0)[2]
+        occurs = truth.any(0)
+        ranked = average_precision_score(truth[:, occurs], shares[:, occurs]) if occurs.any() else 0.0
+        of_each = {
+            label: {
+                "precision": float(precision[i]),
+                "recall": float(recall[i]),
+                "f1": float(f1[i]),
+                "support": int(support[i]),
+                "threshold": float(self.thresholds[i]),
+            }
+            for i, label in enumerate(labels)
+        }
+        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
+        numbers = {
+            "macro_f1": float(f1.mean()),
+            "micro_f1": float(micro),
+            "all_right": float((truth == guess).all(1).mean()),
+            "average_precision": float(ranked),
+            "examples": len(examples),
+        }
+        return Scores(numbers, {**cuts, "classes": of_each}, [_table(of_each)], notes)
+
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+        """Always the labels of at least half of the training examples, or the most frequent one if none is."""
+        shares = self._truth(training).mean(0)
+        labels: list[str] = self.facts["labels"]
+        found = [label for label, share in zip(labels, shares, strict=True) if share >= _HALF]
+        scores = dict(zip(labels, map(float, shares), strict=True))
+        found = found or [max(scores, key=scores.__getitem__)]
+        return self.score(
+            [{"labels": found, "scores": scores, "tokens": 0, "tokens_read": 0}] * len(dev), dev
+        )
+
+    def _truth(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
+        """bool [examples, K]."""
+        return np.stack([np.asarray(self.target(example)) > 0 for example in examples])
+
+    def _shares(self, predictions: Sequence[Prediction]) -> NDArray[np.float64]:
+        """Probabilities [examples, K]."""
+        return np.array([[p["scores"][label] for label in self.facts["labels"]] for p in predictions])
+
+
+def parted(example: TextExample, separator: str) -> list[str]:
+    """The labels of an example as its file has them: a list of JSON, or text with a separator between them; none
+    of an empty one. InputError with its place for one that is empty among others."""
+    text = (example.label or "").strip()
+    if not text:
+        return []
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, list) and all(isinstance(one, str | int) for one in found):
+            return [str(one) for one in found]
+    labels = [label.strip() for label in text.split(separator)]
+    if not all(labels):
+        raise InputError(
+            f"{example.place}: a label among '{text}' is empty",
+            f"write labels with {separator!r} between them (--label-separator)",
+        )
+    return labels
+
+
+def _f1(truth: NDArray[np.bool_], guess: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Of each label, [K]; 0 where it neither occurs nor is guessed."""
+    both = (truth & guess).sum(0)
+    found: NDArray[np.float64] = 2 * both / np.maximum(1, truth.sum(0) + guess.sum(0))
+    return found
+
+
+def _middle_of_best(scores: NDArray[np.float64]) -> int:
+    """Where a row of scores is the highest: of equal ones the middle one, which is the farthest from worse."""
+    best = np.flatnonzero(scores == scores.max())
+    return int(best[len(best) // 2])
+
+
+def _table(of_each: dict[str, dict[str, Any]]) -> ScoreTable:
+    keys = ("precision", "recall", "f1")
+    rows = [
+        [label, *(f"{row[k]:.4f}" for k in keys), f"{row['support']:,}", f"{row['threshold']:.2f}"]
+        for label, row in of_each.items()
+    ]
+    return ScoreTable("", ["label", "precision", "recall", "F1", "support", "threshold"], rows)

@@ -1,0 +1,260 @@
+"""Any number of labels a text: files, the loss, thresholds, scores, from a file to a finished model."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder
+from bertsmith.tasks.class_settings import ClassSettings
+from bertsmith.tasks.classify import Classify
+from bertsmith.tasks.many_labels import ManyLabels, parted
+from bertsmith.tasks.texts import TextExample
+
+SETTINGS = ClassSettings(multi_label=True)
+LABELS = ["anger", "fear", "joy"]
+
+
+def example(label: str | None, text: str = "kaba") -> TextExample:
+    return TextExample(text, None, label, "file.csv:2")
+
+
+def head(**settings: object) -> ManyLabels:
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=64,
+    )
+    facts = {"labels": LABELS, "pairs": False, "separator": ","}
+    return ManyLabels(config, torch.Generator(), facts, SETTINGS.model_copy(update=settings))
+
+
+def rows(number: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Each of three words brings its label with it."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(number):
+        held = [i for i in range(3) if draw.random() < 0.5]
+        words = [*draw.choices(tiny_run.WORDS[3:], k=draw.randint(1, 3)), *(tiny_run.WORDS[i] for i in held)]
+        draw.shuffle(words)
+        found.append((" ".join(words), "|".join(("joy", "fear", "anger")[i] for i in held)))
+    return found
+
+
+def test_labels_are_a_list_or_have_a_separator_between_them_or_there_are_none() -> None:
+    assert parted(example("joy, fear"), ",") == ["joy", "fear"]
+    assert parted(example('["joy", 3]'), ",") == ["joy", "3"]
+    assert parted(example("[joy]"), ",") == ["[joy]"]
+    assert parted(example("joy, mostly|fear"), "|") == ["joy, mostly", "fear"]
+    assert parted(example(""), ",") == parted(example(None), ",") == parted(example("[]"), ",") == []
+    with pytest.raises(InputError, match=r"file\.csv:2: a label among 'joy,,fear' is empty"):
+        parted(example("joy,,fear"), ",")
+
+
+def test_files_of_every_form_hold_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('text,label\nkaba,"joy,fear"\nlode,\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "kaba", "label": ["fear", "joy"]}\n{"text": "lode", "label": []}\n'
+    )
+    (tmp_path / "c.tsv").write_text("kaba\t2,1\tx\nlode\t\ty\n")
+    tabs = ClassSettings(multi_label=True, header=False, text_column="1", label_column="2")
+    for name, settings in (("a.csv", SETTINGS), ("b.jsonl", SETTINGS), ("c.tsv", tabs)):
+        found = ManyLabels.read(tmp_path / name, settings)
+        facts = {"labels": LABELS, "numbered": True, "separator": ","}
+        assert ManyLabels.gold(found, facts) == [("fear", "joy"), ()]
+
+
+def test_what_cannot_be_learnt_is_refused() -> None:
+    with pytest.raises(InputError, match="the examples have 1 different labels"):
+        ManyLabels.learnt([example("joy"), example("")], SETTINGS, None)
+    with pytest.raises(InputError, match="the label 'hope' is unknown"):
+        ManyLabels.learnt([example("joy,hope")], SETTINGS, LABELS)
+    settings = SETTINGS.model_copy(update={"class_weights": {"hope": 2.0}})
+    with pytest.raises(InputError, match="there is no label 'hope'"):
+        ManyLabels.learnt([example("joy,fear")], settings, None)
+
+
+def test_the_loss_is_the_references(tmp_path: Path) -> None:
+    """With weights for the labels that are there, too."""
+    transformers = pytest.importorskip("transformers")
+    encoder = build_encoder(head().config, torch.Generator().manual_seed(0)).eval()
+    texts = [example("joy,fear", "kaba lode"), example("", "migi"), example("anger", "nufo pezu riba")]
+    facts = {"labels": LABELS, "pairs": False, "separator": ",", "weights": [2.0, 0.5, 3.0]}
+    for known in ({**facts, "weights": None}, facts):
+        task = ManyLabels(encoder.config, torch.Generator().manual_seed(1), known, SETTINGS).eval()
+        items = task.encode(texts, tiny_run.tokenizer())
+        loss = task.loss(encoder, task.collate(items))
+        assert loss.counts == {"task": 3}
+        logits = task.logits(encoder, task.collate(items))
+        wanted = torch.tensor([[0.0, 1, 1], [0, 0, 0], [1, 0, 0]])
+        weights = None if known["weights"] is None else torch.tensor(known["weights"])
+        theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weights)(logits, wanted)
+        torch.testing.assert_close(loss.sums["task"] / 3, theirs)
+    model = transformers.BertForSequenceClassification.config_class(
+        problem_type="multi_label_classification", num_labels=3
+    )
+    assert model.problem_type == head().problem_type
+
+
+def test_balanced_weights_are_how_many_times_rarer_a_label_is_than_its_absence() -> None:
+    examples = [example(label) for label in ("joy", "joy,fear", "joy", "")]
+    settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
+    found = ManyLabels.learnt(examples, settings, None)
+    assert (found["labels"], found["weights"]) == (["fear", "joy"], [3.0, pytest.approx(1 / 3)])
+    settings = SETTINGS.model_copy(update={"class_weights": {"joy": 5.0}})
+    assert ManyLabels.learnt(examples, settings, None)["weights"] == [1.0, 5.0]
+
+
+TRUTHS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=8)
+
+
+@given(TRUTHS, st.data())
+def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject) -> None:
+    from sklearn.metrics import f1_score
+
+    guesses = [data.draw(st.lists(st.booleans(), min_size=3, max_size=3)) for _ in truths]
+    examples = [
+        example(",".join(label for label, held in zip(LABELS, row, strict=True) if held)) for row in truths
+    ]
+    predictions = [
+        {
+            "labels": [label for label, held in zip(LABELS, row, strict=True) if held],
+            "scores": dict(zip(LABELS, map(float, row), strict=True)),
+            "tokens": 1,
+            "tokens_read": 1,
+        }
+        for row in guesses
+    ]
+    numbers = head().score(predictions, examples).numbers
+    for name in ("macro", "micro"):
+        expected = f1_score(np.array(truths), np.array(guesses), average=name, zero_division=0)
+        assert numbers[f"{name}_f1"] == pytest.approx(expected)
+    assert numbers["all_right"] == np.mean([a == b for a, b in zip(truths, guesses, strict=True)])
+
+
+def logits_of(*shares: float) -> torch.Tensor:
+    return torch.logit(torch.tensor([shares]))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("half", [0.5] * 3), ("shared", [0.2] * 3), ("each", [0.2, 0.7, 0.1])]
+)
+def test_thresholds_are_in_the_middle_of_the_best_on_dev(how: str, expected: list[float]) -> None:
+    task = head(thresholds=how)
+    outputs = [logits_of(0.3, 0.9, 0.15), logits_of(0.1, 0.5, 0.05)]
+    examples = [example("anger,fear,joy"), example("")]
+    items = task.encode(examples, tiny_run.tokenizer())
+    task.fit(outputs, items, examples)
+    found = task.decode(outputs, items, examples)
+    if how == "each":
+        assert task.kept_facts["thresholds"] == pytest.approx(expected, abs=0.011)
+        assert [answer["labels"] for answer in found] == [LABELS, []]
+    elif how == "half":
+        assert task.kept_facts["thresholds"] == expected
+    else:
+        assert len(set(task.kept_facts["thresholds"])) == 1
+        assert task.score(found, examples).numbers["macro_f1"] > 0.7
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny model that knows which words bring which labels."""
+    folder = tmp_path_factory.mktemp("many")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    settings = ["train.epochs=30", "train.learning_rate=5e-3", "train.threads=1", "train.tensorboard=false"]
+    return bs.finetune(
+        "classify",
+        base,
+        folder / "run",
+        train=tiny_run.table(folder / "train.csv", rows(240)),
+        dev=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
+        settings=["task.multi_label=true", "task.label_separator='|'", *settings],
+    )
+
+
+def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
+    again = bs.load(trained.path)
+    assert type(again.task) is ManyLabels
+    assert again.labels == LABELS
+    facts = read_folder(trained.model_folder).record["facts"]
+    assert len(set(facts["thresholds"])) == 1
+    file = tiny_run.table(tmp_path / "test.csv", rows(60, seed=2))
+    scores = again.evaluate(file)
+    assert scores["macro_f1"] > 0.9 > trained.report["baseline"]["macro_f1"]
+    assert trained.report["decided_by"] == "macro_f1"
+    answers = list(again.predict_file(file))
+    for answer in answers:
+        expected = [label for label in LABELS if answer["scores"][label] > facts["thresholds"][0]]
+        assert answer["labels"] == expected
+    alone = again.predict([answers[3]["text"]])
+    assert alone[0]["labels"] == answers[3]["labels"]
+    result = CliRunner().invoke(
+        bertsmith,
+        ["predict", str(trained.path), "--file", str(file), "--format", "csv"],
+        catch_exceptions=False,
+    )
+    assert result.stdout.splitlines()[0].removeprefix("\ufeff") == "text,label,prediction,likeliest,score"
+
+
+def test_the_reference_opens_it_and_its_own_is_answered_with(trained: bs.Model, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertForSequenceClassification.from_pretrained(trained.model_folder).eval()
+    assert theirs.config.problem_type == "multi_label_classification"
+    theirs.save_pretrained(tmp_path / "theirs")
+    trained.tokenizer.save(tmp_path / "theirs")
+    foreign = bs.load(tmp_path / "theirs")
+    assert type(foreign.task) is ManyLabels
+    texts = [text for text, _ in rows(8, seed=4)]
+    for one, other in zip(trained.predict(texts), foreign.predict(texts), strict=True):
+        assert list(one["scores"].values()) == pytest.approx(list(other["scores"].values()), abs=1e-5)
+        assert other["labels"] == [label for label in LABELS if other["scores"][label] > 0.5]
+
+
+def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", rows(30))
+    words = [
+        "finetune",
+        "classify",
+        "--model",
+        str(trained.path),
+        "--train",
+        str(train),
+        "--dev-share",
+        "0.3",
+    ]
+    words += [
+        "--out",
+        str(tmp_path / "run"),
+        "--multi-label",
+        "--label-separator",
+        "|",
+        "--thresholds",
+        "each",
+    ]
+    words += ["--class-weights", "balanced", "--steps", "2", "--threads", "1", "--json"]
+    result = CliRunner().invoke(bertsmith, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["decided_by"] == "macro_f1"
+    facts = read_folder(tmp_path / "run" / "model").record["facts"]
+    assert len(facts["weights"]) == len(facts["thresholds"]) == 3
+
+
+def test_one_label_and_any_number_are_one_verb() -> None:
+    assert Classify.variant(ClassSettings()) is Classify
+    assert Classify.variant(SETTINGS) is ManyLabels
