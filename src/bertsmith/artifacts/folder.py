@@ -59,8 +59,9 @@ class ModelFolder:
     """A model folder that was opened: sizes, names and shapes are checked; weights come on demand.
 
     architecture: the field's class that config.json names, or the one that has these parts. parts: "encoder" and
-    those of `heads.PARTS` whose weights are there. labels: the classes' names in order of their ids, None without a
-    classifier of sentences, tokens or relations. problem_type: what the field's config says of them. record: what bertsmith.json holds, {} for folders of others.
+    those of `heads.PARTS` whose weights are there. labels: the classes' names in order of their ids, None without
+    a classifier of sentences, tokens or relations. problem_type: what the field's config says of them. record:
+    what bertsmith.json holds, {} for folders of others.
     """
 
     path: Path

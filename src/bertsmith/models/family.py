@@ -15,7 +15,6 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.names import NameTable
 from bertsmith.registry import entry
 
-
 _UNNAMED: Mapping[frozenset[str], str] = {frozenset({"encoder", "relater"}): "ForEntityPairClassification"}
 """Heads that the field has a class for in no family of ours, by how its classes of other families are called."""
 

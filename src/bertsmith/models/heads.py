@@ -246,8 +246,9 @@ class ChoiceHead(nn.Module):
 
 
 class RelationHead(nn.Module):
-    """From two hidden states of a text, those at the opening markers of its entities, joined, to K outputs: dropout,
-    Linear (Baldini Soares et al. 2019, "entity start")."""
+    """From two hidden states of a text, those at the opening markers of its entities, joined, to K outputs.
+
+    Dropout and Linear (Baldini Soares et al. 2019, "entity start")."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()

@@ -14,7 +14,8 @@ def count_parameters(
     """The parameter sum term by term, in the order data passes.
 
     `heads` names the parts that stand on the encoder: "pooler", "masked" (MLM; its decoder is the token table and
-    is not counted twice), "pair" (NSP, SOP), "classifier", "tagger" and "relater" (with `labels` classes), "span", "chooser".
+    is not counted twice), "pair" (NSP, SOP), "classifier", "tagger" and "relater" (with `labels` classes), "span",
+    "chooser".
     """
     v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
     width = "H" if config.embedding_size is None else "E"
