@@ -116,6 +116,19 @@ def told_of_contradictions(found: Iterable[GoldAnswer]) -> str | None:
     )
 
 
+def told_of_repeats(found: Iterable[tuple[Hashable, str]]) -> str | None:
+    """A sentence on training examples that are there more than once. found: each example whole, with its place."""
+    first: dict[Hashable, str] = {}
+    again = [(place, first[whole]) for whole, place in found if first.setdefault(whole, place) != place]
+    if not again:
+        return None
+    is_one = "repeats" if len(again) == 1 else "repeat"
+    return (
+        f"{counted(len(again), 'training example')} {is_one} an earlier one: {again[0][0]} is {again[0][1]}: "
+        "each copy counts again in training"
+    )
+
+
 def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> str | None:
     """A sentence on dev examples whose text is also trained on. train: contents, each with its first place."""
     every = list(dev)
