@@ -73,6 +73,17 @@ def asked(file: Path, seed: int) -> Path:
     return file
 
 
+def chosen(file: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(30):
+        choices = draw.sample(tiny_run.WORDS, draw.randint(2, 4))
+        context = " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, 5)))
+        lines.append({"context": context, "choices": choices, "label": draw.randrange(len(choices))})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
 def numbered(file: Path, seed: int) -> Path:
     rows = [(text, str(len(text) / 10)) for text, _ in tiny_run.examples(30, seed)]
     return tiny_run.table(file, rows)
@@ -87,6 +98,7 @@ FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
     "regress": ("csv", numbered),
     "tag": ("jsonl", tagged),
     "answer": ("json", asked),
+    "choose": ("jsonl", chosen),
 }
 
 

@@ -103,8 +103,8 @@ def position_of(
 ) -> int:
     """The index of the right choice, by its index, its key (of `keys`, if the file names them), its letter or its
     text. numbers: a number is an index even where a choice has it as its text."""
-    letters = [chr(ord("A") + i) for i in range(min(26, len(choices)))]
-    known = f"its text, its index (0 to {len(choices) - 1}) or its letter (A to {letters[-1]})"
+    letters = list(keys or (chr(ord("A") + i) for i in range(min(26, len(choices)))))
+    known = f"its text, its index (0 to {len(choices) - 1}) or its letter ({letters[0]} to {letters[-1]})"
     text = answer.strip() if isinstance(answer, str) else ""
     if isinstance(answer, bool) or not isinstance(answer, int | str):
         raise InputError(f"{place}: the right choice is {answer!r:.40}", f"name it by {known}")
@@ -117,7 +117,7 @@ def position_of(
             raise InputError(f"{place}: the answer {text!r:.60} equals {len(same)} choices", "name its index")
         if same:
             return same[0]
-        if len(text) == 1 and text.upper() in letters:
+        if not keys and text.upper() in letters:
             return letters.index(text.upper())
         raise InputError(
             f"{place}: the answer {text!r:.60} is none of the {len(choices)} choices", f"name it by {known}"
