@@ -84,6 +84,19 @@ def chosen(file: Path, seed: int) -> Path:
     return file
 
 
+def related(file: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    blocks = []
+    for i in range(30):
+        words = draw.choices(tiny_run.WORDS, k=draw.randint(2, 9))
+        for at, tag in zip(draw.sample(range(len(words)), 2), ("e1", "e2"), strict=True):
+            words[at] = f"<{tag}>{words[at]}</{tag}>"
+        label = ("Cause(e1,e2)", "Cause(e2,e1)", "Other")[i % 3]
+        blocks.append(f'{i}\t"{" ".join(words)}"\n{label}\nComment:\n\n')
+    file.write_text("".join(blocks))
+    return file
+
+
 def numbered(file: Path, seed: int) -> Path:
     rows = [(text, str(len(text) / 10)) for text, _ in tiny_run.examples(30, seed)]
     return tiny_run.table(file, rows)
@@ -99,6 +112,7 @@ FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
     "tag": ("jsonl", tagged),
     "answer": ("json", asked),
     "choose": ("jsonl", chosen),
+    "relate": ("txt", related),
 }
 
 

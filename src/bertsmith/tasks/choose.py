@@ -29,7 +29,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
-from bertsmith.tasks.overview import listed, told_of_repeats
+from bertsmith.tasks.overview import listed, refuse_repeated_ids, told_of_repeats
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
@@ -113,16 +113,7 @@ class Choose(Task):
         examples = [ChoiceExample(*one) for one in found]
         if not examples:
             raise InputError(f"{file}: there is no question in it", "give a file with at least one")
-        first: dict[str, str] = {}
-        for example in examples:
-            if example.number is None:
-                continue
-            if example.number in first:
-                raise InputError(
-                    f"{example.place}: the id '{example.number}' occurs twice (first at {first[example.number]})",
-                    "give each question its own id, or none",
-                )
-            first[example.number] = example.place
+        refuse_repeated_ids((example.number, example.place) for example in examples)
         return examples
 
     @classmethod

@@ -43,6 +43,7 @@ TASKS: dict[str, str | type[Task]] = {
     "tag": "bertsmith.tasks.tag:Tag",
     "answer": "bertsmith.tasks.answer:Answer",
     "choose": "bertsmith.tasks.choose:Choose",
+    "relate": "bertsmith.tasks.relate:Relate",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
