@@ -332,6 +332,11 @@ class Relate(Task):
         guess = [str(prediction["label"]) for prediction in predictions]
         relations = count(truth, guess, self._none)
         cuts, notes = told_of_cuts(predictions)
+        if turned := sum(counts.turned for counts in relations.values()):
+            notes = [
+                *notes,
+                f"answers of the right relation in the wrong direction, which are wrong: {turned:,}",
+            ]
         if new := Counter(label for label in truth if label not in self._naming.ids):
             notes = [
                 *notes,
@@ -372,11 +377,11 @@ def _table(of_each: Mapping[str, Mapping[str, float]]) -> ScoreTable:
         [
             name,
             *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")),
-            *(f"{row[key]:,}" for key in ("support", "found", "wrong_direction")),
+            *(f"{row[key]:,}" for key in ("support", "found")),
         ]
         for name, row in of_each.items()
     ]
-    columns = ["relation", "precision", "recall", "F1", "support", "found", "wrong direction"]
+    columns = ["relation", "precision", "recall", "F1", "support", "found"]
     return ScoreTable("", columns, rows)
 
 
