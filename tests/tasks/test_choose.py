@@ -346,6 +346,21 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["accuracy"] == run.evaluate(test)["accuracy"]
 
 
+def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Path) -> None:
+    for i, row in enumerate(rows(12, 7)):
+        choices = [*row["choices"], "lode", "migi"][:4]
+        article = {"article": row["context"], "questions": ["kaba?"], "options": [choices], "answers": ["A"]}
+        file = tmp_path / "race" / "high" / f"{i}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(article))
+    short = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    again = bs.finetune(
+        "choose", run, tmp_path / "out", train=tmp_path / "race", dev_share=0.25, settings=short
+    )
+    assert (again.report["train_examples"], again.report["dev"]["examples"]) == (9, 3)
+    assert again.evaluate(tmp_path / "race")["examples"] == 12
+
+
 def test_it_learns(run: bs.Model) -> None:
     assert run.evaluate(rows(100, 6))["accuracy"] > 0.6  # chance is 0.32
     assert run.report["baseline"]["accuracy"] < 0.5

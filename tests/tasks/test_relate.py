@@ -117,6 +117,32 @@ def test_windows_end_where_the_text_does(at: tuple[int, int], first: str | None,
     assert at_rows(item) == ["@", "#"]
 
 
+@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-chinese", "roberta-base", "albert-base"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(<e1>Anna</e1>)@home#<e2>Ben</e2>.",
+        "<e1>Anna</e1><e2>Ben</e2>",
+        "##ing @@ <e2>@Ben</e2> ## <e1>#Anna # x</e1> #",
+        "\u4eca\u5929<e1>\u5929\u6c14</e1>\u5f88<e2>\u597d</e2>\u3002",
+        " \n<e1> Anna </e1>\n\n<e2>B\u0301en</e2> ",
+    ],
+)
+def test_the_rows_are_the_markers_with_every_kind_of_tokenizer(
+    shared_data: Path, name: str, text: str
+) -> None:
+    tokenizer = Tokenizer.load(shared_data / "vocabs" / name)
+    (item,) = relater().encode([example(text)], tokenizer)
+    assert isinstance(item, RelationItem)
+    whole, places = with_markers(example(text))
+    (sequence,) = item.sequences
+    assert sequence.offsets is not None
+    for row, (opened, _), mark in zip(item.rows, places, "@#", strict=True):
+        start, end = sequence.offsets[row].tolist()
+        assert (whole[start:end].strip(), whole[opened]) == (mark, mark)
+        assert start <= opened < end
+
+
 # Loss, answers, scores
 
 
