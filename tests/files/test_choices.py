@@ -131,6 +131,7 @@ ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}
         ("c.tsv", "o\tkaba\tx\ty\tz\n", r"c\.tsv:1: this is no row of CODAH.*\n.*header"),
         ("c.tsv", "o\tkaba\tx\ty\t2\n", r"c\.tsv:1: the label 2 is out of range"),
         ("d.json", "[[", r"d\.json:1:3: this is not JSON"),
+        ("e.txt", "kaba lode", r"e\.txt:1:1: this is not JSON .*\na \.txt is an article of RACE; a row has"),
         ("d.json", "3", r"d\.json: this is neither a list nor an object"),
         ("d.json", [3], r"d\.json: \[0\]: is neither a list nor an object"),
         ("d.json", [["turn"]], r"d\.json: \[0\]: this is no dialogue\n.*DREAM is a list"),

@@ -59,7 +59,15 @@ def read_choices(
         return
     suffix = bare_suffix(file)
     if suffix in (".json", ".txt"):
-        yield from _of_json(json_value(file, encoding), str(file), labelled)
+        try:
+            value = json_value(file, encoding)
+        except InputError as error:
+            if suffix == ".txt" and "is not JSON" in error.sentence:
+                raise InputError(
+                    error.sentence, f"a .txt is an article of RACE; {_ROW}, in .jsonl or .csv"
+                ) from None
+            raise
+        yield from _of_json(value, str(file), labelled)
     elif suffix == ".jsonl":
         for number, line in read_lines(file, encoding):
             if line and not line.isspace():
