@@ -18,10 +18,19 @@ from bertsmith.artifacts.schema import field_values
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, family, preset
-from bertsmith.models.heads import MaskedHead, PairHead, Pooler, SentenceHead, SpanHead, TokenHead
+from bertsmith.models.heads import (
+    ChoiceHead,
+    MaskedHead,
+    PairHead,
+    Pooler,
+    SentenceHead,
+    SpanHead,
+    TokenHead,
+)
 from bertsmith.packed import Packed
 
 LABELS = 3
+CHOICES = 2  # of a question
 SMALL = {
     "vocab_size": 97,
     "max_position_embeddings": 40,
@@ -75,6 +84,8 @@ class Ours(nn.Module):
             self.heads["masked"] = MaskedHead(config, g)
         if "classifier" in parts:
             self.heads["sentence"] = SentenceHead(config, g, LABELS)
+        elif "chooser" in parts:
+            self.heads["choices"] = ChoiceHead(config, g)
         elif "pooler" in parts:
             self.heads["pooler"] = Pooler(config, g)
         if "pair" in parts:
@@ -110,6 +121,9 @@ class Ours(nn.Module):
         if "sentence" in self.heads:
             outputs["sentence"] = self.heads["sentence"](hidden, packed)
             losses.append(F.cross_entropy(outputs["sentence"], batch["classes"]))
+        if "choices" in self.heads:
+            outputs["choices"] = self.heads["choices"](hidden, packed).view(-1, CHOICES)
+            losses.append(F.cross_entropy(outputs["choices"], batch["chosen"]))
         if "tokens" in self.heads:
             outputs["tokens"] = self.heads["tokens"](hidden)
             losses.append(F.cross_entropy(outputs["tokens"], batch["tags"][kept]))
@@ -150,6 +164,7 @@ def a_batch(
         "labels": torch.where(chosen, whole(config.vocab_size, mask.shape), -100),
         "pairs": whole(2, (len(lengths),)),
         "classes": whole(LABELS, (len(lengths),)),
+        "chosen": whole(CHOICES, (len(lengths) // CHOICES,)),
         "tags": tags,
         "starts": torch.tensor([n // 3 for n in lengths]),
         "ends": torch.tensor([n - 1 for n in lengths]),
@@ -206,6 +221,9 @@ def asked(
         call["labels"] = batch["pairs"]
     elif "classifier" in parts:
         call["labels"] = batch["classes"]
+    elif "chooser" in parts:
+        call = {name: tensor.view(-1, CHOICES, tensor.shape[1]) for name, tensor in call.items()}
+        call["labels"] = batch["chosen"]
     elif "tagger" in parts:
         call["labels"] = batch["tags"]
     elif "span" in parts:
@@ -220,6 +238,8 @@ def asked(
         found["pair"] = next(x for x in logits if x is not None)
     elif "classifier" in parts:
         found["sentence"] = out.logits
+    elif "chooser" in parts:
+        found["choices"] = out.logits
     elif "pooler" in parts:
         found["pooler"] = out.pooler_output
     if "tagger" in parts:

@@ -106,8 +106,9 @@ def test_a_class_of_another_family_is_a_contradiction(tmp_path: Path) -> None:
     ("architecture", "parts"),
     [
         ("BertForNextSentencePrediction", {"encoder", "pooler", "pair"}),
-        ("BertForMultipleChoice", {"encoder", "pooler", "classifier"}),
-        ("AlbertForMultipleChoice", {"encoder", "pooler", "classifier"}),
+        ("BertForMultipleChoice", {"encoder", "pooler", "chooser"}),
+        ("RobertaForMultipleChoice", {"encoder", "pooler", "chooser"}),
+        ("AlbertForMultipleChoice", {"encoder", "pooler", "chooser"}),
         ("BertForTokenClassification", {"encoder", "tagger"}),
         ("RobertaForTokenClassification", {"encoder", "tagger"}),
         ("BertForQuestionAnswering", {"encoder", "span"}),

@@ -17,7 +17,7 @@ from bertsmith.artifacts.names import canonical, from_field, to_field
 from bertsmith.artifacts.schema import field_values
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, family
-from bertsmith.models.heads import SentenceHead, TokenHead
+from bertsmith.models.heads import RelationHead, SentenceHead, TokenHead
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.parameters import count_parameters
 from bertsmith.workflows.finetune import finetune
@@ -269,3 +269,28 @@ def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_pa
     with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
         pretrain(shards, tmp_path / "run", preset="roberta-base", settings=[*tiny_run.SETTINGS, *pairs])
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("case", ["bert", "roberta", "albert"])
+def test_the_encoder_under_heads_of_our_own_is_read_by_the_reference(case: str, tmp_path: Path) -> None:
+    """The field has no class for relations: the name is ours, the encoder everybody's."""
+    config = config_of(case)
+    g = torch.Generator().manual_seed(5)
+    parts = {"encoder": build_encoder(config, g), **RelationHead(config, g, LABELS).parts}
+    labels = ["cause", "part", "Other"]
+    path = write_folder(tmp_path / "m", config, parts, labels=labels)
+    folder = read_folder(path)
+    assert folder.architecture == f"{family(config.model_type).class_prefix}ForEntityPairClassification"
+    assert (folder.parts, folder.labels) == (frozenset({"encoder", "relater"}), labels)
+    again = RelationHead(config, torch.Generator(), LABELS)
+    folder.fill("relater", again.relater)
+    assert torch.equal(again.relater.linear.weight, parts["relater"].linear.weight)
+    terms = count_parameters(config, ["relater"], LABELS)
+    assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())
+
+    other = transformers().AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    packed, batch = a_batch(config)
+    with torch.no_grad():
+        mine = folder.encoder().eval()(packed)
+        theirs = other(batch["ids"], attention_mask=batch["mask"], token_type_ids=batch["segments"])
+    torch.testing.assert_close(mine, theirs.last_hidden_state[batch["mask"].bool()], atol=1e-5, rtol=0)

@@ -1,6 +1,7 @@
 """The documentation is true: the commands and the Python of each page run as they stand, with a smaller budget."""
 
 import csv
+import json
 import random
 import re
 import shlex
@@ -60,6 +61,16 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("reviews", "later"):
         _write(tmp_path / f"{name}.csv", ["id", "title", "topic"], rows)
     _write(tmp_path / "new.csv", ["id", "title"], [row[:2] for row in rows[:5]])
+    quiz = [
+        {"context": sentence(), "question": "what?", "choices": draw.sample(WORDS, 2 + i % 3), "label": i % 2}
+        for i in range(20)
+    ]
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in quiz), encoding="utf-8")
+    related = [
+        f'{i}\t"The <e1>rain</e1> {sentence()} <e2>town</e2>."\n{("Other", "A-B(e1,e2)")[i % 2]}\nComment:\n\n'
+        for i in range(20)
+    ]
+    (tmp_path / "pairs.txt").write_text("".join(related), encoding="utf-8")
     pairs = [[f"the old {noun} sings", f"the {noun} old sings", "order"] for noun in ("river", "town", "sun")]
     _write(tmp_path / "pairs.csv", ["good", "bad", "phenomenon"], pairs)
     words = ["snowfall", "riverwalk", "underrain"]
@@ -104,6 +115,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 
 BEFORE = {
+    "choices-and-relations.md": ("texts", "bert"),
     "classifier.md": ("texts", "bert"),
     "resume.md": ("texts",),
     "shared-machine.md": ("texts",),

@@ -76,6 +76,30 @@ def asked(file: Path, seed: int) -> Path:
     return file
 
 
+def chosen(file: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(30):
+        choices = draw.sample(tiny_run.WORDS, draw.randint(2, 4))
+        context = " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, 5)))
+        lines.append({"context": context, "choices": choices, "label": draw.randrange(len(choices))})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def related(file: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    blocks = []
+    for i in range(30):
+        words = draw.choices(tiny_run.WORDS, k=draw.randint(2, 9))
+        for at, tag in zip(draw.sample(range(len(words)), 2), ("e1", "e2"), strict=True):
+            words[at] = f"<{tag}>{words[at]}</{tag}>"
+        label = ("Cause(e1,e2)", "Cause(e2,e1)", "Other")[i % 3]
+        blocks.append(f'{i}\t"{" ".join(words)}"\n{label}\nComment:\n\n')
+    file.write_text("".join(blocks))
+    return file
+
+
 def numbered(file: Path, seed: int) -> Path:
     rows = [(text, str(len(text) / 10)) for text, _ in tiny_run.examples(30, seed)]
     return tiny_run.table(file, rows)
@@ -90,6 +114,8 @@ FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
     "regress": ("csv", numbered),
     "tag": ("jsonl", tagged),
     "answer": ("json", asked),
+    "choose": ("jsonl", chosen),
+    "relate": ("txt", related),
 }
 
 

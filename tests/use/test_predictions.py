@@ -144,7 +144,7 @@ def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:
 
 def test_a_cut_text_is_told(moods: bs.Model) -> None:
     done = predict(moods.path, "kaba lode migi", "kaba", "--max-length", "4")
-    assert "1 text was cut at its end; 1 token was not read" in done.stderr
+    assert "1 text was cut; 1 token was not read" in done.stderr
 
 
 def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from bertsmith.nearest import absent
 RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
 """What `write_folder` writes beside the tokenizer's files."""
-_WITH_LABELS = ("classifier", "tagger")
+_WITH_LABELS = ("classifier", "tagger", "relater")
 
 
 class SavesItself(Protocol):
@@ -59,9 +59,9 @@ class ModelFolder:
     """A model folder that was opened: sizes, names and shapes are checked; weights come on demand.
 
     architecture: the field's class that config.json names, or the one that has these parts. parts: "encoder" and
-    those of "pooler", "masked", "pair", "classifier", "tagger" and "span" whose weights are there. labels: the
-    classes' names in order of their ids, None without a classifier of sentences or tokens. problem_type: what the
-    field's config says of them. record: what bertsmith.json holds, {} for folders of others.
+    those of `heads.PARTS` whose weights are there. labels: the classes' names in order of their ids, None without
+    a classifier of sentences, tokens or relations. problem_type: what the field's config says of them. record:
+    what bertsmith.json holds, {} for folders of others.
     """
 
     path: Path
@@ -147,7 +147,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     check_names(names, table, str(stored.place))
     shapes = _our_shapes(stored, table)
     parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
-    architecture = said.architecture or kind.architectures.get(parts) or f"{kind.class_prefix}Model"
+    architecture = said.architecture or kind.classes.get(parts) or f"{kind.class_prefix}Model"
     outputs = next(
         (shapes[f"{p}.linear.weight"][0] for p in _WITH_LABELS if f"{p}.linear.weight" in shapes), None
     )
@@ -174,7 +174,7 @@ def write_folder(
 ) -> Path:
     """Write a model folder, whole or not at all.
 
-    parts: "encoder" and any of "pooler", "masked", "pair", "classifier", "tagger", "span". architecture: the
+    parts: "encoder" and any of `heads.PARTS`. architecture: the
     field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
     problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash (task,
     tokens seen …). An earlier folder of ours is replaced at one stroke; a folder of others, with something in it,

@@ -18,27 +18,38 @@ def table_of_file(
 ) -> NameTable:
     """The table as a file of this architecture has it.
 
-    The field calls the tensors of a sentence classifier and of a token classifier by one name: the class says
+    The field calls the tensors of a classifier of sentences, of tokens and of choices by one name: the class says
     which they are, and where no class is given or known, whether there is a pooler for a sentence classifier.
     """
     parts = kind.parts(architecture) if architecture is not None else None
     if parts is not None:
-        tags = "tagger" in parts
+        own = next((part for part in _ALIKE if part in parts), "classifier")
     elif architecture is not None:
-        tags = "TokenClassification" in architecture
+        own = next((part for part, name in _ALIKE.items() if name in architecture), "classifier")
     else:
         plain = {canonical(name, table.base) for name in names}
         ours = [ours for ours in table.tensors if ours.startswith(("pooler.", "classifier.dense."))]
-        tags = not any(theirs in plain for name in ours for theirs in table.tensors[name])
-    return table.without("classifier" if tags else "tagger") if _claimed_twice(table) else table
+        pooled = any(theirs in plain for name in ours for theirs in table.tensors[name])
+        own = "classifier" if pooled else "tagger"
+    claimed: set[str] = set()
+    for part in sorted(_ALIKE, key=lambda part: part != own):  # the file's own first
+        names_of_part = _field_names(table, part)
+        if claimed & names_of_part:
+            table = table.without(part)
+        claimed |= names_of_part
+    return table
 
 
-def _claimed_twice(table: NameTable) -> bool:
-    classifier, tagger = (
-        {name for ours, theirs in table.tensors.items() if ours.startswith(part) for name in theirs}
-        for part in ("classifier.", "tagger.")
-    )
-    return bool(classifier & tagger)
+_ALIKE = {
+    "classifier": "SequenceClassification",
+    "tagger": "TokenClassification",
+    "chooser": "MultipleChoice",
+}
+"""The parts that share a name there, each with what its class is called."""
+
+
+def _field_names(table: NameTable, part: str) -> set[str]:
+    return {name for ours, theirs in table.tensors.items() if ours.startswith(f"{part}.") for name in theirs}
 
 
 def canonical(name: str, base: str) -> str:

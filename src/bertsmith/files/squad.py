@@ -5,7 +5,6 @@ Each file is typed and checked here; whether an answer stands where the file say
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.lines import utf8_blocks
 from bertsmith.files.tables import read_table
-
-_LARGEST = 1 << 29  # bytes of a .json, which is read whole; SQuAD's largest has 46 million
+from bertsmith.files.whole_json import whole_json
 
 
 class _Typed(BaseModel):
@@ -110,7 +107,7 @@ def _of_table(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Any
 
 
 def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Asked, str]]:
-    text = _whole(file, encoding)
+    text = whole_json(file, encoding)
     try:
         if text.lstrip().startswith(b"["):
             for number, row in enumerate(_ROWS.validate_json(text)):
@@ -123,19 +120,6 @@ def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Aske
         for p, paragraph in enumerate(article.paragraphs):
             for q, question in enumerate(paragraph.qas):
                 yield paragraph.context, question, f"{file}: data[{a}].paragraphs[{p}].qas[{q}]"
-
-
-def _whole(file: str | Path, encoding: str | None) -> bytes:
-    parts, size = [], 0
-    for block in utf8_blocks(file, encoding)[1]:
-        size += len(block)
-        if size > _LARGEST:
-            raise InputError(
-                f"{file}: a .json is read whole, and this one has more than {_LARGEST >> 20} MiB",
-                "write one row per line into a .jsonl, or split the file",
-            )
-        parts.append(block)
-    return b"".join(parts).removeprefix(codecs.BOM_UTF8)
 
 
 def _fault(place: str, error: ValidationError) -> InputError:

@@ -15,6 +15,9 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.names import NameTable
 from bertsmith.registry import entry
 
+_UNNAMED: Mapping[frozenset[str], str] = {frozenset({"encoder", "relater"}): "ForEntityPairClassification"}
+"""Heads that the field has a class for in no family of ours, by how its classes of other families are called."""
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -62,9 +65,17 @@ class Family:
         """How the names of the field's classes begin: "Bert"."""
         return self.architectures[frozenset({"encoder"})].removesuffix("Model")
 
+    @property
+    def classes(self) -> Mapping[frozenset[str], str]:
+        """`architectures`, and what stands in config.json for parts of which the field has no class."""
+        return {
+            **{parts: f"{self.class_prefix}{name}" for parts, name in _UNNAMED.items()},
+            **self.architectures,
+        }
+
     def architecture(self, parts: Collection[str]) -> str:
-        """The field's class that has these parts and no other; InputError where there is none."""
-        found = self.architectures.get(frozenset(parts))
+        """The class that has these parts and no other; InputError where there is none."""
+        found = self.classes.get(frozenset(parts))
         if found is None:
             listed = ", ".join(sorted(set(parts) - {"encoder"}))
             raise InputError(
@@ -74,8 +85,8 @@ class Family:
         return found
 
     def parts(self, architecture: str) -> frozenset[str] | None:
-        """The parts of one of the field's classes, None if it is none that we write."""
-        makers = [parts for parts, name in self.architectures.items() if name == architecture]
+        """The parts of a class, None if it is none that we write."""
+        makers = [parts for parts, name in self.classes.items() if name == architecture]
         return max(makers, key=len, default=None)
 
     def setting(self, name: str) -> Any:

@@ -127,16 +127,19 @@ class PairHead(nn.Module):
 
 
 class ClassHead(nn.Module):
-    """Dropout and Linear: [M, H] → logits [M, K]. One label makes it a regression."""
+    """Dropout and Linear: [M, H] → logits [M, K]. One label makes it a regression. states: how many hidden states
+    a row joins."""
 
-    def __init__(self, config: ModelConfig, generator: torch.Generator, labels: int = 2) -> None:
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, labels: int = 2, states: int = 1
+    ) -> None:
         super().__init__()
         self.dropout = Dropout(config.head_dropout, generator)
-        self.linear = Linear(config.hidden_size, labels)
+        self.linear = Linear(states * config.hidden_size, labels)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[M, H] → [M, K]."""
+        """[M, states · H] → [M, K]."""
         return self.linear(self.dropout(rows))  # type: ignore[no-any-return]
 
 
@@ -221,6 +224,46 @@ class SpanHead(nn.Module):
         return self.span(hidden)  # type: ignore[no-any-return]
 
 
+class ChoiceHead(nn.Module):
+    """A score a sequence, [N, H] → [B]: pooler, dropout, a vector V (Devlin et al. 2019, section 4.4).
+
+    The field's classes for multiple choice have the pooler in each family, RoBERTa too.
+    """
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.pooler = Pooler(config, generator)
+        self.chooser = ClassHead(config, generator, 1)
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """The modules by the names that a model folder has for them."""
+        return dict(self.named_children())
+
+    def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
+        """Hidden states [N, H] of a batch → [B]."""
+        return self.chooser(self.pooler(hidden[packed.first_rows]))[:, 0]  # type: ignore[no-any-return]
+
+
+class RelationHead(nn.Module):
+    """From two hidden states of a text, those at the opening markers of its entities, joined, to K outputs.
+
+    Dropout and Linear (Baldini Soares et al. 2019, "entity start")."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
+        super().__init__()
+        self.relater = ClassHead(config, generator, outputs, states=2)
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """The modules by the names that a model folder has for them."""
+        return dict(self.named_children())
+
+    def forward(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """hidden: [N, H]; rows: long [B, 2], of the first and of the second entity → [B, K]."""
+        return self.relater(hidden[rows].flatten(1))  # type: ignore[no-any-return]
+
+
 PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {
     "pooler": lambda config, generator, _: Pooler(config, generator),
     "masked": lambda config, generator, _: MaskedHead(config, generator),
@@ -228,5 +271,7 @@ PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = 
     "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
     "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,
     "span": lambda config, generator, _: SpanHead(config, generator).span,
+    "chooser": lambda config, generator, _: ChoiceHead(config, generator).chooser,
+    "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
 }
 """What makes each part that may stand on an encoder, given its number of outputs where it has a choice."""

@@ -1,7 +1,7 @@
 """Our tensors' names and the field's: what a family's table holds, and the parts such tables are made of.
 
-Ours are those of the modules' state_dict under the name of their part (`encoder.`, `pooler.`, `masked.`, `pair.`,
-`classifier.`, `tagger.`, `span.`); the field's are those of its classes with a head.
+Ours are those of the modules' state_dict under the name of their part (`encoder.`, `pooler.`, `masked.`, …: see
+`heads.PARTS`); the field's are those of its classes with a head, or ours where it has no such class.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ TASKS: Modules = {
     "classifier.linear": ("classifier",),
     "tagger.linear": ("classifier",),
     "span": ("qa_outputs",),
+    "chooser.linear": ("classifier",),
+    "relater.linear": ("relater",),
 }
 # Tables have no bias; the masked head's own bias is the only tensor of its kind.
 _KINDS = {

@@ -13,6 +13,7 @@ from itertools import combinations
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
+from bertsmith.errors import InputError
 from bertsmith.tasks.scores import Overview, ScoreTable
 from bertsmith.wording import counted
 
@@ -114,6 +115,30 @@ def told_of_contradictions(found: Iterable[GoldAnswer]) -> str | None:
         f"{counted(len(several), 'text occurs', 'texts occur')} with different labels: "
         f"{excerpt(several[0][0].text)} has {said}"
     )
+
+
+def told_of_repeats(found: Iterable[tuple[Hashable, str]]) -> str | None:
+    """A sentence on training examples that are there more than once. found: each example whole, with its place."""
+    first: dict[Hashable, str] = {}
+    again = [(place, first[whole]) for whole, place in found if first.setdefault(whole, place) != place]
+    if not again:
+        return None
+    is_one = "repeats" if len(again) == 1 else "repeat"
+    return (
+        f"{counted(len(again), 'training example')} {is_one} an earlier one: {again[0][0]} is {again[0][1]}: "
+        "each copy counts again in training"
+    )
+
+
+def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
+    """InputError where an id occurs twice. found: each example's id, None where it has none, and its place."""
+    first: dict[str, str] = {}
+    for number, place in found:
+        if number is not None and first.setdefault(number, place) != place:
+            raise InputError(
+                f"{place}: the id '{number}' occurs twice (first at {first[number]})",
+                "give each example its own id, or none",
+            )
 
 
 def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> str | None:

@@ -42,6 +42,8 @@ TASKS: dict[str, str | type[Task]] = {
     "regress": "bertsmith.tasks.regress:Regress",
     "tag": "bertsmith.tasks.tag:Tag",
     "answer": "bertsmith.tasks.answer:Answer",
+    "choose": "bertsmith.tasks.choose:Choose",
+    "relate": "bertsmith.tasks.relate:Relate",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
@@ -176,6 +178,11 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
+    def question(cls, example: Any) -> Hashable:
+        """What an answer is to: examples that are equal in it should have equal answers."""
+        return cls.content(example)
+
+    @classmethod
     def asked(cls, example: Any) -> dict[str, str]:
         """What tells people which example this is: its inputs as texts, by name. An answer is shown beside it."""
         return {}
@@ -220,7 +227,7 @@ class Task(Objective):
         mistake, with its places."""
         every = [*train, *dev]
         answered = (
-            GoldAnswer(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
+            GoldAnswer(cls.question(example), " / ".join(cls.asked(example).values()), gold, example.place)
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
             if not cls.is_empty(example)
         )

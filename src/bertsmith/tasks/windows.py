@@ -80,6 +80,16 @@ def windows(
     return found
 
 
+def part_of(encoding: Encoding, first: int, size: int, *, source: int = 0) -> Window:
+    """The one window of an uncut encoding that holds the tokens [first, first + size) of the text `source`, and
+    all of the other text; what of the text is outside counts as cut."""
+    sources = np.array([-1 if s is None else s for s in encoding.sources], dtype=np.int8)
+    own = np.flatnonzero(sources == source)
+    rows = np.delete(np.arange(len(sources)), np.concatenate([own[:first], own[first + size :]]))
+    begin = int(own[0]) if len(own) else len(sources)
+    return Window(_Arrays(encoding, sources).rows(rows, len(sources) - len(rows)), begin, first, size)
+
+
 def deciding(cut: Sequence[Window]) -> NDArray[np.int64]:
     """int64 [tokens of the text]: for each token the number of the window where it has the most context.
 

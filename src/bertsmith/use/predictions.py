@@ -51,7 +51,7 @@ def answered_of(
     if empty:
         tell(told_of_unanswered(empty))
     if cut:
-        texts = counted(cut, "text was cut at its end", "texts were cut at their ends")
+        texts = counted(cut, "text was cut", "texts were cut")
         tell(f"{texts}; {counted(lost, 'token was', 'tokens were')} not read")
 
 

@@ -48,10 +48,10 @@ def tell_of_texts(
     if cut:
         lost = sum(s.tokens - s.kept for s in cut)
         share = lost / max(1, sum(s.tokens for s in sequences))
-        are, ends = ("is", "its end") if len(cut) == 1 else ("are", "their ends")
+        are = "is" if len(cut) == 1 else "are"
         tell(
             f"{len(cut):,} of {counted(len(sequences), 'text')} {are} longer than the model reads; "
-            f"{counted(lost, 'token')} ({share:.1%}) at {ends} {'is' if lost == 1 else 'are'} not seen{remedy}"
+            f"{counted(lost, 'token')} ({share:.1%}) {'is' if lost == 1 else 'are'} not seen{remedy}"
         )
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:

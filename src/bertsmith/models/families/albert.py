@@ -61,6 +61,7 @@ ALBERT = Family(
         frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
         frozenset({"encoder", "tagger"}): "AlbertForTokenClassification",
         frozenset({"encoder", "span"}): "AlbertForQuestionAnswering",
+        frozenset({"encoder", "pooler", "chooser"}): "AlbertForMultipleChoice",
     },
     tokenizer="unigram",
     # the second version: tanh GELU and, like the first one's largest, no dropout in the encoder

@@ -46,6 +46,7 @@ BERT = Family(
         frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
         frozenset({"encoder", "tagger"}): "BertForTokenClassification",
         frozenset({"encoder", "span"}): "BertForQuestionAnswering",
+        frozenset({"encoder", "pooler", "chooser"}): "BertForMultipleChoice",
     },
     tokenizer="wordpiece",
     presets={

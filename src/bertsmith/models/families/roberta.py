@@ -18,6 +18,8 @@ _HEADS = {
     "classifier.linear": ("classifier.out_proj",),
     "tagger.linear": ("classifier",),
     "span": ("qa_outputs",),
+    "chooser.linear": ("classifier",),
+    "relater.linear": ("relater",),
 }
 
 
@@ -40,6 +42,7 @@ ROBERTA = Family(
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
         frozenset({"encoder", "tagger"}): "RobertaForTokenClassification",
         frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
+        frozenset({"encoder", "pooler", "chooser"}): "RobertaForMultipleChoice",
     },
     tokenizer="byte_level",
     presets={

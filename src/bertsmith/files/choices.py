@@ -1,0 +1,274 @@
+"""Questions with choices in the forms of their data sets: SWAG, CODAH, DREAM, RACE, CommonsenseQA, and plain rows.
+
+A row has `context` and `question` (one of them may be missing), `choices` (a list, or the columns choice0,
+choice1, …) and `label`: the right choice's index from 0, its letter, or its text. All of it is checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.files.memory import InMemory
+from bertsmith.files.tables import read_table, table_records
+from bertsmith.files.whole_json import json_value
+
+_CONTEXTS = ("context", "article", "passage", "startphrase")
+_CHOICES = ("choices", "choice", "options", "endings")
+_ANSWERS = ("label", "answerKey", "answer")
+_NUMBERED = re.compile(r"(?:ending|choice|option|answer)[ _-]?(\d+)")
+_ROW = "a row has context or question, choices (a list, or choice0, choice1, …) and label"
+_ARTICLE = "RACE has article, and of each question one of questions, options (lists) and answers (letters)"
+_DIALOGUE = "DREAM is a list of [turns, questions, id], each question with question, choice and answer"
+
+
+class Choices(NamedTuple):
+    """A question: context and question ("" where there is none), its choices, the right one's index (None where it
+    is not asked for), its place; the file's own name for it, and the row of the table that it is, or None."""
+
+    context: str
+    question: str
+    choices: tuple[str, ...]
+    right: int | None
+    place: str
+    number: str | None = None
+    row: Mapping[str, str] | None = None
+
+
+def read_choices(
+    file: str | Path, *, labelled: bool, delimiter: str | None = None, encoding: str | None = None
+) -> Iterator[Choices]:
+    """The questions of a file, in its order, or of each file of a folder (RACE has an article a file).
+
+    .csv and .tsv: rows by their header (SWAG's startphrase, or sent1 and sent2, and ending0, …); a .tsv without
+    one is CODAH's. .jsonl: rows, CommonsenseQA's, or RACE's articles; .json: a list of these, or DREAM's; .txt: an
+    article of RACE. Compressed ones too. labelled: which choice is right is read, and must be there. A row of
+    blanks has no choices. InputError with the place of what is amiss.
+    """
+    if not isinstance(file, InMemory) and Path(file).is_dir():
+        inner = sorted(path for path in Path(file).rglob("*") if bare_suffix(path) in (".txt", ".json"))
+        if not inner:
+            raise InputError(f"{file}: there is no .txt and no .json in this folder", "name a file")
+        for path in inner:
+            yield from read_choices(path, labelled=labelled, encoding=encoding)
+        return
+    suffix = bare_suffix(file)
+    if suffix in (".json", ".txt"):
+        try:
+            value = json_value(file, encoding)
+        except InputError as error:
+            if suffix == ".txt" and "is not JSON" in error.sentence:
+                raise InputError(
+                    error.sentence, f"a .txt is an article of RACE; {_ROW}, in .jsonl or .csv"
+                ) from None
+            raise
+        yield from _of_json(value, str(file), labelled)
+    elif suffix == ".jsonl":
+        for number, line in read_lines(file, encoding):
+            if line and not line.isspace():
+                yield from _of_object(json_object(file, number, line), f"{file}:{number}", "", labelled)
+    elif suffix == ".tsv" and delimiter is None and not _has_header(file, encoding):
+        yield from _of_codah(file, encoding, labelled)
+    else:
+        for row in read_table(file, delimiter=delimiter, encoding=encoding, keep_blank=not labelled):
+            found = of_row(row.values, f"{file}:{row.line}", labelled=labelled)
+            yield found._replace(row=row.values)
+
+
+def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Choices:
+    """A question of a row's values by name. InputError, which begins with `place`, for what is amiss."""
+    question = values.get("question")
+    stem = question if isinstance(question, Mapping) else {}  # CommonsenseQA's
+    asked = stem.get("stem", "") if stem else question
+    context = _first(values, _CONTEXTS)
+    if values.get("sent1") and values.get("sent2"):
+        context, asked = values["sent1"], values["sent2"]  # the ending continues the second
+    numbered = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
+    given = _first(stem, _CHOICES) if stem else _first(values, _CHOICES)
+    if given in (None, "") and numbered:
+        given = [values[numbered[i]] or "" for i in sorted(numbered)]
+    texts = [_text(value, name, place) for value, name in ((context, "context"), (asked, "question"))]
+    if not labelled and not any(texts) and not any(given or ()):
+        return Choices("", "", (), None, place)
+    choices, keys = _choices(given, place)
+    answer = _first(values, _ANSWERS) if labelled else None
+    if labelled and answer in (None, ""):
+        raise InputError(f"{place}: which choice is right is missing", f"give it as label: {_ROW}")
+    right = position_of(answer, choices, keys, place, numbers=bool(numbered)) if labelled else None
+    number = values.get("id")
+    if not any(texts):
+        raise InputError(f"{place}: there is neither a context nor a question", _ROW)
+    return Choices(texts[0], texts[1], choices, right, place, None if number is None else str(number))
+
+
+def position_of(
+    answer: Any, choices: Sequence[str], keys: Sequence[str], place: str, *, numbers: bool = False
+) -> int:
+    """The index of the right choice, by its index, its key (of `keys`, if the file names them), its letter or its
+    text. numbers: a number is an index even where a choice has it as its text."""
+    letters = list(keys or (chr(ord("A") + i) for i in range(min(26, len(choices)))))
+    known = f"its text, its index (0 to {len(choices) - 1}) or its letter ({letters[0]} to {letters[-1]})"
+    text = answer.strip() if isinstance(answer, str) else ""
+    if isinstance(answer, bool) or not isinstance(answer, int | str):
+        raise InputError(f"{place}: the right choice is {answer!r:.40}", f"name it by {known}")
+    if keys and text in keys:
+        return keys.index(text)
+    index = answer if isinstance(answer, int) else int(text) if _is_index(text) else None
+    same = [i for i, choice in enumerate(choices) if choice == answer or choice.strip() == text]
+    if index is None or (same and isinstance(answer, str) and not numbers):
+        if len(same) > 1:
+            raise InputError(f"{place}: the answer {text!r:.60} equals {len(same)} choices", "name its index")
+        if same:
+            return same[0]
+        if not keys and text.upper() in letters:
+            return letters.index(text.upper())
+        raise InputError(
+            f"{place}: the answer {text!r:.60} is none of the {len(choices)} choices", f"name it by {known}"
+        )
+    if not 0 <= index < len(choices):
+        raise InputError(
+            f"{place}: the label {index} is out of range: the {len(choices)} choices are 0 to {len(choices) - 1}",
+            "indices begin at 0; fix the row",
+        )
+    return index
+
+
+def check_choices(choices: Sequence[Any], place: str) -> tuple[str, ...]:
+    """Two texts or more, as strings."""
+    if len(choices) < 2:
+        raise InputError(
+            f"{place}: a question has two choices or more, this one has {len(choices)}",
+            "add the others, or leave this question out",
+        )
+    return tuple(_text(choice, f"choice {i}", place) for i, choice in enumerate(choices))
+
+
+def _is_index(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii()
+
+
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The value of the first of some names that there is."""
+    return next((values[name] for name in names if values.get(name) not in (None, "")), None)
+
+
+def _text(value: Any, name: str, place: str) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return json.dumps(value)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(f"{place}: the {name} is not a string, but {value!r:.60}", "give it as one string")
+    return value
+
+
+def _choices(given: Any, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The choices, and what the file calls them (A, B, …) where it says so: a list of texts, of {"label", "text"},
+    or both as columns; in a table's cell, the list as JSON."""
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise InputError(f"{place}: the choices are no JSON list", 'write ["one", "two"]') from None
+    keys: Sequence[Any] = ()
+    if isinstance(given, Mapping) and isinstance(given.get("text"), list):
+        keys, given = given.get("label") or (), given["text"]
+    if not isinstance(given, list | tuple):
+        said = "are missing" if given is None else f"are no list, but {given!r:.40}"
+        raise InputError(f"{place}: the choices {said}", _ROW)
+    if given and all(isinstance(choice, Mapping) for choice in given):
+        keys = [choice.get("label", "") for choice in given]
+        given = [choice.get("text") for choice in given]
+    if keys and (len(set(map(str, keys))) < len(keys) or len(keys) != len(given)):
+        raise InputError(f"{place}: the labels of the choices are not one each", "give each its own")
+    return check_choices(given, place), tuple(map(str, keys))
+
+
+def _of_json(value: Any, file: str, labelled: bool) -> Iterator[Choices]:
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        value = value["data"]
+    if isinstance(value, dict):
+        yield from _of_object(value, file, ": ", labelled)
+        return
+    if not isinstance(value, list):
+        raise InputError(f"{file}: this is neither a list nor an object", f"{_ROW}; {_DIALOGUE}; {_ARTICLE}")
+    for number, one in enumerate(value):
+        if isinstance(one, list):
+            yield from _of_dialogue(one, f"{file}: [{number}]", labelled)
+        elif isinstance(one, dict):
+            yield from _of_object(one, f"{file}: [{number}]", "", labelled)
+        else:
+            raise InputError(f"{file}: [{number}]: is neither a list nor an object", f"{_ROW}; {_DIALOGUE}")
+
+
+def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool) -> Iterator[Choices]:
+    """A row, or RACE's article with its questions. mark: what parts the place of a question from the object's."""
+    if not isinstance(values.get("questions"), list):
+        yield of_row(values, place, labelled=labelled)
+        return
+    article = _text(values.get("article"), "article", place)
+    questions, options = values["questions"], values.get("options")
+    answers = values.get("answers") if labelled else [None] * len(questions)
+    if not isinstance(options, list) or not isinstance(answers, list):
+        raise InputError(f"{place}: options or answers are no list", _ARTICLE)
+    if not len(questions) == len(options) == len(answers):
+        raise InputError(
+            f"{place}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers",
+            _ARTICLE,
+        )
+    rows = zip(questions, options, answers, strict=True)
+    for k, (question, choices, answer) in enumerate(rows):
+        # of a .jsonl the line is the place
+        here = f"{place}{mark}questions[{k}]" if mark else place
+        row = {"context": article, "question": question, "choices": choices, "label": answer}
+        yield of_row(row, here, labelled=labelled)._replace(number=_numbered(values.get("id"), k))
+
+
+def _of_dialogue(one: list[Any], place: str, labelled: bool) -> Iterator[Choices]:
+    """DREAM's: the turns of a dialogue, its questions, its id."""
+    if len(one) != 3 or not isinstance(one[0], list) or not isinstance(one[1], list):
+        raise InputError(f"{place}: this is no dialogue", _DIALOGUE)
+    context = "\n".join(_text(turn, "turn", place) for turn in one[0])
+    for k, asked in enumerate(one[1]):
+        here = f"{place}[1][{k}]"
+        if not isinstance(asked, dict):
+            raise InputError(f"{here}: this is no question", _DIALOGUE)
+        row = {"context": context, "question": asked.get("question"), "choices": asked.get("choice")}
+        found = of_row(row, here, labelled=False)
+        if labelled:
+            if not isinstance(answer := asked.get("answer"), str):
+                raise InputError(f"{here}: the answer is missing", _DIALOGUE)
+            found = found._replace(right=position_of(answer, found.choices, (), here))
+        yield found._replace(number=_numbered(one[2], k))
+
+
+def _numbered(name: Any, k: int) -> str | None:
+    """A name for the k-th question of a text that has one."""
+    return None if name is None else f"{name}-{k + 1}"
+
+
+def _has_header(file: str | Path, encoding: str | None) -> bool:
+    """Whether the first line of a .tsv names columns of ours."""
+    _, first = next(table_records(file, "\t", encoding), (0, []))
+    known = {*_CONTEXTS, *_CHOICES, *_ANSWERS, "question", "sent1"}
+    return any(name.strip() in known or _NUMBERED.fullmatch(name.strip()) for name in first)
+
+
+def _of_codah(file: str | Path, encoding: str | None, labelled: bool) -> Iterator[Choices]:
+    """Category, prompt, endings, and the index of the right one."""
+    for number, fields in table_records(file, "\t", encoding):
+        place = f"{file}:{number}"
+        indexed = _is_index(fields[-1].strip())
+        if len(fields) < 4 + indexed or (labelled and not indexed):
+            raise InputError(
+                f"{place}: this is no row of CODAH: a category, a prompt, endings, and the index of the right one",
+                "or give the file a header: context, question, choice0, choice1, …, label",
+            )
+        choices = check_choices(fields[2:-1] if indexed else fields[2:], place)
+        right = position_of(int(fields[-1]), choices, (), place) if labelled else None
+        yield Choices(fields[1], "", choices, right, place)

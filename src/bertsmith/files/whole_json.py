@@ -1,0 +1,45 @@
+"""A .json file, which is read whole: its bytes in UTF-8, and its value."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.files.lines import utf8_blocks
+
+_LARGEST = 1 << 29  # bytes; SQuAD's largest has 46 million
+
+
+def whole_json(file: str | Path, encoding: str | None = None) -> bytes:
+    """The bytes of a file, unpacked, in UTF-8 and without a mark. encoding: of a file that is not UTF-8.
+    InputError for one that is too large."""
+    parts, size = [], 0
+    for block in utf8_blocks(file, encoding)[1]:
+        size += len(block)
+        if size > _LARGEST:
+            raise InputError(
+                f"{file}: a .json is read whole, and this one has more than {_LARGEST >> 20} MiB",
+                "write one row per line into a .jsonl, or split the file",
+            )
+        parts.append(block)
+    return b"".join(parts).removeprefix(codecs.BOM_UTF8)
+
+
+def json_value(file: str | Path, encoding: str | None = None) -> Any:
+    """What a .json file holds. InputError with its place for what is not JSON."""
+    try:
+        return json.loads(whole_json(file, encoding).decode("utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{file}:{error.lineno}:{error.colno}: this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
+            "the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
+        ) from None
+    except RecursionError:
+        raise InputError(f"{file}: this JSON is nested too deeply") from None
+    except ValueError as error:  # bytes that are not UTF-8, numbers of too many digits
+        raise InputError(
+            f"{file}: this is not JSON ({error})", "save it as UTF-8, or name --encoding"
+        ) from None

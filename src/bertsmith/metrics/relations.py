@@ -1,0 +1,85 @@
+"""How well relations were found: SemEval-2010 task 8's official score, and micro F1 without "no relation".
+
+A label may say a direction: `Cause-Effect(e1,e2)` and `Cause-Effect(e2,e1)` are one relation, Cause-Effect. An
+answer is right where relation and direction are; of the right relation in the wrong direction, it counts as one of
+this relation that is wrong. That is the official scorer's (9+1)-way evaluation with directionality taken into
+account, whose macro F1 is the mean over the relations that occur in the truth, but for Other
+(semeval2010_task8_scorer-v1.2.pl). scikit-learn pools no two labels that are still told apart. Micro F1 over all
+but "no relation" is TACRED's (Zhang et al. 2017), and the scorer's, too, where the truth has all relations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
+
+
+@dataclass(frozen=True)
+class RelationCounts:
+    """Of a relation, both directions: how many there are, how many were found, how many of these are right, and
+    how many of those found have but the wrong direction."""
+
+    gold: int
+    found: int
+    right: int
+    turned: int = 0
+
+    @property
+    def precision(self) -> float:
+        """Share of those found that are right; 0 where none was found."""
+        return self.right / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the gold ones that were found; 0 where there is none."""
+        return self.right / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of both."""
+        return 2 * self.right / (self.gold + self.found) if self.right else 0.0
+
+
+def relation_of(label: str) -> str:
+    """A label without its direction."""
+    return _DIRECTION.sub("", label)
+
+
+def has_direction(label: str) -> bool:
+    """Whether a label says a direction, as SemEval's do."""
+    return _DIRECTION.search(label) is not None
+
+
+def count(truth: Sequence[str], guess: Sequence[str], none: str | None = None) -> dict[str, RelationCounts]:
+    """Each relation's counts, by name; not those of `none`, the label that means no relation."""
+    gold, found, right, turned = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for wanted, given in zip(truth, guess, strict=True):
+        gold[relation_of(wanted)] += 1
+        found[relation_of(given)] += 1
+        if wanted == given:
+            right[relation_of(wanted)] += 1
+        elif relation_of(wanted) == relation_of(given):
+            turned[relation_of(wanted)] += 1
+    return {
+        name: RelationCounts(gold[name], found[name], right[name], turned[name])
+        for name in sorted(gold.keys() | found.keys())
+        if name != none
+    }
+
+
+def macro_f1(relations: dict[str, RelationCounts]) -> float:
+    """The mean of F1 over the relations that the truth has; 0 where it has none."""
+    scores = [counts.f1 for counts in relations.values() if counts.gold]
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+def micro_f1(relations: dict[str, RelationCounts]) -> float:
+    """F1 over all relations together, those that the truth does not have among what was found."""
+    whole = (
+        sum(getattr(counts, name) for counts in relations.values()) for name in ("gold", "found", "right")
+    )
+    return RelationCounts(*whole).f1

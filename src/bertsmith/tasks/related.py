@@ -1,0 +1,91 @@
+"""Texts with two marked entities as examples: how they are read, and how the model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from bertsmith.errors import InputError
+from bertsmith.files.related import Span, checked_spans, marked, of_tagged, of_words, read_related
+from bertsmith.settings import Settings
+from bertsmith.tasks.overview import refuse_repeated_ids
+
+_HEAD, _TAIL = "@", "#"
+
+
+class RelateSettings(Settings):
+    """How files are read, which label means that there is no relation, and how much of a text is read."""
+
+    none_label: str | None = Field(
+        None,
+        description="the label that means no relation, which F1 leaves out; none: Other, no_relation or NA, where "
+        "there is one",
+    )
+    delimiter: str | None = Field(
+        None, description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv"
+    )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
+    )
+    max_length: int | None = Field(
+        None,
+        ge=8,
+        description="tokens read of a text, markers and special ones included; none: what the model can take. A "
+        "window around both entities is read",
+    )
+
+
+@dataclass(frozen=True)
+class RelationExample:
+    """A text, its two entities as slices of it, their relation as the file has it (None where it is not known),
+    its place; the file's own number for it, and the row of the table that it is."""
+
+    text: str
+    head: Span
+    tail: Span
+    relation: str | None
+    place: str
+    number: str | None = None
+    row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+
+def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool) -> list[RelationExample]:
+    """The examples of a file, in its order (see `files.related`). InputError with its place for what is amiss, and
+    for a number that occurs twice."""
+    found = read_related(file, labelled=labelled, delimiter=settings.delimiter, encoding=settings.encoding)
+    examples = [RelationExample(*one) for one in found]
+    if not examples:
+        raise InputError(f"{file}: there is no text in it", "give a file with at least one")
+    refuse_repeated_ids((example.number, example.place) for example in examples)
+    return examples
+
+
+def example_of(text: Any, spans: Any, place: str) -> RelationExample:
+    """An example of values that are in no file."""
+    if isinstance(text, str) and not text.strip():
+        return RelationExample("", (0, 0), (0, 0), None, place)
+    if spans is not None and not isinstance(text, str):
+        whole, (head, tail) = of_words(text, [tuple(span) for span in spans], place)
+        return RelationExample(whole, head, tail, None, place)
+    if not isinstance(text, str):
+        raise InputError(f"{place}: {text!r:.60} is no text", "give each as a string, with its tags inside")
+    if spans is None:
+        return RelationExample(*of_tagged(text, place), None, place)
+    return RelationExample(text, *checked_spans(text, spans, place), None, place)
+
+
+def with_markers(example: RelationExample) -> tuple[str, list[tuple[int, int]]]:
+    """The text with its markers, blanks around each, and where the markers of head and tail are."""
+    text, marks, blanks = example.text, [], []
+    for (start, end), mark in ((example.head, _HEAD), (example.tail, _TAIL)):
+        before = " " * (start > 0 and not text[start - 1].isspace())
+        behind = " " * (end < len(text) and not text[end].isspace())
+        inner = [" " * (not text[at].isspace()) for at in (start, end - 1)]
+        marks.append((f"{before}{mark}{inner[0]}", f"{inner[1]}{mark}{behind}"))
+        blanks.append((len(before), len(inner[1])))
+    whole, places = marked(text, example.head, example.tail, marks)
+    return whole, [(a + x, b + y) for (a, b), (x, y) in zip(places, blanks, strict=True)]

@@ -1,0 +1,169 @@
+"""Questions with choices: each form of file, which choice is right, and what is said of bad rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files.choices import Choices, position_of, read_choices
+
+DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
+ARTICLE = {
+    "id": "high1.txt",
+    "article": "kaba lode",
+    "questions": ["first?", "second?"],
+    "options": [["a", "b", "c", "d"], ["e", "f", "g", "h"]],
+    "answers": ["B", "D"],
+}
+COMMON = {
+    "answerKey": "E",
+    "id": "q1",
+    "question": {
+        "stem": "where?",
+        "choices": [{"label": "D", "text": "here"}, {"label": "E", "text": "there"}],
+    },
+}
+
+
+def written(folder: Path, document: Any, name: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+    return file
+
+
+def read(file: Path, *, labelled: bool = True) -> list[Choices]:
+    return list(read_choices(file, labelled=labelled))
+
+
+SWAG_HEADER = ",video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,label\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "context", "question", "choices", "right", "number"),
+    [
+        ("a.csv", SWAG_HEADER + "0,v,kaba He,kaba,He,gen,runs,sits,1\n", "kaba", "He", ["runs", "sits"], 1, None),
+        ("b.csv", "startphrase,ending0,ending1,label\nkaba,1,2,1\n", "kaba", "", ["1", "2"], 1, None),
+        ("c.tsv", "o\tkaba He\truns.\tsits.\tlies.\t2\n", "kaba He", "", ["runs.", "sits.", "lies."], 2, None),
+        ("d.json", [DIALOGUE], "M: kaba\nW: lode", "who?", ["M", "W"], 1, "5-1-1"),
+        ("e.txt", ARTICLE, "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
+        ("f.jsonl", json.dumps(ARTICLE), "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
+        ("g.json", [ARTICLE], "kaba lode", "first?", ["a", "b", "c", "d"], 1, "high1.txt-1"),
+        ("h.jsonl", json.dumps(COMMON), "", "where?", ["here", "there"], 1, "q1"),
+        (
+            "i.jsonl",
+            json.dumps({"question": "where?", "choices": {"label": ["D", "E"], "text": ["x", "y"]}, "label": "E"}),
+            "", "where?", ["x", "y"], 1, None,
+        ),
+        (
+            "j.jsonl",
+            json.dumps({"id": 7, "context": "kaba", "question": "?", "choices": ["x", "y", "z"], "label": 2}),
+            "kaba", "?", ["x", "y", "z"], 2, "7",
+        ),
+        ("k.csv", 'context,choices,label\nkaba,"[""x"", ""y""]",B\n', "kaba", "", ["x", "y"], 1, None),
+        ("l.tsv", "context\tchoice 1\tchoice 2\tlabel\nkaba\tx\ty\ty\n", "kaba", "", ["x", "y"], 1, None),
+    ],
+)  # fmt: skip
+def test_each_form_is_read(
+    tmp_path: Path, name: str, document: Any, context: str, question: str, choices: list[str], right: int,
+    number: str | None,
+) -> None:  # fmt: skip
+    file = written(tmp_path, document, name)
+    found = read(file)[0]
+    assert found[:4] == (context, question, tuple(choices), right)
+    assert found.number == number
+    assert found.place.startswith(str(file))
+    assert read(file, labelled=False)[0][:4] == (context, question, tuple(choices), None)
+
+
+def test_an_article_has_its_questions_and_a_folder_its_articles(tmp_path: Path) -> None:
+    for name in ("high/2.txt", "high/1.txt"):
+        written(tmp_path, {**ARTICLE, "id": name}, name)
+    found = read(tmp_path)
+    assert [(one.number, one.right) for one in found] == [
+        ("high/1.txt-1", 1), ("high/1.txt-2", 3), ("high/2.txt-1", 1), ("high/2.txt-2", 3),
+    ]  # fmt: skip
+    assert found[1].place == f"{tmp_path}/high/1.txt: questions[1]"
+
+
+@pytest.mark.parametrize(
+    ("answer", "choices", "index"),
+    [
+        (1, ["x", "y"], 1),
+        ("1", ["x", "y"], 1),
+        ("B", ["x", "y"], 1),
+        ("b", ["x", "y"], 1),
+        ("y", ["x", "y"], 1),
+        (" y ", ["x", "y"], 1),
+        ("B", ["B", "A"], 0),  # a text before a letter
+        ("1", ["1", "2"], 0),  # and before an index,
+        (1, ["1", "2"], 1),  # which a number is
+    ],
+)
+def test_the_right_one_by_index_letter_or_text(answer: Any, choices: list[str], index: int) -> None:
+    assert position_of(answer, choices, (), "here") == index
+
+
+ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "said"),
+    [
+        ("a.jsonl", {**ROW, "label": 3}, r"a\.jsonl:1: the label 3 is out of range: the 3 choices are 0 to 2"),
+        ("a.jsonl", {**ROW, "label": -1}, r"a\.jsonl:1: the label -1 is out of range"),
+        ("a.jsonl", {**ROW, "label": "D"}, r"a\.jsonl:1: the answer 'D' is none of the 3 choices\n.*\(A to C\)"),
+        ("a.jsonl", {**ROW, "label": "w"}, r"a\.jsonl:1: the answer 'w' is none of the 3 choices"),
+        ("a.jsonl", {**ROW, "label": True}, r"a\.jsonl:1: the right choice is True"),
+        ("a.jsonl", {**ROW, "label": None}, r"a\.jsonl:1: which choice is right is missing"),
+        ("a.jsonl", {**ROW, "choices": ["x", "x"], "label": "x"}, r"a\.jsonl:1: the answer 'x' equals 2 choices"),
+        ("a.jsonl", {**ROW, "choices": ["x"]}, r"a\.jsonl:1: a question has two choices or more, this one has 1"),
+        ("a.jsonl", {**ROW, "choices": "x"}, r"a\.jsonl:1: the choices are no list, but 'x'"),
+        ("a.jsonl", {**ROW, "choices": [["x"], "y"]}, r"a\.jsonl:1: the choice 0 is not a string"),
+        ("a.jsonl", {"context": "kaba", "label": 0}, r"a\.jsonl:1: the choices are missing\n.*choice0"),
+        ("a.jsonl", {**ROW, "context": 3.5, "question": ["?"]}, r"a\.jsonl:1: the question is not a string"),
+        ("a.jsonl", {"choices": ["x", "y"], "label": 0}, r"a\.jsonl:1: there is neither a context nor a question"),
+        ("b.csv", "context,choice0,choice1,label\nkaba,x,y,2\n", r"b\.csv:2: the label 2 is out of range"),
+        ("c.tsv", "o\tkaba\tx\ty\tz\n", r"c\.tsv:1: this is no row of CODAH.*\n.*header"),
+        ("c.tsv", "o\tkaba\tx\ty\t2\n", r"c\.tsv:1: the label 2 is out of range"),
+        ("d.json", "[[", r"d\.json:1:3: this is not JSON"),
+        ("e.txt", "kaba lode", r"e\.txt:1:1: this is not JSON .*\na \.txt is an article of RACE; a row has"),
+        ("d.json", "3", r"d\.json: this is neither a list nor an object"),
+        ("d.json", [3], r"d\.json: \[0\]: is neither a list nor an object"),
+        ("d.json", [["turn"]], r"d\.json: \[0\]: this is no dialogue\n.*DREAM is a list"),
+        ("d.json", [[["t"], [{"question": "?", "choice": ["x", "y"], "answer": "z"}], "i"]],
+         r"d\.json: \[0\]\[1\]\[0\]: the answer 'z' is none of the 2 choices"),
+        ("d.json", [[["t"], [{"question": "?", "choice": ["x", "y"]}], "i"]], r"\[0\]: the answer is missing"),
+        ("e.txt", {**ARTICLE, "answers": ["A"]}, r"e\.txt: 2 questions, 2 lists of options and 1 answers"),
+        ("e.txt", {**ARTICLE, "answers": ["A", "E"]}, r"e\.txt: questions\[1\]: the answer 'E' is none of the 4"),
+        ("e.txt", {**ARTICLE, "options": None}, r"e\.txt: options or answers are no list"),
+        ("h.jsonl", {**COMMON, "answerKey": "A"}, r"h\.jsonl:1: the answer 'A' is none .*\n.*letter \(D to E\)"),
+        ("h.jsonl", {**COMMON, "answerKey": "F"}, r"h\.jsonl:1: the answer 'F' is none of the 2 choices"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, document: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(written(tmp_path, document, name))
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no \.txt and no \.json in this folder"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "number", "choices"),
+    [("dream/dev.json.gz", 2040, 3), ("codah/dev.tsv", 556, 4), ("commonsenseqa/dev.jsonl", 611, 5)],
+)
+def test_published_files(file: str, number: int, choices: int) -> None:
+    path = Path(__file__).parents[3] / "shared" / "data" / "tasks" / file
+    if not path.exists():
+        pytest.skip("the data sets of tasks are not on this machine")
+    found = read(path)
+    assert len(found) == number
+    assert {len(one.choices) for one in found} == {choices}
+    assert {one.right for one in found} == set(range(choices))

@@ -1,0 +1,146 @@
+"""Texts with two marked entities: blocks, rows, spans; and what is said of bad ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files.related import Related, marked, of_tagged, read_related, tagged
+
+BLOCK = '7\t"The <e1>child</e1> was put into the <e2>cradle</e2>."\nContent-Container(e1,e2)\nComment: c\n\n'
+LABEL = "Content-Container(e1,e2)"
+TEXT = "The child was put into the cradle."
+TAGGED = "The <e1>child</e1> was put into the <e2>cradle</e2>."
+TOKENS = ["The", "child", "was", "put", "into", "the", "cradle", "."]
+
+
+def written(folder: Path, document: Any, name: str) -> Path:
+    file = folder / name
+    file.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+    return file
+
+
+def read(file: Path, *, labelled: bool = True) -> list[Related]:
+    return list(read_related(file, labelled=labelled))
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("a.txt", BLOCK),
+        ("a.txt", BLOCK.replace("\n", "\r\n")),
+        ("a.txt", BLOCK.replace('"', "")),
+        ("b.jsonl", {"id": 7, "text": TAGGED, "relation": LABEL}),
+        ("b.jsonl", {"id": "7", "sentence": TAGGED, "label": LABEL}),
+        ("b.jsonl", {"id": 7, "text": TEXT, "head": [4, 9], "tail": [27, 33], "relation": LABEL}),
+        ("c.json", [{"id": 7, "text": TAGGED, "relation": LABEL}]),
+        ("d.tsv", f"id\ttext\trelation\n7\t{TAGGED}\tContent-Container(e1,e2)\n"),
+        (
+            "e.csv",
+            'id,text,head_start,head_end,tail,relation\n'
+            f'7,{TEXT},4,9,"[27, 33]","Content-Container(e1,e2)"\n',
+        ),
+    ],
+)  # fmt: skip
+def test_each_form_is_the_same_example(tmp_path: Path, name: str, document: Any) -> None:
+    file = written(tmp_path, document, name)
+    (found,) = read(file)
+    assert found[:4] == (TEXT, (4, 9), (27, 33), LABEL)
+    assert found.number == "7"
+    assert found.place.startswith(str(file))
+    assert read(file, labelled=False)[0][:4] == (TEXT, (4, 9), (27, 33), None)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        {"head": [1, 2], "tail": [6, 7]},
+        {"e1": {"start": 1, "end": 2}, "e2": {"start": 6, "end": 7}},
+        {"subj_start": 1, "subj_end": 1, "obj_start": 6, "obj_end": 6},  # TACRED's ends are inclusive
+    ],
+)
+def test_spans_of_words_are_slices_of_the_joined_text(tmp_path: Path, spans: dict[str, Any]) -> None:
+    (found,) = read(written(tmp_path, {"tokens": TOKENS, **spans, "relation": "r"}, "a.jsonl"))
+    assert found.text == "The child was put into the cradle ."
+    assert [found.text[slice(*span)] for span in (found.head, found.tail)] == ["child", "cradle"]
+
+
+def test_to_predict_relations_are_not_needed(tmp_path: Path) -> None:
+    plain = written(tmp_path, f"{TAGGED}\n\n{TAGGED}\n", "a.txt")
+    assert [(one.text, one.number, one.place) for one in read(plain, labelled=False)] == [
+        (TEXT, None, f"{plain}:1"), (TEXT, None, f"{plain}:3"),
+    ]  # fmt: skip
+    numbered = written(tmp_path, f'8\t"{TAGGED}"\n9\t"{TAGGED}"\n', "b.txt")  # SemEval's test file
+    assert [one.number for one in read(numbered, labelled=False)] == ["8", "9"]
+
+
+def test_a_blank_row_is_an_empty_text_to_predict(tmp_path: Path) -> None:
+    file = written(tmp_path, f"text,n\n{TAGGED},1\n,2\n", "a.csv")
+    assert [one.text for one in read(file, labelled=False)] == [TEXT, ""]
+
+
+ROW = {"text": TAGGED, "relation": "r"}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "said"),
+    [
+        ("a.txt", '1\t"The <e1>child</e1>."\nOther\n', r"a\.txt:1: the entity <e2> is not marked\n"),
+        ("a.txt", f'1\t"{TAGGED}"\n\n2\t"{TAGGED}"\nOther\n', r"a\.txt:1: the relation is missing"),
+        ("a.txt", f'1\t"{TAGGED}"\nComment: c\n', r"a\.txt:1: the relation is missing"),
+        ("a.txt", f"{BLOCK}what is this\n", r"a\.txt:5: this is neither a numbered sentence nor"),
+        ("a.txt", '1\t"a <e1>b <e2>c</e2>"\nOther\n', r"a\.txt:1: <e1> is never closed"),
+        ("a.txt", '1\t"a <e1>b</e1> <e1>d</e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: <e1> occurs twice"),
+        ("a.txt", '1\t"a </e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: </e1> closes nothing"),
+        ("a.txt", '1\t"a <e1></e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: the entity is empty"),
+        ("a.txt", '1\t"a <e1>b <e2>c</e1> d</e2>"\nOther\n', r"a\.txt:1: the two entities overlap"),
+        ("b.jsonl", {"text": TEXT, "relation": "r"}, r"b\.jsonl:1: the entity <e1> is not marked\n.*head"),
+        ("b.jsonl", {"text": TAGGED}, r"b\.jsonl:1: the relation is missing"),
+        ("b.jsonl", {"relation": "r"}, r"b\.jsonl:1: the text is missing"),
+        ("b.jsonl", {**ROW, "head": [0, 99], "tail": [1, 2]}, r"the entity \[0, 99\] is not within the \d+"),
+        ("b.jsonl", {**ROW, "head": [3, 3], "tail": [1, 2]}, r"b\.jsonl:1: the entity is empty"),
+        ("b.jsonl", {**ROW, "head": "child", "tail": [1, 2]}, r"b\.jsonl:1: head is no \[start, end\]"),
+        ("b.jsonl", {**ROW, "head": [1, True], "tail": [1, 2]}, r"b\.jsonl:1: head is no \[start, end\]"),
+        ("b.jsonl", {"tokens": TOKENS, "head": [0, 1], "tail": [7, 9], "relation": "r"}, r"within the 8 words"),
+        ("b.jsonl", {"tokens": "a b", "head": [0, 1], "tail": [1, 2], "relation": "r"}, r"are no list of words"),
+        ("c.json", {"a": 1}, r"c\.json: this is no list"),
+        ("c.json", [ROW, 3], r"c\.json: \[1\]: is no object"),
+        ("d.csv", f"text,relation\n{TAGGED},\n", r"d\.csv:2: the relation is missing"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, document: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(written(tmp_path, document, name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The <e1>child</e1> in the <e2>cradle</e2>.",
+        "<e2>a</e2><e1>b</e1>",
+        "<e1>the <e2>old</e2> town</e1> sings",
+        "<e1><e2>old</e2> town</e1>",
+        "<e2>the <e1>town</e1></e2>",
+    ],
+)
+def test_tags_come_back_where_they_were(text: str) -> None:
+    assert tagged(*of_tagged(text, "here")) == text
+
+
+def test_marks_are_where_they_are_said_to_be() -> None:
+    text, places = marked("ab", (1, 2), (0, 1), [("[[", "]"), ("{", "}}}")])
+    assert text == "{a}}}[[b]"
+    assert places == [(5, 8), (0, 2)]
+
+
+def test_published_files() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "data" / "tasks" / "semeval2010_task8"
+    if not folder.exists():
+        pytest.skip("the data sets of tasks are not on this machine")
+    found = read(folder / "dev.txt")
+    assert (len(found), len({one.relation for one in found})) == (800, 18)
+    assert len({one.number for one in found}) == 800

@@ -1,0 +1,360 @@
+"""Relations: markers and their rows, windows, loss, answers, scores, and the verbs."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.files.related import of_tagged
+from bertsmith.models.family import build_encoder
+from bertsmith.tasks.items import Item
+from bertsmith.tasks.relate import Relate, RelationItem
+from bertsmith.tasks.related import RelateSettings, RelationExample, with_markers
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+LABELS = ["Cause(e1,e2)", "Cause(e2,e1)", "Other", "Part(e1,e2)"]
+TOKENS = [*tiny_run.TOKENS, "@", "#"]
+SIZES = {
+    "vocab_size": len(TOKENS), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def read_by() -> Tokenizer:
+    """The tiny tokenizer, and both markers."""
+    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
+
+
+def example(text: str, relation: str | None = None, place: str = "here") -> RelationExample:
+    return RelationExample(*of_tagged(text, place), relation, place)
+
+
+def relater(**settings: Any) -> Relate:
+    facts = Relate.learnt(
+        [example("<e1>a</e1> <e2>b</e2>", label) for label in LABELS], RelateSettings(), None
+    )
+    return Relate(bs.ModelConfig(**SIZES), torch.Generator(), facts, RelateSettings(**settings))
+
+
+def said(item: Item) -> str:
+    return " ".join(TOKENS[i] for i in item.sequences[0].ids)
+
+
+def at_rows(item: Item) -> list[str]:
+    assert isinstance(item, RelationItem)
+    return [TOKENS[item.sequences[0].ids[row]] for row in item.rows]
+
+
+# Markers
+
+
+def test_the_opening_markers_are_found_by_offsets_not_by_ids() -> None:
+    """The text has the markers' own characters, before and between."""
+    text = "# @ kaba <e2>lode migi</e2> @ # nufo, <e1>pezu</e1> @"
+    (item,) = relater().encode([example(text)], read_by())
+    assert said(item) == "[CLS] # @ kaba # lode migi # @ # nufo [UNK] @ pezu @ @ [SEP]"
+    assert at_rows(item) == ["@", "#"]
+    assert item.rows == (12, 4)
+    assert item.target is None
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "head", "tail"),
+    [
+        ("<e1>kaba</e1> <e2>lode</e2>", "@ kaba @ # lode #", 0, 9),
+        ("(<e1>kaba</e1>)<e2>lode</e2>.", "( @ kaba @ ) # lode # .", 2, 13),
+        ("<e1>kaba <e2>lode</e2></e1>", "@ kaba # lode # @", 0, 7),
+        ("x <e2> lode</e2>\n<e1>kaba</e1>", "x # lode #\n@ kaba @", 11, 2),
+    ],
+)
+def test_markers_stand_between_blanks(text: str, marked: str, head: int, tail: int) -> None:
+    whole, places = with_markers(example(text))
+    assert " ".join(whole.split(" ")).replace("  ", " ") == marked
+    assert [whole[at] for pair in places for at in pair] == ["@", "@", "#", "#"]
+    if "  " not in whole:
+        assert [pair[0] for pair in places] == [head, tail]
+
+
+def test_of_a_long_text_the_window_around_both_entities_is_read() -> None:
+    words = tiny_run.WORDS[:15]
+    words[6], words[8] = f"<e1>{words[6]}</e1>", f"<e2>{words[8]}</e2>"
+    text = example(" ".join(words), "Other")
+    (item,) = relater(max_length=13).encode([text], read_by())
+    assert said(item) == "[CLS] kazu loba @ lode @ logi # lofo # lozu miba [SEP]"
+    assert at_rows(item) == ["@", "#"]
+    assert (item.sequences[0].tokens, item.sequences[0].kept) == (19, 11)
+    (whole,) = relater().encode([text], read_by())
+    assert (whole.sequences[0].tokens, whole.sequences[0].kept) == (19, 19)
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "last"), [((0, 1), "@", "kazu"), ((13, 14), "miba", "#"), ((0, 14), None, None)]
+)
+def test_windows_end_where_the_text_does(at: tuple[int, int], first: str | None, last: str | None) -> None:
+    words = tiny_run.WORDS[:15]
+    for i, tag in zip(at, ("e1", "e2"), strict=True):
+        words[i] = f"<{tag}>{words[i]}</{tag}>"
+    if first is None:
+        with pytest.raises(
+            InputError, match=r"here: both entities .* are 19 tokens, and 9 are read\nraise max_length"
+        ):
+            relater(max_length=11).encode([example(" ".join(words))], read_by())
+        return
+    (item,) = relater(max_length=11).encode([example(" ".join(words))], read_by())
+    tokens = said(item).split()
+    assert (tokens[1], tokens[-2], len(tokens)) == (first, last, 11)
+    assert at_rows(item) == ["@", "#"]
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-chinese", "roberta-base", "albert-base"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(<e1>Anna</e1>)@home#<e2>Ben</e2>.",
+        "<e1>Anna</e1><e2>Ben</e2>",
+        "##ing @@ <e2>@Ben</e2> ## <e1>#Anna # x</e1> #",
+        "\u4eca\u5929<e1>\u5929\u6c14</e1>\u5f88<e2>\u597d</e2>\u3002",
+        " \n<e1> Anna </e1>\n\n<e2>B\u0301en</e2> ",
+    ],
+)
+def test_the_rows_are_the_markers_with_every_kind_of_tokenizer(
+    shared_data: Path, name: str, text: str
+) -> None:
+    tokenizer = Tokenizer.load(shared_data / "vocabs" / name)
+    (item,) = relater().encode([example(text)], tokenizer)
+    assert isinstance(item, RelationItem)
+    whole, places = with_markers(example(text))
+    (sequence,) = item.sequences
+    assert sequence.offsets is not None
+    for row, (opened, _), mark in zip(item.rows, places, "@#", strict=True):
+        start, end = sequence.offsets[row].tolist()
+        assert (whole[start:end].strip(), whole[opened]) == (mark, mark)
+        assert start <= opened < end
+
+
+# Loss, answers, scores
+
+
+def test_the_loss_reads_the_states_at_both_markers() -> None:
+    model = relater().eval()
+    encoder = build_encoder(bs.ModelConfig(**SIZES), torch.Generator().manual_seed(0)).eval()
+    texts = [
+        example("kaba <e1>lode</e1> migi <e2>nufo</e2>", "Cause(e1,e2)"),
+        example("<e2>kaba</e2> <e1>lode</e1>", "Part(e1,e2)"),
+    ]
+    items = model.encode(texts, read_by())
+    batch = model.collate(items)
+    loss = model.loss(encoder, batch)
+    linear = model.head.relater.linear
+    wanted = torch.tensor(0.0)
+    for item, label in zip(items, (0, 3), strict=True):
+        hidden = encoder(model.collate([item]).packed)
+        states = torch.cat([hidden[item.rows[0]], hidden[item.rows[1]]])  # head first, wherever it stands
+        wanted = wanted + F.cross_entropy((linear.weight @ states + linear.bias)[None], torch.tensor([label]))
+    torch.testing.assert_close(loss.sums["task"], wanted)
+    assert loss.counts == {"task": 2}
+    assert linear.weight.shape == (4, 32)
+
+
+def test_scores_are_semevals_and_tacreds() -> None:
+    truth = ["Cause(e1,e2)", "Cause(e1,e2)", "Cause(e2,e1)", "Part(e1,e2)", "Part(e1,e2)", "Other", "Other"]
+    guess = ["Cause(e1,e2)", "Cause(e2,e1)", "Cause(e2,e1)", "Part(e1,e2)", "Other", "Part(e1,e2)", "Other"]
+    texts = [example("<e1>a</e1> <e2>b</e2>", label) for label in truth]
+    answers = [{"label": label, "tokens": 6, "tokens_read": 6} for label in guess]
+    model = relater()
+    scores = model.score(answers, texts)
+    assert scores.numbers["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert scores.numbers["micro_f1"] == pytest.approx(6 / 10)
+    assert scores.numbers["accuracy"] == pytest.approx(4 / 7)
+    assert scores.details["relations"]["Cause"]["wrong_direction"] == 1
+    assert scores.notes == ["answers of the right relation in the wrong direction, which are wrong: 1"]
+    assert (model.decides, scores.details["none_label"]) == ("macro_f1", "Other")
+    with pytest.raises(InputError, match="has a direction, so it is a relation"):
+        model.under(RelateSettings(none_label="Part(e1,e2)")).score(answers, texts)
+    strange = [*texts[:-1], example("<e1>a</e1> <e2>b</e2>", "New(e1,e2)")]
+    told = model.score(answers, strange)
+    assert told.notes[1:] == [
+        "examples with a relation that the model never saw: 1 (New(e1,e2)); each counts as wrong"
+    ]
+    assert told.numbers["accuracy"] == pytest.approx(3 / 7)
+
+
+def test_which_label_means_no_relation() -> None:
+    def learnt(*labels: str, **settings: Any) -> dict[str, Any]:
+        examples = [example("<e1>a</e1> <e2>b</e2>", label, f"f:{i}") for i, label in enumerate(labels)]
+        return dict(Relate.learnt(examples, RelateSettings(**settings), None))
+
+    assert learnt("b", "no_relation")["none"] == "no_relation"
+    assert learnt("b", "a") == {"labels": ["a", "b"], "numbered": False, "none": None}
+    assert learnt("b", "Other", none_label="b")["none"] == "b"
+    with pytest.raises(InputError, match="none_label=… c: no label is called so"):
+        learnt("b", "a", none_label="c")
+    with pytest.raises(InputError, match="f:0: all examples have the relation 'a'"):
+        learnt("a", "a")
+
+
+def test_relations_of_another_model_are_refused() -> None:
+    with pytest.raises(InputError, match="f:3: the label 'per:title' is unknown"):
+        relater().encode([example("<e1>a</e1> <e2>b</e2>", "per:title", "f:3")], read_by())
+
+
+def test_the_overview_has_labels_contradictions_and_repeats() -> None:
+    text = "<e1>kaba</e1> <e2>lode</e2> {}"
+    train = [
+        example(text.format(1), "a", "f:1"),
+        example(text.format(1), "b", "f:2"),
+        example("<e2>kaba</e2> <e1>lode</e1> 1", "b", "f:3"),  # the same text, other entities
+        example(text.format(2), "b", "f:4"),
+        example(text.format(2), "b", "f:5"),
+    ]
+    found = Relate.overview(train, [example(text.format(3), "a", "g:1")], {"labels": ["a", "b"]})
+    assert found.details["labels"]["train"] == {"a": 1, "b": 4}
+    assert any(
+        "1 text occurs with different labels" in said and "'a' (f:1), 'b' (f:2)" in said
+        for said in found.warnings
+    )
+    assert any(
+        said.startswith("1 training example repeats an earlier one: f:5 is f:4") for said in found.warnings
+    )
+    assert Relate.content(train[0]) == Relate.content(train[2])
+
+
+def test_a_number_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text('1\t"<e1>a</e1> <e2>b</e2>"\nOther\n\n' * 2)
+    with pytest.raises(InputError, match=rf"{file}:4: the id '1' occurs twice \(first at {file}:1\)"):
+        Relate.read(file, RelateSettings())
+
+
+def test_a_row_is_written_as_it_is_read_again(tmp_path: Path) -> None:
+    whole = RelationExample("kaba lode", (0, 4), (5, 9), "r", "here", "7")
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(Relate.as_row(whole, RelateSettings())))
+    (again,) = Relate.read(file, RelateSettings())
+    assert Relate.as_row(again, RelateSettings()) == Relate.as_row(whole, RelateSettings())
+
+
+# A model
+
+
+def rows(number: int, seed: int) -> list[dict[str, Any]]:
+    """The relation is that of the head's word: its first syllable, and whether it stands before the tail."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(number):
+        words = draw.choices(tiny_run.WORDS, k=draw.randint(4, 9))
+        one, two = sorted(draw.sample(range(len(words)), 2))
+        head, tail = (one, two) if draw.random() < 0.5 else (two, one)
+        words[head] = draw.choice(tiny_run.WORDS[:10])
+        name = {"ka": "Part", "lo": "Other"}[words[head][:2]]
+        label = name if name == "Other" else f"{name}({'e1,e2' if head < tail else 'e2,e1'})"
+        marked = [
+            f"<e1>{w}</e1>" if i == head else f"<e2>{w}</e2>" if i == tail else w for i, w in enumerate(words)
+        ]
+        found.append({"text": " ".join(marked), "relation": label})
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny model, fine-tuned on data in memory; its tokenizer has neither @ nor #: both are unknown to it."""
+    folder = tmp_path_factory.mktemp("relate")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    short = ["train.max_steps=60", "train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false"]
+    return bs.finetune("relate", base, folder / "run", train=rows(300, 0), dev=rows(60, 1), settings=short)
+
+
+def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
+    texts = [row["text"] for row in rows(30, 2)]
+    together, backwards = run.predict(texts), run.predict(texts[::-1])[::-1]
+    alone = [run.predict([text])[0] for text in texts]
+    for one, other, third in zip(together, backwards, alone, strict=True):
+        assert one["label"] == other["label"] == third["label"]
+        assert list(one["scores"].values()) == pytest.approx(list(other["scores"].values()), abs=1e-5)
+        assert list(one["scores"].values()) == pytest.approx(list(third["scores"].values()), abs=1e-5)
+        assert one["score"] == one["scores"][one["label"]] == max(one["scores"].values())
+
+
+def test_evaluating_is_predicting_and_counting(run: bs.Model) -> None:
+    test = rows(50, 3)
+    answers = run.predict(test)
+    accuracy = sum(a["label"] == row["relation"] for a, row in zip(answers, test, strict=True)) / 50
+    assert run.evaluate(test)["accuracy"] == accuracy
+
+
+def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
+    test = rows(6, 4)
+    plain = [of_tagged(row["text"], "here") for row in test]
+    texts, heads, tails = zip(*plain, strict=True)
+    wanted = run.predict([row["text"] for row in test])
+    assert run.predict(list(texts), list(heads), list(tails)) == wanted
+    words = [text.split() for text in texts]
+    spans = [
+        [
+            [len(text[: span[0]].split()), len(text[: span[0]].split()) + 1]
+            for text, span in zip(texts, some, strict=True)
+        ]
+        for some in (heads, tails)
+    ]
+    assert run.predict(words, *spans) == wanted
+    tuples = [(*row, label["relation"]) for row, label in zip(plain, test, strict=True)]
+    columns = {"text": [row["text"] for row in test], "relation": [row["relation"] for row in test]}
+    assert run.evaluate(tuples) == run.evaluate(columns) == run.evaluate(test)
+
+
+def test_what_cannot_be_read_is_told(run: bs.Model) -> None:
+    with pytest.warns(UserWarning, match="1 text is empty and not predicted"):
+        _, empty = run.predict(["<e1>kaba</e1> <e2>lode</e2>", None])
+    assert (empty["label"], empty["empty"]) == (None, True)
+    with pytest.raises(InputError, match="text 1: the entity <e1> is not marked"):
+        run.predict(["kaba lode"])
+    with pytest.raises(InputError, match="text 1: 3 is no text"):
+        run.predict([3])
+    with pytest.raises(InputError, match="head and tail are given together"):
+        run.predict(["kaba"], [[0, 4]])
+
+
+def test_the_folder_is_loaded_again_without_its_record(run: bs.Model, tmp_path: Path) -> None:
+    """The class in config.json says what the head is; labels are there, too."""
+    folder = run.save(tmp_path / "copy")
+    (folder / "bertsmith.json").unlink()
+    text = ["<e1>kaba</e1> migi <e2>lode</e2>"]
+    assert bs.load(folder).predict(text) == run.predict(text)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["BertForEntityPairClassification"]
+    assert sorted(config["label2id"]) == ["Other", "Part(e1,e2)", "Part(e2,e1)"]
+
+
+def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
+    call = CliRunner()
+    text = "<e1>kaba</e1> migi <e2>lode</e2>"
+    done = call.invoke(bertsmith, ["predict", str(run.path), text])
+    answer = json.loads(done.stdout)
+    assert (answer["text"], answer["label"]) == (text, run.predict([text])[0]["label"])
+    blocks = tmp_path / "test.txt"
+    test = rows(10, 5)
+    blocks.write_text(
+        "".join(f'{i}\t"{r["text"]}"\n{r["relation"]}\nComment:\n\n' for i, r in enumerate(test))
+    )
+    done = call.invoke(bertsmith, ["evaluate", str(run.path), "--data", str(blocks), "--json"])
+    assert json.loads(done.stdout)["macro_f1"] == run.evaluate(test)["macro_f1"]
+    done = call.invoke(bertsmith, ["predict", str(run.path), "--file", str(blocks), "--format", "csv"])
+    header, first, *_ = done.stdout.splitlines()
+    assert header == "line,id,text,prediction,score"
+    assert first.startswith(f"1,0,{test[0]['text']},")
+
+
+def test_it_learns(run: bs.Model) -> None:
+    assert run.report["decided_by"] == "macro_f1"
+    assert run.evaluate(rows(100, 6))["accuracy"] > 0.7  # always the most frequent: 0.5
