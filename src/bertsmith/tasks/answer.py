@@ -6,8 +6,9 @@ A passage that does not fit is read in overlapping windows; an answer is always 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -60,6 +61,7 @@ class Answer(Task):
     inputs = ("question", "context")
     settings_type = AnswerSettings
     settings: AnswerSettings
+    answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
     weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
     def __init__(
@@ -139,6 +141,22 @@ class Answer(Task):
         number = {} if example.number is None else {"id": example.number}
         found = {"prediction": prediction["answer"], **{k: prediction[k] for k in ("start", "end", "score")}}
         return [{**number, **cls.asked(example), **found}]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[PassageExample, Prediction | None]]) -> Iterator[str]:
+        """SQuAD's predictions.json: {id: answer}. InputError for a question without an id, or with another's."""
+        found: dict[str, str] = {}
+        for example, prediction in answered:
+            if example.number is None or example.number in found:
+                what = (
+                    "has no id" if example.number is None else f"has the id of another one, {example.number}"
+                )
+                raise InputError(
+                    f"{example.place}: the question {what}",
+                    "give each one its own, or write another --format",
+                )
+            found[example.number] = prediction["answer"] if prediction else ""
+        yield json.dumps(found, ensure_ascii=False) + "\n"
 
     @classmethod
     def overview_of_answers(

@@ -8,7 +8,7 @@ tags as words. Tags are learnt as they are written in the file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +35,10 @@ from bertsmith.tasks.tagged import (
     in_characters,
     keys_of,
     read_sentences,
+    row_of,
     words_of,
 )
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -77,6 +78,7 @@ class Tag(Task):
     inherits = ()
     settings_type = TagSettings
     facts_type = TagFacts
+    answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TagSettings
@@ -101,7 +103,7 @@ class Tag(Task):
     ) -> list[TagExample]:
         """Sentences: lists of words, or strings of words separated by blanks."""
         return [
-            TagExample(words_of(value, place), None, place)
+            TagExample(words_of(value, place), None, place, text=value if isinstance(value, str) else None)
             for value, place in zip(columns["words"], places, strict=True)
         ]
 
@@ -173,6 +175,19 @@ class Tag(Task):
                 prediction["words"], prediction["tags"], prediction["scores"], strict=True
             )
         ]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[TagExample, Prediction | None]]) -> Iterator[str]:
+        """Each sentence's rows, a blank line behind. Columns are separated as in the file; by tabs where it had
+        none."""
+        for example, prediction in answered:
+            words, tags = (prediction["words"], prediction["tags"]) if prediction else ((), ())
+            rows = example.rows
+            if rows is None or len(rows) != len(words):  # a running text
+                rows = tuple(row_of([word]) for word in words)
+            for row, tag in zip(rows, tags, strict=True):
+                yield f"{row}{tag}\n"
+            yield "\n"
 
     @classmethod
     def is_empty(cls, example: TagExample) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.settings import Settings
 
 _NUMBER = re.compile(r"-?\d+")
+_BREAK = re.compile(r"[\t\n\r]")
 _CHINESE = re.compile(f"([{HAN_CLASS}])")
 
 
@@ -46,11 +47,18 @@ class TagSettings(Settings):
 
 @dataclass(frozen=True)
 class TagExample:
-    """A sentence with its tags as the file has them, None where they are not known, and its first word's place."""
+    """A sentence with its tags as the file has them, None where they are not known, and its first word's place.
+
+    rows: of a sentence to predict, what its file has of each word, the tag last if there is one, and a separator;
+    None where it was in no columns or lists. text: the running text that the words are from, None where they were
+    given as words.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     place: str
+    rows: tuple[str, ...] | None = None
+    text: str | None = None
 
 
 def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
@@ -60,7 +68,7 @@ def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -
         found = list(_of_jsonl(file, settings, labelled))
     elif _a_sentence_a_line(file, settings, labelled):
         lines = read_lines(file, settings.encoding)
-        found = [TagExample(tuple(line.split()), None, f"{file}:{n}") for n, line in lines]
+        found = [TagExample(words_of(line, ""), None, f"{file}:{n}", text=line) for n, line in lines]
     else:
         found = list(_of_columns(file, settings, labelled))
     if not found:
@@ -75,8 +83,8 @@ def by_characters(examples: Sequence[TagExample]) -> bool:
 
 
 def in_characters(example: TagExample) -> TagExample:
-    """A sentence without tags whose Chinese characters are words of their own."""
-    if example.tags is not None:
+    """A running text whose Chinese characters are words of their own; words that were given as such stay."""
+    if example.text is None:
         return example
     words = tuple(part for word in example.words for part in _CHINESE.split(word) if part)
     return replace(example, words=words)
@@ -91,6 +99,11 @@ def words_of(value: Any, place: str) -> tuple[str, ...]:
     if "" in value:
         raise InputError(f"{place}: word {list(value).index('') + 1} is empty", "take it out, with its tag")
     return tuple(value)
+
+
+def row_of(cells: Iterable[object]) -> str:
+    """Columns, each with a tab behind it; a tab or line break in a word is written as a blank."""
+    return "".join(_BREAK.sub(" ", str(cell)) + "\t" for cell in cells)
 
 
 def keys_of(settings: TagSettings) -> tuple[str, str]:
@@ -112,11 +125,13 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
                     f"{place}: the field '{key}' is missing", f"name it with {option}: {', '.join(row)}"
                 )
         key, tag_key = keys.values()
-        words = words_of(row[key], place)
+        words, tags = words_of(row[key], place), row.get(tag_key)
         if not labelled:
-            yield TagExample(words, None, place)
+            text = row[key] if isinstance(row[key], str) else None
+            known = tags if isinstance(tags, list) and len(tags) == len(words) else None
+            cells = zip(words, known, strict=True) if known else ((word,) for word in words)
+            yield TagExample(words, None, place, rows=tuple(map(row_of, cells)), text=text)
             continue
-        tags = row[tag_key]
         if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
             raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
         if len(tags) != len(words):
@@ -146,8 +161,11 @@ def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) 
 def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
     wanted = [
         Column(settings.word_column, "1", "FORM", "--word-column"),
-        Column(settings.tag_column, "-1", "UPOS", "--tag-column"),
+        Column(settings.tag_column, "-1", "UPOS", "--tag-column", needed=labelled),
     ]
-    for lines, rows in read_conll(file, wanted if labelled else wanted[:1], settings.encoding):
-        words = tuple(row[0] for row in rows)
-        yield TagExample(words, tuple(row[1] for row in rows) if labelled else None, f"{file}:{lines[0]}")
+    for lines, rows, texts in read_conll(file, wanted, settings.encoding):
+        words, place = tuple(row[0] for row in rows), f"{file}:{lines[0]}"
+        if labelled:
+            yield TagExample(words, tuple(row[1] for row in rows), place)
+        else:
+            yield TagExample(words, None, place, rows=tuple(texts))
