@@ -58,10 +58,11 @@ class SavesItself(Protocol):
 class ModelFolder:
     """A model folder that was opened: sizes, names and shapes are checked; weights come on demand.
 
-    architecture: the field's class that config.json names, or the one that has these parts. parts: "encoder" and
-    those of "pooler", "masked", "pair", "classifier", "tagger" and "span" whose weights are there. labels: the
-    classes' names in order of their ids, None without a classifier of sentences or tokens. problem_type: what the
-    field's config says of them. record: what bertsmith.json holds, {} for folders of others.
+    architecture: the field's class that config.json names, or the one that has these parts. parts: "encoder"
+    and those of "pooler", "masked", "pair", "classifier", "tagger", "crf" and "span" whose weights are there.
+    labels: the classes' names in order of their ids, None without a classifier of sentences or tokens.
+    problem_type: what the field's config says of them. record: what bertsmith.json holds, {} for folders of
+    others.
     """
 
     path: Path
@@ -174,11 +175,11 @@ def write_folder(
 ) -> Path:
     """Write a model folder, whole or not at all.
 
-    parts: "encoder" and any of "pooler", "masked", "pair", "classifier", "tagger", "span". architecture: the
-    field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
-    problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash (task,
-    tokens seen …). An earlier folder of ours is replaced at one stroke; a folder of others, with something in it,
-    is refused. Returns the folder.
+    parts: "encoder" and any of "pooler", "masked", "pair", "classifier", "tagger", "crf", "span". architecture:
+    the field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
+    problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash
+    (task, tokens seen …). An earlier folder of ours is replaced at one stroke; a folder of others, with
+    something in it, is refused. Returns the folder.
     """
     folder, kind = Path(folder), family(config.model_type)
     refuse_foreign(folder)

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.wording import counted
 
-_UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
 _NUMBER = re.compile(r"-?\d+")
 _BLANKS = re.compile(r"[ \t]+")
@@ -37,12 +37,20 @@ class Column(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """The lines of its rows; of each row the columns that are wanted, and the whole of it as another column is put
-    behind it: the last of these is at its end, where scripts such as conlleval look for the tag."""
+    """The lines of its rows; of each row the columns that are wanted, those behind the last of them, and the
+    whole of it as another column can be put behind it: a wanted column that is not needed is its last, where
+    scripts such as conlleval look for the tag."""
 
     lines: list[int]
     rows: list[list[str]]
+    behind: list[list[str]]
     texts: list[str]
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The lines, as a range where they follow one another."""
+        run = range(self.lines[0], self.lines[-1] + 1)
+        return run if len(run) == len(self.lines) else self.lines
 
 
 def read_conll(
@@ -54,9 +62,9 @@ def read_conll(
     counted from the end, for a row longer or shorter than the first.
     """
     universal = bare_suffix(path) == ".conllu"
-    names = _UNIVERSAL if universal else []
+    names = UNIVERSAL if universal else []
     chosen: _Chosen | None = None
-    sentence = Sentence([], [], [])
+    sentence = Sentence([], [], [], [])
     for number, line in read_lines(path, encoding):
         if universal and line.startswith("#"):
             if found := _GLOBAL.match(line):
@@ -65,7 +73,7 @@ def read_conll(
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             if sentence.rows:
                 yield sentence
-                sentence = Sentence([], [], [])
+                sentence = Sentence([], [], [], [])
             continue
         place = f"{path}:{number}"
         if chosen is None:
@@ -75,6 +83,7 @@ def read_conll(
             continue
         sentence.lines.append(number)
         sentence.rows.append(chosen.picked(fields, place))
+        sentence.behind.append(chosen.behind(fields))
         sentence.texts.append(chosen.whole(line, fields))
     if sentence.rows:
         yield sentence
@@ -142,11 +151,17 @@ class _Chosen:
             raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")
         return ["" if at is None or at >= len(fields) else fields[at] for at in self.places]
 
+    def behind(self, fields: Sequence[str]) -> list[str]:
+        """The columns of a row behind the last wanted one."""
+        at = self.places[-1]
+        return [] if at is None else list(fields[at + 1 :]) if at != -1 else []
+
     def whole(self, line: str, fields: Sequence[str]) -> str:
-        """A row that ends with the last of the wanted columns, if it has it, and with what separates columns."""
+        """A row that ends with the last of the wanted columns, if it has it and is not needed, and with what
+        separates columns."""
         at, blank = self.places[-1], "\t" if self.tabs else " "
         whole = line if self.tabs else line.strip(" ")
-        if at is None or len(self.places) == 1 or at >= len(fields) or at in (-1, len(fields) - 1):
+        if at is None or at in self.needed or at >= len(fields) or at in (-1, len(fields) - 1):
             return whole + blank
         return f"{whole}{blank}{fields[at]}{blank}"
 

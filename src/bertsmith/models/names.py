@@ -1,7 +1,7 @@
 """Our tensors' names and the field's: what a family's table holds, and the parts such tables are made of.
 
 Ours are those of the modules' state_dict under the name of their part (`encoder.`, `pooler.`, `masked.`, `pair.`,
-`classifier.`, `tagger.`, `span.`); the field's are those of its classes with a head.
+`classifier.`, `tagger.`, `crf.`, `span.`); the field's are those of its classes with a head.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ LAYER: Modules = {
 TASKS: Modules = {
     "classifier.linear": ("classifier",),
     "tagger.linear": ("classifier",),
+    "crf": ("crf",),
     "span": ("qa_outputs",),
 }
-# Tables have no bias; the masked head's own bias is the only tensor of its kind.
+# Tables have no bias; the masked head's own bias is the only tensor of its kind. A chain's are pytorch-crf's.
 _KINDS = {
     "encoder.embeddings.token": ("weight",),
     "encoder.embeddings.position": ("weight",),
     "encoder.embeddings.segment": ("weight",),
     "masked": ("bias",),
+    "crf": ("start_transitions", "transitions", "end_transitions"),
 }
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "none": (),

@@ -15,6 +15,7 @@ from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.settings import Settings
+from bertsmith.wording import counted
 
 _NUMBER = re.compile(r"-?\d+")
 _BREAK = re.compile(r"[\t\n\r]")
@@ -22,7 +23,7 @@ _CHINESE = re.compile(f"([{HAN_CLASS}])")
 
 
 class TagSettings(Settings):
-    """Where the words and their tags are, and how long a window is."""
+    """Where the words and their tags are, how tags are learnt and chosen, and how long a window is."""
 
     word_column: str | None = Field(
         None,
@@ -31,6 +32,22 @@ class TagSettings(Settings):
     )
     tag_column: str | None = Field(
         None, description="the column of the tags, likewise; none: the last, UPOS, tags"
+    )
+    predicate_column: str | None = Field(
+        None,
+        description="for semantic roles: the column that has each predicate's sense, _ elsewhere; each column "
+        "behind it has the roles of one predicate; none: the eleventh of a .conllu file that has it, where "
+        "tag_column is not given; in .jsonl the name of the predicate's position, predicate",
+    )
+    scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
+        "iobes",
+        description="how entities are learnt, whatever scheme the file has: IOBES tells their ends and single "
+        "words, too; answers are always in the file's scheme",
+    )
+    decoder: Literal["softmax", "crf"] = Field(
+        "softmax",
+        description="the likeliest legal tags: softmax, each word's by itself; crf: with learnt weights of a tag "
+        "after another (a conditional random field)",
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
@@ -51,7 +68,8 @@ class TagExample:
 
     rows: of a sentence to predict, what its file has of each word, the tag last if there is one, and a separator;
     None where it was in no columns or lists. text: the running text that the words are from, None where they were
-    given as words.
+    given as words. predicate: the position of the word whose roles the tags are, None for other tags. lines: of
+    the words in their file, where each has its own.
     """
 
     words: tuple[str, ...]
@@ -59,6 +77,14 @@ class TagExample:
     place: str
     rows: tuple[str, ...] | None = None
     text: str | None = None
+    predicate: int | None = None
+    lines: Sequence[int] | None = None
+
+    def place_of(self, word: int) -> str:
+        """Where a word is in its file."""
+        if self.lines is None:
+            return f"{self.place}, word {word + 1}"
+        return f"{self.place.rpartition(':')[0]}:{self.lines[word]}"
 
 
 def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
@@ -101,6 +127,32 @@ def words_of(value: Any, place: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def predicate_of(value: Any, words: Sequence[str], place: str) -> int | None:
+    """The position of a predicate, of that or of its word. InputError for a word that is not there once."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and not (_NUMBER.fullmatch(value) and value not in words):
+        if words.count(value) != 1:
+            raise InputError(
+                f"{place}: the predicate '{value}' occurs {counted(words.count(value), 'time')} in the sentence",
+                "give its position, from 0",
+            )
+        return words.index(value)
+    number = int(value) if isinstance(value, str | int) else -1
+    if isinstance(value, bool) or not 0 <= number < len(words):
+        raise InputError(
+            f"{place}: the predicate {value!r} is no position of a word",
+            f"give a number from 0 to {len(words) - 1}",
+        )
+    return number
+
+
+def predicate_key(settings: TagSettings) -> str:
+    """What a .jsonl calls the position of the predicate."""
+    chosen = settings.predicate_column or "predicate"
+    return "predicate" if _NUMBER.fullmatch(chosen) else chosen
+
+
 def row_of(cells: Iterable[object]) -> str:
     """Columns, each with a tab behind it; a tab or line break in a word is written as a blank."""
     return "".join(_BREAK.sub(" ", str(cell)) + "\t" for cell in cells)
@@ -126,11 +178,13 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
                 )
         key, tag_key = keys.values()
         words, tags = words_of(row[key], place), row.get(tag_key)
+        predicate = predicate_of(row.get(predicate_key(settings)), words, place)
         if not labelled:
             text = row[key] if isinstance(row[key], str) else None
             known = tags if isinstance(tags, list) and len(tags) == len(words) else None
             cells = zip(words, known, strict=True) if known else ((word,) for word in words)
-            yield TagExample(words, None, place, rows=tuple(map(row_of, cells)), text=text)
+            rows = tuple(map(row_of, cells))
+            yield TagExample(words, None, place, rows=rows, text=text, predicate=predicate)
             continue
         if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
             raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
@@ -143,7 +197,7 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
             raise InputError(f"{place}: tag {tags.index('') + 1} is empty", "give each word a tag")
         if not words:
             raise InputError(f"{place}: there is no word in it", "take the line out")
-        yield TagExample(words, tuple(str(tag) for tag in tags), place)
+        yield TagExample(words, tuple(str(tag) for tag in tags), place, predicate=predicate)
 
 
 def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) -> bool:
@@ -163,9 +217,9 @@ def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iter
         Column(settings.word_column, "1", "FORM", "--word-column"),
         Column(settings.tag_column, "-1", "UPOS", "--tag-column", needed=labelled),
     ]
-    for lines, rows, texts in read_conll(file, wanted, settings.encoding):
-        words, place = tuple(row[0] for row in rows), f"{file}:{lines[0]}"
+    for sentence in read_conll(file, wanted, settings.encoding):
+        words, place = tuple(row[0] for row in sentence.rows), f"{file}:{sentence.lines[0]}"
         if labelled:
-            yield TagExample(words, tuple(row[1] for row in rows), place)
+            yield TagExample(words, tuple(row[1] for row in sentence.rows), place, lines=sentence.numbers)
         else:
-            yield TagExample(words, None, place, rows=tuple(texts))
+            yield TagExample(words, None, place, rows=tuple(sentence.texts))

@@ -184,6 +184,12 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
+    def question(cls, example: Any) -> Hashable:
+        """What has one right answer: two examples that are equal in it and differ in their answers contradict each
+        other. The content, unless one content is asked about in several ways."""
+        return cls.content(example)
+
+    @classmethod
     def asked(cls, example: Any) -> dict[str, str]:
         """What tells people which example this is: its inputs as texts, by name. An answer is shown beside it."""
         return {}
@@ -234,7 +240,7 @@ class Task(Objective):
         mistake, with its places."""
         every = [*train, *dev]
         answered = (
-            GoldAnswer(cls.content(example), " / ".join(cls.asked(example).values()), gold, example.place)
+            GoldAnswer(cls.question(example), " / ".join(cls.asked(example).values()), gold, example.place)
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
             if not cls.is_empty(example)
         )

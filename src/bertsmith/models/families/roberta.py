@@ -39,6 +39,7 @@ ROBERTA = Family(
         frozenset({"encoder", "masked"}): "RobertaForMaskedLM",
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
         frozenset({"encoder", "tagger"}): "RobertaForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "RobertaForTokenClassification",
         frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
     },
     tokenizer="byte_level",
