@@ -27,13 +27,14 @@ _BLANKS = re.compile(r"[ \t]+")
 class Column(NamedTuple):
     """A column that is wanted. chosen: by the user, a number (1 the first, -1 the last), in .conllu also a name;
     None for `default`, a number, or in .conllu for `name`. option: to choose it with. needed: else it may be
-    missing, and is then blank."""
+    missing, and is then blank; filled: else it may be blank where it is there."""
 
     chosen: str | None
     default: str
     name: str
     option: str
     needed: bool = True
+    filled: bool = True
 
 
 class Sentence(NamedTuple):
@@ -101,6 +102,7 @@ class _Chosen:
 
     places: list[int | None]
     needed: list[int]
+    filled: list[int]
     width: int
     tabs: bool
 
@@ -136,7 +138,8 @@ class _Chosen:
                 f"{place}: the row has {_columns(width)}, and the same one would be both word and tag",
                 f"give each word a tag behind it; choose with {options}",
             )
-        return cls(places, needed, width, tabs)
+        filled = [at for at, column in zip(places, columns, strict=True) if at in needed and column.filled]
+        return cls(places, needed, [at for at in filled if at is not None], width, tabs)
 
     def picked(self, fields: Sequence[str], place: str) -> list[str]:
         """The wanted columns of a row."""
@@ -145,7 +148,7 @@ class _Chosen:
                 f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
                 "fix the row; where spaces separate columns no word can contain one: use tabs",
             )
-        empty = [at for at in self.needed if not fields[at]]
+        empty = [at for at in self.filled if not fields[at]]
         if empty:
             at = empty[0] % len(fields) + 1
             raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")

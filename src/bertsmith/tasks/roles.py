@@ -45,7 +45,7 @@ def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> li
     """An example a predicate, in the file's order. InputError with file and line for what is amiss."""
     columns = [
         Column(settings.word_column, "1", "FORM", "--word-column"),
-        Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "--predicate-column"),
+        Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "--predicate-column", filled=False),
     ]
     found = [
         example

@@ -91,7 +91,7 @@ class Tag(Task):
         for name in ("scheme", "decoder"):
             if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
                 raise InputError(
-                    f"--{name} {asked}: this model was trained with {own}",
+                    f"--{name}: {asked}, and this model was trained with {own}",
                     "leave it out, or fine-tune another one",
                 )
         return super().under(settings)
