@@ -320,7 +320,7 @@ def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
     assert {name: row["f1"] for name, row in found.details["types"].items()} == pytest.approx(
         {"LOC": 2 / 3, "NEW": 0.0, "PER": 1.0}
     )
-    assert found.notes == ["words with a tag that the model never saw: 1 (B-NEW); each counts as wrong"]
+    assert found.notes == ["1 word has a tag that the model never saw (B-NEW); each counts as wrong"]
     assert (task.decides, task.logged) == ("f1", ("f1", "accuracy"))
 
 

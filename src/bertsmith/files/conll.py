@@ -37,21 +37,33 @@ class Column(NamedTuple):
     filled: bool = True
 
 
-class Sentence(NamedTuple):
-    """The lines of its rows; of each row the columns that are wanted, those behind the last of them, and the
-    whole of it as another column can be put behind it: a wanted column that is not needed is its last, where
-    scripts such as conlleval look for the tag."""
+@dataclass
+class Sentence:
+    """The lines of its rows, and of each row the columns that are wanted."""
 
     lines: list[int]
     rows: list[list[str]]
-    behind: list[list[str]]
-    texts: list[str]
+    _fields: list[list[str]]
+    _texts: list[str]
+    _chosen: _Chosen
 
     @property
     def numbers(self) -> Sequence[int]:
         """The lines, as a range where they follow one another."""
         run = range(self.lines[0], self.lines[-1] + 1)
         return run if len(run) == len(self.lines) else self.lines
+
+    @property
+    def behind(self) -> list[list[str]]:
+        """Of each row the columns behind the last wanted one."""
+        return [self._chosen.behind(fields) for fields in self._fields]
+
+    @property
+    def texts(self) -> list[str]:
+        """Each row as another column can be put behind it: a wanted column that is not needed is its last, where
+        scripts such as conlleval look for the tag."""
+        pairs = zip(self._texts, self._fields, strict=True)
+        return [self._chosen.whole(text, fields) for text, fields in pairs]
 
 
 def read_conll(
@@ -65,16 +77,16 @@ def read_conll(
     universal = bare_suffix(path) == ".conllu"
     names = UNIVERSAL if universal else []
     chosen: _Chosen | None = None
-    sentence = Sentence([], [], [], [])
+    sentence: Sentence | None = None
     for number, line in read_lines(path, encoding):
         if universal and line.startswith("#"):
             if found := _GLOBAL.match(line):
                 names = found[1].split()
             continue
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
-            if sentence.rows:
+            if sentence is not None:
                 yield sentence
-                sentence = Sentence([], [], [], [])
+                sentence = None
             continue
         place = f"{path}:{number}"
         if chosen is None:
@@ -82,11 +94,13 @@ def read_conll(
         fields = fields_of(line, tabs=chosen.tabs)
         if universal and not fields[0].isdecimal():
             continue
+        if sentence is None:
+            sentence = Sentence([], [], [], [], chosen)
         sentence.lines.append(number)
         sentence.rows.append(chosen.picked(fields, place))
-        sentence.behind.append(chosen.behind(fields))
-        sentence.texts.append(chosen.whole(line, fields))
-    if sentence.rows:
+        sentence._fields.append(fields)
+        sentence._texts.append(line)
+    if sentence is not None:
         yield sentence
 
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.entities import count, total
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
@@ -29,7 +28,8 @@ from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.roles import has_roles, read_roles
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable
+from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.tag_scores import scored
 from bertsmith.tasks.tagged import (
     TagExample,
     TagSettings,
@@ -47,6 +47,7 @@ from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tasks.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.wording import counted
 
 _UNREAD = -1e4  # emission of all tags but the usual one where a word has no token
 
@@ -391,55 +392,15 @@ class Tag(Task):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Scores:
         """Precision, recall and F1 of entities (type, start and end right) as conlleval counts them, and each
-        type's; the share of words whose tag is right."""
+        type's; the F1 of those whose tags are whole in the scheme; the share of words whose tag is right."""
         truth = self.gold(examples, self.facts)
-        guess = [prediction["tags"] for prediction in predictions]
-        pairs = [pair for a, b in zip(truth, guess, strict=True) for pair in zip(a, b, strict=True)]
-        accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
-        sizes = {"words": len(pairs), "examples": len(examples)}
         notes = []
-        if new := Counter(tag for tag, _ in pairs if self._tagging.is_new(tag)):
-            notes.append(
-                f"words with a tag that the model never saw: {new.total():,} ({', '.join(sorted(new)[:5])}); "
-                "each counts as wrong"
-            )
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
-            notes.append(
-                f"words for which the tokenizer has no token: {unread:,}; their tag is '{self.facts['usual']}'"
-            )
+            none = counted(unread, "word has no token", "words have no token")
+            notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
         if said := told_of_breaks(examples, truth, self.facts["scheme"]):
             notes.append(said)
-        if not self.facts["scheme"]:
-            return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
-        types = count(truth, guess)
-        whole, strict = total(types), total(count(truth, guess, self.facts["scheme"]))
-        of_each = {
-            kind: {
-                "precision": f.precision,
-                "recall": f.recall,
-                "f1": f.f1,
-                "support": f.gold,
-                "found": f.found,
-            }
-            for kind, f in types.items()
-        }
-        rows = [
-            [
-                k,
-                *(f"{row[n]:.4f}" for n in ("precision", "recall", "f1")),
-                *(f"{row[n]:,}" for n in ("support", "found")),
-            ]
-            for k, row in of_each.items()
-        ]
-        table = ScoreTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
-        numbers = {
-            "precision": whole.precision,
-            "recall": whole.recall,
-            "f1": whole.f1,
-            "strict_f1": strict.f1,
-            "accuracy": accuracy,
-        }
-        return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+        return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
 
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
         """Always the most frequent tag of the training words."""
