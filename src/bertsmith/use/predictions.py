@@ -76,7 +76,7 @@ def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None
     if (found := suffixes.get(Path(out).suffix.lower())) is None:
         raise InputError(
             f"--out {out}: its name does not say how to write it",
-            f"end it with {', '.join(suffixes)}, or choose a format: {', '.join(forms)}",
+            f"end it with {', '.join(suffixes)}",
         )
     return found
 
