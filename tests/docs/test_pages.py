@@ -73,6 +73,12 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pairs.txt").write_text("".join(related), encoding="utf-8")
     pairs = [[f"the old {noun} sings", f"the {noun} old sings", "order"] for noun in ("river", "town", "sun")]
     _write(tmp_path / "pairs.csv", ["good", "bad", "phenomenon"], pairs)
+    for name in ("train", "dev", "test", "new"):
+        tags = {"river": "B-PLACE", "town": "B-PLACE"}
+        some = ["".join(f"{word} {tags.get(word, 'O')}\n" for word in sentence().split()) for _ in range(12)]
+        (tmp_path / f"{name}.conll").write_text("\n".join(some), encoding="utf-8")
+        roles = "1\tAda\t" + "_\t" * 9 + "ARG0\n2\tsmiles\t" + "_\t" * 8 + "smile.01\tV\n\n"
+        (tmp_path / f"{name}.conllu").write_text(roles * 4, encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
     (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")
@@ -117,6 +123,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 BEFORE = {
     "choices-and-relations.md": ("texts", "bert"),
     "classifier.md": ("texts", "bert"),
+    "tagger.md": ("texts", "bert"),
     "resume.md": ("texts",),
     "shared-machine.md": ("texts",),
 }

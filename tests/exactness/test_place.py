@@ -169,7 +169,8 @@ def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     # None of the words are torch's own.
     assert error.value.sentence == f"device {name!r}: there is no such device here"
     assert re.fullmatch(
-        r"give --device, or --set train\.device=…, one of: cpu.* or auto.*", error.value.remedy or ""
+        r"name one of these with --device, or as train\.device in a recipe: cpu.* or auto.*",
+        error.value.remedy or "",
     )
 
 

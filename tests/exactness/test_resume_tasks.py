@@ -35,9 +35,10 @@ SETTINGS = [
 
 
 class Tuning(NamedTuple):
-    """A task, its files, and the run that nothing stopped."""
+    """A task with settings of its own, its files, and the run that nothing stopped."""
 
     task: str
+    own: list[str]
     base: Path
     train: Path
     dev: Path
@@ -46,7 +47,13 @@ class Tuning(NamedTuple):
 
     def run(self, out: Path, *, resume: bool = False) -> bs.Model:
         return finetune(
-            self.task, self.base, out, train=self.train, dev=self.dev, settings=SETTINGS, resume=resume
+            self.task,
+            self.base,
+            out,
+            train=self.train,
+            dev=self.dev,
+            settings=[*SETTINGS, *self.own],
+            resume=resume,
         )
 
 
@@ -57,6 +64,21 @@ def tagged(file: Path, seed: int) -> Path:
         {"words": row, "tags": ["B-X" if word[:2] in ("ka", "lo") else "O" for word in row]} for row in rows
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def with_roles(file: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    text = ""
+    for _ in range(15):
+        words = draw.choices(tiny_run.WORDS, k=draw.randint(2, 9))
+        at = draw.randrange(len(words))
+        for i, word in enumerate(words):
+            role = "ARG0" if word[:2] in ("ka", "lo") and i != at else "_"
+            cells = ("go.01", "V") if i == at else ("_", role)
+            text += "\t".join([str(i + 1), word, *"_" * 8, *cells]) + "\n"
+        text += "\n"
+    file.write_text(text)
     return file
 
 
@@ -109,23 +131,28 @@ def labelled(file: Path, seed: int) -> Path:
     return tiny_run.table(file, tiny_run.examples(30, seed))
 
 
-FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
+FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # of a task, or of a task and a variant
     "classify": ("csv", labelled),
     "regress": ("csv", numbered),
     "tag": ("jsonl", tagged),
+    "tag crf": ("jsonl", tagged),
+    "tag roles": ("conllu", with_roles),
     "answer": ("json", asked),
     "choose": ("jsonl", chosen),
     "relate": ("txt", related),
 }
 
 
+OWN = {"tag crf": ["task.decoder=crf"]}
+
+
 @pytest.fixture(scope="module", params=list(FILES))
 def tuning(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tuning:
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
     suffix, write = FILES[request.param]
     files = [write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev"))]
-    tuning = Tuning(request.param, base, *files, {}, {})
+    tuning = Tuning(request.param.split()[0], OWN.get(request.param, []), base, *files, {}, {})
     model = tuning.run(folder / "straight")
     return tuning._replace(straight=outcome(folder / "straight"), dev_scores=model.report["dev"])
 

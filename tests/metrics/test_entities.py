@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, EntityCounts, count, entities, scheme_of, total
+from bertsmith.metrics.entities import Entity, EntityCounts, count, entities, total
+from bertsmith.metrics.schemes import scheme_of
 
 # The script's own tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}

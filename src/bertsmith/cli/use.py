@@ -32,10 +32,11 @@ class _OfRun(Verb):
     ) -> click.Context:
         def parsed(own: list[click.Parameter], words: list[str], **more: Any) -> click.Context:
             with_task = copy(self)
-            with_task.params = [*self.params, *own]
+            with_task.params = [*([_told(p, kind) for p in self.params] if kind else self.params), *own]
             return super(_OfRun, with_task).make_context(info_name, words, parent, **{**extra, **more})
 
-        own = _options_for(args)
+        kind = _task_for(args)
+        own = task_options.options_of(kind.settings_type, defaults=False) if kind else []
         try:
             return parsed(own, list(args))
         except click.NoSuchOption:
@@ -55,14 +56,30 @@ class _OfRun(Verb):
         )
 
 
-def _options_for(args: list[str]) -> list[click.Parameter]:
-    """The options of the task of the first run among a verb's arguments; none where there is no run."""
+def _task_for(args: list[str]) -> type[Task] | None:
+    """The task of the first run among a verb's arguments; None where there is no run."""
     name = next((found for word in args if (found := _task_name(word))), None)
     if name is None:
-        return []
+        return None
     from bertsmith.tasks.task import TASKS, task_type
 
-    return task_options.options_of(task_type(name).settings_type, defaults=False) if name in TASKS else []
+    return task_type(name) if name in TASKS else None
+
+
+def _told(option: click.Parameter, kind: type[Task]) -> click.Parameter:
+    """An option of the verb, as the help tells it of a run of this task: --format has the form of its field."""
+    if option.name != "chosen" or not isinstance(option, click.Option):
+        return option
+    told, own = copy(option), kind.answer_form
+    told.help = _formats(f"; {own.name}: {own.summary}" if own else "")
+    return told
+
+
+def _formats(own: str) -> str:
+    return (
+        "json: one object per line; csv: the file's rows, each with its answer; table: for reading"
+        f"{own} [json, or what --out ends with]."
+    )
 
 
 def _options_of_all() -> list[click.Parameter]:
@@ -150,9 +167,8 @@ def evaluate(
 @click.option(
     "--format",
     "chosen",
-    type=click.Choice(["json", "csv", "table"]),
-    help="json: one object per line; csv: the file's rows, each with its answer; table: for reading "
-    "[json, or what --out ends with].",
+    metavar="FORM",
+    help=_formats("; or the form of the task's field, which `predict RUN --help` names"),
 )
 @options.assignments
 @_DEVICE
@@ -179,7 +195,8 @@ def predict(
 
     Prints one JSON object per example, in order: its line in the file, the text, the answer with its score, and
     how many of the text's tokens were read. With --json, all of them as one list. --format csv gives the rows of
-    the file, each with its prediction and score: what a spreadsheet opens. FILE has the columns of training;
+    the file, each with its prediction and score: what a spreadsheet opens. Tasks whose field has a form of its own
+    for files of answers offer it, too: `predict RUN --help` names it. FILE has the columns of training;
     --text-column and the other settings of the task name others, and its labels are ignored. Empty texts
     are counted, not predicted. Pairs of texts, too, come from a file, or one per line with a tab between the two;
     questions with their passages come from a file.
@@ -189,8 +206,7 @@ def predict(
     from bertsmith.use import predictions
     from bertsmith.use.predict import load
 
-    form = predictions.format_of(out, chosen)
-    if as_json and (out or form != "json"):
+    if as_json and (out or chosen not in (None, "json")):
         raise InputError("--json is one JSON document on standard output", "leave one out")
     if out:
         predictions.refuse_existing(Path(out))
@@ -202,6 +218,7 @@ def predict(
         )
     _quiet_machine()
     model = load(run, device, console.note)
+    form = predictions.format_of(out, chosen, model.task.answer_form)
     changes = task_options.as_settings(own, assignments)
     if file:
         answered = model.answered_file(file, console.note, **changes)
@@ -231,8 +248,8 @@ def _is_marked(file: Path) -> bool:
 def _show_answers(
     task: Task, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
 ) -> None:
-    """On standard output: JSON and csv line by line. marked: the file that was read begins with a byte order
-    mark, and so do its rows with their answers."""
+    """On standard output: JSON and csv line by line, the form of the task's field as it is. marked: the file that
+    was read begins with a byte order mark, and so do its rows with their answers."""
     from bertsmith import console
     from bertsmith.use import predictions
 
@@ -242,6 +259,9 @@ def _show_answers(
     elif form == "json":
         for answer in predictions.as_json(task, answered):
             console.result_json(answer)
+    elif form != "csv":  # for the field's scripts: as it is
+        sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in task.answer_file(answered))
+        sys.stdout.buffer.flush()
     elif sys.stdout.isatty():
         for line in predictions.as_csv(task, answered, delimiter):
             console.result(line.removesuffix("\n"))

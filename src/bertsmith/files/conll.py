@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.wording import counted
 
-_UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")
 _NUMBER = re.compile(r"-?\d+")
 _BLANKS = re.compile(r"[ \t]+")
@@ -26,19 +26,44 @@ _BLANKS = re.compile(r"[ \t]+")
 
 class Column(NamedTuple):
     """A column that is wanted. chosen: by the user, a number (1 the first, -1 the last), in .conllu also a name;
-    None for `default`, a number, or in .conllu for `name`. option: to choose it with."""
+    None for `default`, a number, or in .conllu for `name`. option: to choose it with. needed: else it may be
+    missing, and is then blank; filled: else it may be blank where it is there."""
 
     chosen: str | None
     default: str
     name: str
     option: str
+    needed: bool = True
+    filled: bool = True
 
 
-class Sentence(NamedTuple):
+@dataclass
+class Sentence:
     """The lines of its rows, and of each row the columns that are wanted."""
 
     lines: list[int]
     rows: list[list[str]]
+    _fields: list[list[str]]
+    _texts: list[str]
+    _chosen: _Chosen
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The lines, as a range where they follow one another."""
+        run = range(self.lines[0], self.lines[-1] + 1)
+        return run if len(run) == len(self.lines) else self.lines
+
+    @property
+    def behind(self) -> list[list[str]]:
+        """Of each row the columns behind the last wanted one."""
+        return [self._chosen.behind(fields) for fields in self._fields]
+
+    @property
+    def texts(self) -> list[str]:
+        """Each row as another column can be put behind it: a wanted column that is not needed is its last, where
+        scripts such as conlleval look for the tag."""
+        pairs = zip(self._texts, self._fields, strict=True)
+        return [self._chosen.whole(text, fields) for text, fields in pairs]
 
 
 def read_conll(
@@ -50,18 +75,18 @@ def read_conll(
     counted from the end, for a row longer or shorter than the first.
     """
     universal = bare_suffix(path) == ".conllu"
-    names = _UNIVERSAL if universal else []
+    names = UNIVERSAL if universal else []
     chosen: _Chosen | None = None
-    sentence = Sentence([], [])
+    sentence: Sentence | None = None
     for number, line in read_lines(path, encoding):
         if universal and line.startswith("#"):
             if found := _GLOBAL.match(line):
                 names = found[1].split()
             continue
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
-            if sentence.rows:
+            if sentence is not None:
                 yield sentence
-                sentence = Sentence([], [])
+                sentence = None
             continue
         place = f"{path}:{number}"
         if chosen is None:
@@ -69,9 +94,13 @@ def read_conll(
         fields = fields_of(line, tabs=chosen.tabs)
         if universal and not fields[0].isdecimal():
             continue
+        if sentence is None:
+            sentence = Sentence([], [], [], [], chosen)
         sentence.lines.append(number)
         sentence.rows.append(chosen.picked(fields, place))
-    if sentence.rows:
+        sentence._fields.append(fields)
+        sentence._texts.append(line)
+    if sentence is not None:
         yield sentence
 
 
@@ -82,9 +111,12 @@ def fields_of(line: str, *, tabs: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The wanted columns' places in a row (below 0: from its end), and how many columns the first row has."""
+    """The wanted columns' places in a row (below 0: from its end; None: it is missing, and may be), and how many
+    columns the first row has."""
 
-    places: list[int]
+    places: list[int | None]
+    needed: list[int]
+    filled: list[int]
     width: int
     tabs: bool
 
@@ -93,9 +125,12 @@ class _Chosen:
         """By the first row."""
         tabs = "\t" in line
         width = len(fields_of(line, tabs=tabs))
-        places = []
+        places: list[int | None] = []
         for column in columns:
             wanted = column.chosen or (column.name if names else column.default)
+            if not column.needed and not _is_there(wanted, names, width, places):
+                places.append(None)
+                continue
             if not _NUMBER.fullmatch(wanted):
                 if wanted not in names:
                     known = (
@@ -110,26 +145,50 @@ class _Chosen:
                     f"choose with {column.option}",
                 )
             places.append(int(wanted) - 1 if int(wanted) > 0 else int(wanted))
-        if len({at % width for at in places}) < len(places):
+        needed = [at for at, column in zip(places, columns, strict=True) if at is not None and column.needed]
+        if len({at % width for at in needed}) < len(needed):
             options = " and ".join(column.option for column in columns)
             raise InputError(
                 f"{place}: the row has {_columns(width)}, and the same one would be both word and tag",
                 f"give each word a tag behind it; choose with {options}",
             )
-        return cls(places, width, tabs)
+        filled = [at for at, column in zip(places, columns, strict=True) if at in needed and column.filled]
+        return cls(places, needed, [at for at in filled if at is not None], width, tabs)
 
     def picked(self, fields: Sequence[str], place: str) -> list[str]:
         """The wanted columns of a row."""
-        if (min(self.places) < 0 and len(fields) != self.width) or max(self.places) >= len(fields):
+        if (min(self.needed) < 0 and len(fields) != self.width) or max(self.needed) >= len(fields):
             raise InputError(
                 f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
                 "fix the row; where spaces separate columns no word can contain one: use tabs",
             )
-        found = [fields[at] for at in self.places]
-        if "" in found:
-            at = self.places[found.index("")] % len(fields) + 1
+        empty = [at for at in self.filled if not fields[at]]
+        if empty:
+            at = empty[0] % len(fields) + 1
             raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")
-        return found
+        return ["" if at is None or at >= len(fields) else fields[at] for at in self.places]
+
+    def behind(self, fields: Sequence[str]) -> list[str]:
+        """The columns of a row behind the last wanted one."""
+        at = self.places[-1]
+        return [] if at is None else list(fields[at + 1 :]) if at != -1 else []
+
+    def whole(self, line: str, fields: Sequence[str]) -> str:
+        """A row that ends with the last of the wanted columns, if it has it and is not needed, and with what
+        separates columns."""
+        at, blank = self.places[-1], "\t" if self.tabs else " "
+        whole = line if self.tabs else line.strip(" ")
+        if at is None or at in self.needed or at >= len(fields) or at in (-1, len(fields) - 1):
+            return whole + blank
+        return f"{whole}{blank}{fields[at]}{blank}"
+
+
+def _is_there(wanted: str, names: Sequence[str], width: int, others: Sequence[int | None]) -> bool:
+    """Whether a row of this width has the column, and as another one than these."""
+    if not _NUMBER.fullmatch(wanted):
+        return wanted in names and names.index(wanted) < width
+    at = int(wanted) - 1 if int(wanted) > 0 else width + int(wanted)
+    return 0 <= at < width and wanted != "0" and at not in [o % width for o in others if o is not None]
 
 
 def _columns(number: int) -> str:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
 from bertsmith.models.start import draw_weights
@@ -270,6 +271,7 @@ PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = 
     "pair": lambda config, generator, _: PairHead(config, generator),
     "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
     "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,
+    "crf": lambda config, generator, outputs: Crf(outputs),
     "span": lambda config, generator, _: SpanHead(config, generator).span,
     "chooser": lambda config, generator, _: ChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,

@@ -33,16 +33,18 @@ LAYER: Modules = {
 TASKS: Modules = {
     "classifier.linear": ("classifier",),
     "tagger.linear": ("classifier",),
+    "crf": ("crf",),
     "span": ("qa_outputs",),
     "chooser.linear": ("classifier",),
     "relater.linear": ("relater",),
 }
-# Tables have no bias; the masked head's own bias is the only tensor of its kind.
+# Tables have no bias; the masked head's own bias is the only tensor of its kind. A chain's are pytorch-crf's.
 _KINDS = {
     "encoder.embeddings.token": ("weight",),
     "encoder.embeddings.position": ("weight",),
     "encoder.embeddings.segment": ("weight",),
     "masked": ("bias",),
+    "crf": ("start_transitions", "transitions", "end_transitions"),
 }
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "none": (),

@@ -14,8 +14,8 @@ def count_parameters(
     """The parameter sum term by term, in the order data passes.
 
     `heads` names the parts that stand on the encoder: "pooler", "masked" (MLM; its decoder is the token table and
-    is not counted twice), "pair" (NSP, SOP), "classifier", "tagger" and "relater" (with `labels` classes), "span",
-    "chooser".
+    is not counted twice), "pair" (NSP, SOP), "classifier", "tagger", "crf" and "relater" (with `labels` classes),
+    "span", "chooser".
     """
     v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
     width = "H" if config.embedding_size is None else "E"
@@ -31,6 +31,7 @@ def count_parameters(
         "pair": [Term("sentence pair", "2H + 2", 2 * h + 2)],
         "classifier": [*(dense if family(config.model_type).heads.dense_act else []), outputs],
         "tagger": [Term("token classifier", "KH + K", labels * h + labels)],
+        "crf": [Term("transitions", "K² + 2K", labels * labels + 2 * labels)],
         "span": [Term("span", "2H + 2", 2 * h + 2)],
         "chooser": [Term("choice", "H + 1", h + 1)],
         "relater": [Term("relation", "2KH + K", 2 * labels * h + labels)],

@@ -8,8 +8,9 @@ score is above that of none by more than a threshold, which is chosen on dev and
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -34,7 +35,7 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable
 from bertsmith.tasks.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.wording import counted
@@ -85,6 +86,7 @@ class Answer(Task):
     settings_type = AnswerSettings
     facts_type = AnswerFacts
     settings: AnswerSettings
+    answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
     null_threshold: Tensor
     weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
@@ -178,6 +180,22 @@ class Answer(Task):
         keys = ("start", "end", "score", *(["null_score"] if "null_score" in prediction else []))
         found = {"prediction": prediction["answer"], **{key: prediction[key] for key in keys}}
         return [{**number, **cls.asked(example), **found}]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[PassageExample, Prediction | None]]) -> Iterator[str]:
+        """SQuAD's predictions.json: {id: answer}. InputError for a question without an id, or with another's."""
+        found: dict[str, str] = {}
+        for example, prediction in answered:
+            if example.number is None or example.number in found:
+                what = (
+                    "has no id" if example.number is None else f"has the id of another one, {example.number}"
+                )
+                raise InputError(
+                    f"{example.place}: the question {what}",
+                    "give each one its own, or write another --format",
+                )
+            found[example.number] = prediction["answer"] if prediction else ""
+        yield json.dumps(found, ensure_ascii=False) + "\n"
 
     @classmethod
     def overview_of_answers(

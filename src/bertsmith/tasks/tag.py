@@ -1,90 +1,101 @@
-"""Tagging: each word of a sentence gets a tag: entity, chunk, part of speech (Devlin et al. 2019, section 5.3).
+"""Tagging: each word of a sentence gets a tag: entity, chunk, part of speech, role (Devlin et al. 2019, section
+5.3).
 
 The words are joined by one blank and a word's tag is read at its first piece, as in the paper. A sentence too long
-for the model is read in overlapping windows, each word where it has the most context, so there are always as many
-tags as words. Tags are learnt as they are written in the file.
+for the model is read in overlapping windows, each word where it has the most context, and its tags are chosen once
+over all its words: there are always as many tags as words, and no tag that its scheme forbids behind another. The
+roles of a predicate are tags, too: the predicate is the second text.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.entities import count, entities, scheme_of, total
+from bertsmith.metrics.schemes import OUTSIDE, scheme_of
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
-from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.roles import has_roles, read_roles
+from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.tag_scores import scored
 from bertsmith.tasks.tagged import (
     TagExample,
     TagSettings,
     by_characters,
     in_characters,
     keys_of,
+    predicate_key,
+    predicate_of,
     read_sentences,
+    row_of,
     words_of,
 )
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.tagging import TagFacts, Tagging, best_tags, facts_of_tags, prediction_of, told_of_breaks
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
+from bertsmith.tasks.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.wording import counted
 
-_OUTSIDE = "O"
-
-
-@dataclass(frozen=True)
-class TagItem(Item):
-    """A window, and what it decides: the tags of `words` (numbers in the sentence), read at `rows`. target: their
-    ids. tokens: of the whole sentence."""
-
-    words: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
-    tokens: int = 0
-
-
-class TagFacts(LabelFacts):
-    """What `Tag` says of its facts, by kind."""
-
-    scheme: Literal["iob1", "iob2", "iobes"] | None
-    usual: str
-    characters: bool = False
+_UNREAD = -1e4  # emission of all tags but the usual one where a word has no token
 
 
 class Tag(Task):
-    """The family's head for tokens, and cross-entropy at the first piece of each word.
+    """The family's head for tokens, and cross-entropy at the first piece of each word, or a CRF over the words.
 
-    Facts: `labels` by id; `numbered`: the data may give ids in place of labels, or `codes`; `scheme`: of entities,
-    None for other tags; `usual`: the tag of a word of which the tokenizer makes nothing; `characters`: each
-    Chinese character was a word.
+    Facts: those of `tagging.TagFacts`: `labels` by id; `numbered`: the data may give ids in place of tags, or
+    `codes`; `usual`: the label of a word of which the tokenizer makes nothing; `characters`: each Chinese
+    character was a word; `roles`: of a predicate.
     """
 
     name = "tag"
     summary = "a tag for each word of a sentence: entities, chunks, parts of speech"
     example_file = "train.conll"
-    inputs = ("words",)
+    inputs = ("words", "predicate")
+    optional = ("predicate",)
     inherits = ()
     settings_type = TagSettings
+    legal_start: Tensor
+    legal_transitions: Tensor
+    legal_end: Tensor
     facts_type = TagFacts
+    answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TagSettings
     ) -> None:
         super().__init__(config, generator, facts, settings)
-        self._names: list[str] = facts["labels"]
-        self._naming = Naming.of(facts)
-        self.head = TokenHead(config, generator, len(self._names))
+        self._tagging = Tagging.of(facts)
+        self._roles = bool(facts.get("roles"))
+        self._spans = ("roles" if self._roles else "entities") if facts["scheme"] else None
+        self._blank = "" if facts.get("characters") else " "
+        self._ids = {label: i for i, label in enumerate(self._tagging.labels)}
+        self.head = TokenHead(config, generator, len(self._ids))
+        self.crf = Crf(len(self._ids)) if facts.get("decoder") == "crf" else None
+        for name, part in self._tagging.chain()._asdict().items():
+            self.register_buffer(f"legal_{name}", part, persistent=False)
+
+    def under(self, settings: TagSettings) -> Self:
+        """InputError where what was learnt would have to be another."""
+        for name in ("scheme", "decoder"):
+            if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
+                raise InputError(
+                    f"--{name}: {asked}, and this model was trained with {own}",
+                    "leave it out, or fine-tune another one",
+                )
+        return super().under(settings)
 
     # From a file to examples
 
@@ -92,18 +103,25 @@ class Tag(Task):
     def read(cls, file: str | Path, settings: TagSettings, *, labelled: bool = True) -> list[TagExample]:
         """The sentences of a file: .jsonl with lists of words and tags, else columns (CoNLL; tabs, or blanks),
         a blank line after each sentence, `-DOCSTART-` lines left out; .conllu also without its comments, ranges
-        and empty nodes. InputError with file and line for what is amiss."""
-        return read_sentences(file, settings, labelled=labelled)
+        and empty nodes; a sentence with columns of roles once for each predicate (`tasks.roles`). InputError with
+        file and line for what is amiss."""
+        read = read_roles if has_roles(file, settings) else read_sentences
+        return read(file, settings, labelled=labelled)
 
     @classmethod
     def of_inputs(
         cls, columns: Mapping[str, Sequence[Any]], settings: TagSettings, places: Sequence[str]
     ) -> list[TagExample]:
-        """Sentences: lists of words, or strings of words separated by blanks."""
-        return [
-            TagExample(words_of(value, place), None, place)
-            for value, place in zip(columns["words"], places, strict=True)
-        ]
+        """Sentences: lists of words, or strings of words separated by blanks. predicate: of each the position of
+        the word whose roles are wanted, or that word."""
+        asked = columns.get("predicate", [None] * len(places))
+        found = []
+        for value, predicate, place in zip(columns["words"], asked, places, strict=True):
+            words, text = words_of(value, place), value if isinstance(value, str) else None
+            found.append(
+                TagExample(words, None, place, text=text, predicate=predicate_of(predicate, words, place))
+            )
+        return found
 
     @classmethod
     def columns_of_tuples(cls, settings: TagSettings, width: int) -> list[str]:
@@ -114,36 +132,16 @@ class Tag(Task):
     def as_row(cls, example: TagExample, settings: TagSettings) -> dict[str, Any]:
         """Two lists."""
         words, tags = keys_of(settings)
-        return {words: list(example.words), tags: None if example.tags is None else list(example.tags)}
+        row = {words: list(example.words), tags: None if example.tags is None else list(example.tags)}
+        return row if example.predicate is None else {**row, predicate_key(settings): example.predicate}
 
     @classmethod
     def learnt(cls, examples: Sequence[TagExample], settings: TagSettings, names: Names | None) -> Facts:
-        """The tags, sorted, or the names given for their numbers or codes; the scheme; the most frequent tag."""
+        """The tags, their scheme, and the labels that are learnt in their place."""
         rows = [example.tags or () for example in examples]
-        found: dict[str, Any] = {"numbered": False}
-        if names is not None:
-            found = facts_of_names(names)
-            naming = Naming.of(found)
-            rows = [tuple(naming.name(tag) for tag in row) for row in rows]
-        times = Counter(tag for row in rows for tag in row)
-        labels = found.setdefault("labels", sorted(times))
-        if unknown := sorted(times.keys() - set(labels)):
-            raise InputError(
-                f"{examples[0].place}: the tag '{unknown[0]}' is none of --label-names", "name all tags there"
-            )
-        if len(times) < 2:
-            raise InputError(
-                f"{examples[0].place}: all words have the tag '{labels[0]}'",
-                "a tagger needs at least two; is this the column of the tags? (--tag-column)",
-            )
-        # ties by name, so that the order of the sentences decides nothing
-        usual = _OUTSIDE if _OUTSIDE in labels else min(times, key=lambda tag: (-times[tag], tag))
-        return {
-            **found,
-            "scheme": scheme_of(rows),
-            "usual": usual,
-            "characters": by_characters(examples),
-        }
+        roles = any(example.predicate is not None for example in examples)
+        facts = facts_of_tags(rows, settings.scheme, names, examples[0].place, roles=roles)
+        return {**facts, "decoder": settings.decoder, "characters": by_characters(examples)}
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -151,8 +149,11 @@ class Tag(Task):
         labels = folder.labels
         if not folder.architecture.endswith("ForTokenClassification") or not labels:
             return None
-        usual = _OUTSIDE if _OUTSIDE in labels else labels[0]
-        return {"labels": labels, "numbered": True, "scheme": _scheme_of_labels(labels), "usual": usual}
+        usual = OUTSIDE if OUTSIDE in labels else labels[0]
+        # Labels alone tell IOBES; whether B begins each entity is not to be seen there, so nothing is forbidden.
+        scheme = scheme_of([[label] for label in labels])
+        trained = scheme if scheme == "iobes" else None
+        return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
 
     @classmethod
     def content(cls, example: TagExample) -> tuple[str, ...]:
@@ -161,18 +162,40 @@ class Tag(Task):
 
     @classmethod
     def asked(cls, example: TagExample) -> dict[str, str]:
-        """The sentence."""
-        return {"words": " ".join(example.words)}
+        """The sentence, and the predicate whose roles are asked for."""
+        asked = {"words": " ".join(example.words)}
+        return (
+            asked if example.predicate is None else {**asked, "predicate": example.words[example.predicate]}
+        )
+
+    @classmethod
+    def question(cls, example: TagExample) -> Hashable:
+        """The words; of roles with the predicate."""
+        return example.words, example.predicate
 
     @classmethod
     def rows(cls, example: TagExample, prediction: Prediction) -> list[dict[str, Any]]:
-        """A row a word, with its tag and the tag's probability."""
+        """A row a word, with its tag and the tag's probability; of roles with the predicate."""
+        own = {"predicate": cls.asked(example)["predicate"]} if "predicate" in prediction else {}
         return [
-            {"word": word, "prediction": tag, "score": score}
+            {**own, "word": word, "prediction": tag, "score": score}
             for word, tag, score in zip(
                 prediction["words"], prediction["tags"], prediction["scores"], strict=True
             )
         ]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[TagExample, Prediction | None]]) -> Iterator[str]:
+        """Each sentence's rows, a blank line behind. Columns are separated as in the file; by tabs where it had
+        none."""
+        for example, prediction in answered:
+            words, tags = (prediction["words"], prediction["tags"]) if prediction else ((), ())
+            rows = example.rows
+            if rows is None or len(rows) != len(words):  # a running text
+                rows = tuple(row_of([word]) for word in words)
+            for row, tag in zip(rows, tags, strict=True):
+                yield f"{row}{tag}\n"
+            yield "\n"
 
     @classmethod
     def is_empty(cls, example: TagExample) -> bool:
@@ -182,21 +205,51 @@ class Tag(Task):
     @classmethod
     def gold(cls, examples: Sequence[TagExample], facts: Facts) -> list[tuple[str, ...]]:
         """The tags, by their names."""
-        naming = Naming.of(facts)
-        return [tuple(map(naming.name, example.tags or ())) for example in examples]
+        tagging = Tagging.of(facts)
+        return [tagging.named(example.tags) for example in examples]
+
+    @classmethod
+    def overview_of_answers(
+        cls, train: Sequence[TagExample], dev: Sequence[TagExample], facts: Facts
+    ) -> Overview:
+        """The table of the file's tags, and those that break their scheme."""
+        of_file = {**facts, "labels": facts.get("written") or facts["labels"]}
+        said = told_of_breaks([*train, *dev], cls.gold([*train, *dev], facts), facts["scheme"])
+        return super().overview_of_answers(train, dev, of_file) | Overview(warnings=[said] if said else [])
 
     # From examples to a batch
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[Item]:
-        """The windows of each sentence; none for one of which the tokenizer makes nothing."""
+        """The windows of each sentence, `[CLS] words [SEP]`, for roles `[CLS] words [SEP] predicate [SEP]`;
+        none for a sentence of which the tokenizer makes nothing."""
         self._refuse_strangers(examples)
         examples = self._as_trained(examples)
-        encodings = tokenizer.encode_many([" ".join(e.words) for e in examples], max_length=UNCUT)
+        self._check_predicates(examples)
+        texts = [" ".join(e.words) for e in examples]
+        seconds = [e.words[e.predicate] for e in examples if e.predicate is not None] or None
+        encodings = tokenizer.encode_many(texts, seconds, max_length=UNCUT)
         return [
             item
             for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
             for item in self._windows(number, example, encoding)
         ]
+
+    def _check_predicates(self, examples: Sequence[TagExample]) -> None:
+        """InputError where there is a predicate and the model reads none, or none and it does."""
+        for example in examples:
+            if self._roles and example.predicate is None and example.words:
+                raise InputError(
+                    f"{example.place}: this model labels the roles of a predicate, and here is none",
+                    'give "predicate", the position of its word from 0, or a file with a column of predicates '
+                    "(--predicate-column)",
+                    python='give the predicates, too: predict(sentences, predicates), or tables with "predicate"',
+                )
+            if not self._roles and example.predicate is not None:
+                raise InputError(
+                    f"{example.place}: this file has predicates with their roles, and this model was trained on "
+                    "other tags",
+                    "name the column of its tags with --tag-column",
+                )
 
     def _as_trained(self, examples: Sequence[TagExample]) -> Sequence[TagExample]:
         """Where each Chinese character was a word in training, it is one in a running text, too."""
@@ -206,6 +259,7 @@ class Tag(Task):
         words, tokens = first_tokens(example.words, encoding)
         if not len(words):
             return
+        ids = None if example.tags is None else self._ids_of(example.tags)
         limit = min(self.config.longest, self.settings.max_length or self.config.longest)
         cut = windows(encoding, limit, place=example.place)
         decided_by = deciding(cut)[tokens]
@@ -218,30 +272,33 @@ class Tag(Task):
             yield TagItem(
                 number,
                 (window.encoded,),
-                None if example.tags is None else tuple(self._id(example.tags[word]) for word in own),
+                None if ids is None else tuple(ids[word] for word in own),
                 first=window.first,
                 words=own,
                 rows=tuple(rows.tolist()),
-                tokens=sum(source is not None for source in encoding.sources),
+                tokens=encoding.sources.count(0),
+                length=len(example.words),
             )
 
-    def _id(self, tag: str) -> int:
-        """-1 for a tag that training did not have: whatever the model says is wrong there."""
-        found = self._naming.id(tag)
-        return -1 if found is None else found
+    def _ids_of(self, tags: Sequence[str]) -> list[int]:
+        """-1 for a label that training did not have: whatever the model says is wrong there."""
+        return [self._ids.get(label, -1) for label in self._tagging.learnt(self._tagging.named(tags))]
 
     def _refuse_strangers(self, examples: Sequence[TagExample]) -> None:
         """A rare tag may be new; where all are, it is another column, or another model."""
-        found = {tag for example in examples for tag in example.tags or () if tag != _OUTSIDE}
-        if found and all(self._id(tag) < 0 for tag in found):
-            known = ", ".join(self._names[:10]) + (", …" if len(self._names) > 10 else "")
+        tagging = self._tagging
+        found = {tag for example in examples for tag in tagging.named(example.tags) if tag != OUTSIDE}
+        if found and all(map(tagging.is_new, found)):
+            tags = list(tagging.naming.ids)
+            known = ", ".join(tags[:10]) + (", …" if len(tags) > 10 else "")
             raise InputError(
                 f"{examples[0].place}: none of these tags is the model's: {', '.join(sorted(found)[:5])}",
                 f"its tags are {known}; name the column of the tags with --tag-column",
             )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """`rows`: long [M], the first pieces of the words among all tokens of the batch; `tags`: long [M]."""
+        """`rows`: long [M], the first pieces of the words among all tokens of the batch; `tags`: long [M]. For a
+        CRF also what `runs_of` says of them."""
         if any(item.target is None for item in items):
             return {}, {}
         rows: list[int] = []
@@ -251,22 +308,40 @@ class Tag(Task):
             rows += [start + row for row in item.rows]
             start += item.size
         tags = [tag for item in items for tag in item.target]
-        return {"rows": torch.tensor(rows), "tags": torch.tensor(tags)}, {"task": len(rows)}
+        found = {"rows": torch.tensor(rows), "tags": torch.tensor(tags)}
+        return found | (runs_of(items) if self.crf is not None else {}), {"task": len(rows)}
 
     # From a batch to answers
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
-        """The tagger."""
-        parts: Mapping[str, nn.Module] = self.head.parts
-        return parts
+        """The tagger, and the CRF where there is one."""
+        return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
+
+    def _chain(self, device: torch.device | None = None) -> Chain:
+        """What the scheme forbids and the CRF has learnt."""
+        legal = Chain(self.legal_start, self.legal_transitions, self.legal_end)
+        chain = legal if self.crf is None else self.crf.on(legal)
+        return chain if device is None else Chain(*(part.detach().to(device) for part in chain))
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
-        """Summed cross-entropy over the words."""
+        """Summed cross-entropy over the words; with a CRF minus the log-likelihoods of the runs of words, summed,
+        which are also counted by words. Right is a word whose logit of its own is the highest."""
         wanted = batch.tensors["tags"]
         logits = self.head(encoder(batch.packed)[batch.tensors["rows"]]).float()
         right = (logits.detach().argmax(-1) == wanted).sum()
-        return Loss({"task": F.cross_entropy(logits, wanted, reduction="sum")}, batch.counts, {"task": right})
+        if self.crf is None:
+            total = F.cross_entropy(logits, wanted, reduction="sum")
+        else:
+            cells, lengths = batch.tensors["cells"], batch.tensors["lengths"]
+            chain = self._chain()
+            # a run within a sentence begins and ends freely
+            start = chain.start * batch.tensors["begins"][:, None]
+            chain = Chain(start, chain.transitions, chain.end * batch.tensors["ends"][:, None])
+            emissions = logits[cells]
+            golds = path_scores(emissions, wanted[cells], lengths, chain)
+            total = (log_partitions(emissions, lengths, chain) - golds).sum()
+        return Loss({"task": total}, batch.counts, {"task": right})
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Logits [tokens, tags] of each window."""
@@ -275,30 +350,35 @@ class Tag(Task):
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]
     ) -> list[Prediction]:
-        """Words, tags, each tag's probability (0 for a word of which the tokenizer makes nothing), entities where
-        the tags have a scheme, tokens of the sentence and tokens read: all of them."""
+        """Words, tags as the file had them, each tag's probability (0 for a word of which the tokenizer makes
+        nothing), entities where the tags have a scheme, tokens of the sentence and tokens read: all of them. Of a
+        running text also the characters that words and entities are.
+
+        The tags are the best path over the whole sentence that its scheme allows; a probability is the softmax's,
+        or that of a CRF over all paths.
+        """
         examples = self._as_trained(examples)
-        tags = [[str(self.facts["usual"])] * len(example.words) for example in examples]
-        scores = [[0.0] * len(example.words) for example in examples]
+        labels = self._tagging.labels
+        usual = torch.full((len(labels),), _UNREAD)
+        usual[self._ids[str(self.facts["usual"])]] = 0.0
+        emissions = [usual.expand(len(example.words), -1).clone() for example in examples]
+        read = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
         tokens = [0] * len(examples)
-        blank = "" if self.facts.get("characters") else " "
         for logits, item in zip(outputs, items, strict=True):
             assert isinstance(item, TagItem)
-            shares, best = logits[list(item.rows)].softmax(-1).max(-1)
-            for word, share, tag in zip(item.words, shares.tolist(), best.tolist(), strict=True):
-                tags[item.example][word], scores[item.example][word] = self._names[tag], share
+            words = list(item.words)
+            emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
+            read[item.example][words] = True
             tokens[item.example] = item.tokens
-        return [
-            {
-                "words": list(example.words),
-                "tags": tags[i],
-                "scores": scores[i],
-                **({"entities": _spans(example.words, tags[i], blank)} if self.facts["scheme"] else {}),
-                "tokens": tokens[i],
-                "tokens_read": tokens[i],
-            }
-            for i, example in enumerate(examples)
-        ]
+        found = best_tags(emissions, self._chain(torch.device("cpu")), crf=self.crf is not None)
+        predictions = []
+        for i, example in enumerate(examples):
+            path, shares = found[i]
+            tags = self._tagging.answered([labels[tag] for tag in path])
+            scores = (shares * read[i]).tolist()
+            more = prediction_of(example, tags, scores, spans=self._spans, blank=self._blank)
+            predictions.append({**more, "tokens": tokens[i], "tokens_read": tokens[i]})
+        return predictions
 
     @property
     def decides(self) -> str:
@@ -312,75 +392,18 @@ class Tag(Task):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Scores:
         """Precision, recall and F1 of entities (type, start and end right) as conlleval counts them, and each
-        type's; the share of words whose tag is right."""
+        type's; the F1 of those whose tags are whole in the scheme; the share of words whose tag is right."""
         truth = self.gold(examples, self.facts)
-        guess = [prediction["tags"] for prediction in predictions]
-        pairs = [pair for a, b in zip(truth, guess, strict=True) for pair in zip(a, b, strict=True)]
-        accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
-        sizes = {"words": len(pairs), "examples": len(examples)}
         notes = []
-        if new := Counter(tag for tag, _ in pairs if tag not in self._naming.ids):
-            notes.append(
-                f"words with a tag that the model never saw: {new.total():,} ({', '.join(sorted(new)[:5])}); "
-                "each counts as wrong"
-            )
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
-            notes.append(
-                f"words for which the tokenizer has no token: {unread:,}; their tag is '{self.facts['usual']}'"
-            )
-        if not self.facts["scheme"]:
-            return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
-        types = count(truth, guess)
-        whole = total(types)
-        of_each = {
-            kind: {
-                "precision": f.precision,
-                "recall": f.recall,
-                "f1": f.f1,
-                "support": f.gold,
-                "found": f.found,
-            }
-            for kind, f in types.items()
-        }
-        rows = [
-            [
-                k,
-                *(f"{row[n]:.4f}" for n in ("precision", "recall", "f1")),
-                *(f"{row[n]:,}" for n in ("support", "found")),
-            ]
-            for k, row in of_each.items()
-        ]
-        table = ScoreTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
-        numbers = {"precision": whole.precision, "recall": whole.recall, "f1": whole.f1, "accuracy": accuracy}
-        return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+            none = counted(unread, "word has no token", "words have no token")
+            notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
+        if said := told_of_breaks(examples, truth, self.facts["scheme"]):
+            notes.append(said)
+        return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
 
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
         """Always the most frequent tag of the training words."""
         times = Counter(tag for tags in self.gold(training, self.facts) for tag in tags)
         most = min(times, key=lambda tag: (-times[tag], tag))
         return self.score([{"tags": [most] * len(e.words), "scores": [1.0] * len(e.words)} for e in dev], dev)
-
-
-def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The words that have a token, and the number of the first token of each, special ones not counted.
-
-    encoding: of the words joined by one blank. A token belongs to the word it begins in; one that begins with the
-    blank in front of a word (byte-level BPE, Unigram) to that word.
-    """
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    starts = [
-        begin for (begin, _), source in zip(encoding.offsets, encoding.sources, strict=True) if source == 0
-    ]
-    of_token = np.searchsorted(ends, np.array(starts, dtype=np.int64), side="right")
-    found, first = np.unique(of_token, return_index=True)
-    inside = found < len(words)
-    return found[inside].astype(np.int64), first[inside].astype(np.int64)
-
-
-def _spans(words: Sequence[str], tags: Sequence[str], blank: str) -> list[dict[str, Any]]:
-    return [{**e._asdict(), "text": blank.join(words[e.start : e.end])} for e in entities(tags)]
-
-
-def _scheme_of_labels(labels: Sequence[str]) -> str | None:
-    """Of names alone: whether B- begins each entity is not to be seen there, and no matter."""
-    return scheme_of([[label] for label in labels])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,13 +15,15 @@ from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.settings import Settings
+from bertsmith.wording import counted
 
 _NUMBER = re.compile(r"-?\d+")
+_BREAK = re.compile(r"[\t\n\r]")
 _CHINESE = re.compile(f"([{HAN_CLASS}])")
 
 
 class TagSettings(Settings):
-    """Where the words and their tags are, and how long a window is."""
+    """Where the words and their tags are, how tags are learnt and chosen, and how long a window is."""
 
     word_column: str | None = Field(
         None,
@@ -30,6 +32,22 @@ class TagSettings(Settings):
     )
     tag_column: str | None = Field(
         None, description="the column of the tags, likewise; none: the last, UPOS, tags"
+    )
+    predicate_column: str | None = Field(
+        None,
+        description="for semantic roles: the column that has each predicate's sense, _ elsewhere; each column "
+        "behind it has the roles of one predicate; none: the eleventh of a .conllu file that has it, where "
+        "tag_column is not given; in .jsonl the name of the predicate's position, predicate",
+    )
+    scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
+        "iobes",
+        description="how entities are learnt, whatever scheme the file has: IOBES tells their ends and single "
+        "words, too; answers are always in the file's scheme",
+    )
+    decoder: Literal["softmax", "crf"] = Field(
+        "softmax",
+        description="the likeliest legal tags: softmax, each word's by itself; crf: with learnt weights of a tag "
+        "after another (a conditional random field)",
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
@@ -46,11 +64,27 @@ class TagSettings(Settings):
 
 @dataclass(frozen=True)
 class TagExample:
-    """A sentence with its tags as the file has them, None where they are not known, and its first word's place."""
+    """A sentence with its tags as the file has them, None where they are not known, and its first word's place.
+
+    rows: of a sentence to predict, what its file has of each word, the tag last if there is one, and a separator;
+    None where it was in no columns or lists. text: the running text that the words are from, None where they were
+    given as words. predicate: the position of the word whose roles the tags are, None for other tags. lines: of
+    the words in their file, where each has its own.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     place: str
+    rows: tuple[str, ...] | None = None
+    text: str | None = None
+    predicate: int | None = None
+    lines: Sequence[int] | None = None
+
+    def place_of(self, word: int) -> str:
+        """Where a word is in its file."""
+        if self.lines is None:
+            return f"{self.place}, word {word + 1}"
+        return f"{self.place.rpartition(':')[0]}:{self.lines[word]}"
 
 
 def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
@@ -60,7 +94,7 @@ def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -
         found = list(_of_jsonl(file, settings, labelled))
     elif _a_sentence_a_line(file, settings, labelled):
         lines = read_lines(file, settings.encoding)
-        found = [TagExample(tuple(line.split()), None, f"{file}:{n}") for n, line in lines]
+        found = [TagExample(words_of(line, ""), None, f"{file}:{n}", text=line) for n, line in lines]
     else:
         found = list(_of_columns(file, settings, labelled))
     if not found:
@@ -75,8 +109,8 @@ def by_characters(examples: Sequence[TagExample]) -> bool:
 
 
 def in_characters(example: TagExample) -> TagExample:
-    """A sentence without tags whose Chinese characters are words of their own."""
-    if example.tags is not None:
+    """A running text whose Chinese characters are words of their own; words that were given as such stay."""
+    if example.text is None:
         return example
     words = tuple(part for word in example.words for part in _CHINESE.split(word) if part)
     return replace(example, words=words)
@@ -91,6 +125,37 @@ def words_of(value: Any, place: str) -> tuple[str, ...]:
     if "" in value:
         raise InputError(f"{place}: word {list(value).index('') + 1} is empty", "take it out, with its tag")
     return tuple(value)
+
+
+def predicate_of(value: Any, words: Sequence[str], place: str) -> int | None:
+    """The position of a predicate, of that or of its word. InputError for a word that is not there once."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and not (_NUMBER.fullmatch(value) and value not in words):
+        if words.count(value) != 1:
+            raise InputError(
+                f"{place}: the predicate '{value}' occurs {counted(words.count(value), 'time')} in the sentence",
+                "give its position, from 0",
+            )
+        return words.index(value)
+    number = int(value) if isinstance(value, str | int) else -1
+    if isinstance(value, bool) or not 0 <= number < len(words):
+        raise InputError(
+            f"{place}: the predicate {value!r} is no position of a word",
+            f"give a number from 0 to {len(words) - 1}",
+        )
+    return number
+
+
+def predicate_key(settings: TagSettings) -> str:
+    """What a .jsonl calls the position of the predicate."""
+    chosen = settings.predicate_column or "predicate"
+    return "predicate" if _NUMBER.fullmatch(chosen) else chosen
+
+
+def row_of(cells: Iterable[object]) -> str:
+    """Columns, each with a tab behind it; a tab or line break in a word is written as a blank."""
+    return "".join(_BREAK.sub(" ", str(cell)) + "\t" for cell in cells)
 
 
 def keys_of(settings: TagSettings) -> tuple[str, str]:
@@ -112,11 +177,15 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
                     f"{place}: the field '{key}' is missing", f"name it with {option}: {', '.join(row)}"
                 )
         key, tag_key = keys.values()
-        words = words_of(row[key], place)
+        words, tags = words_of(row[key], place), row.get(tag_key)
+        predicate = predicate_of(row.get(predicate_key(settings)), words, place)
         if not labelled:
-            yield TagExample(words, None, place)
+            text = row[key] if isinstance(row[key], str) else None
+            known = tags if isinstance(tags, list) and len(tags) == len(words) else None
+            cells = zip(words, known, strict=True) if known else ((word,) for word in words)
+            rows = tuple(map(row_of, cells))
+            yield TagExample(words, None, place, rows=rows, text=text, predicate=predicate)
             continue
-        tags = row[tag_key]
         if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
             raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
         if len(tags) != len(words):
@@ -128,7 +197,7 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
             raise InputError(f"{place}: tag {tags.index('') + 1} is empty", "give each word a tag")
         if not words:
             raise InputError(f"{place}: there is no word in it", "take the line out")
-        yield TagExample(words, tuple(str(tag) for tag in tags), place)
+        yield TagExample(words, tuple(str(tag) for tag in tags), place, predicate=predicate)
 
 
 def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) -> bool:
@@ -146,8 +215,11 @@ def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) 
 def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
     wanted = [
         Column(settings.word_column, "1", "FORM", "--word-column"),
-        Column(settings.tag_column, "-1", "UPOS", "--tag-column"),
+        Column(settings.tag_column, "-1", "UPOS", "--tag-column", needed=labelled),
     ]
-    for lines, rows in read_conll(file, wanted if labelled else wanted[:1], settings.encoding):
-        words = tuple(row[0] for row in rows)
-        yield TagExample(words, tuple(row[1] for row in rows) if labelled else None, f"{file}:{lines[0]}")
+    for sentence in read_conll(file, wanted, settings.encoding):
+        words, place = tuple(row[0] for row in sentence.rows), f"{file}:{sentence.lines[0]}"
+        if labelled:
+            yield TagExample(words, tuple(row[1] for row in sentence.rows), place, lines=sentence.numbers)
+        else:
+            yield TagExample(words, None, place, rows=tuple(sentence.texts))

@@ -9,9 +9,9 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from pydantic import BaseModel
@@ -57,6 +57,18 @@ Prediction = dict[str, Any]
 _COUNTS = ("tokens", "tokens_read")  # of a prediction
 
 
+class AnswerForm(NamedTuple):
+    """A file of answers as the field's own script reads it, which `predict` offers beside JSON and tables.
+
+    name: as --format takes it. summary: what the file holds, for --help. suffix: of a file's name that chooses it;
+    None where other forms end alike.
+    """
+
+    name: str
+    summary: str
+    suffix: str | None = None
+
+
 class Foreign(Protocol):
     """What a model folder of another tool says of its heads."""
 
@@ -87,7 +99,8 @@ class Task(Objective):
     name that its files usually have. inputs: what an example is made of, by the
     names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
     base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts
-    hold, checked before they are used.
+    hold, checked before they are used. answer_form: the field's own form of a file of answers, which
+    `answer_file` writes.
     """
 
     name: ClassVar[str]
@@ -97,6 +110,7 @@ class Task(Objective):
     optional: ClassVar[tuple[str, ...]] = ()
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
     facts_type: ClassVar[type[BaseModel]] = NoFacts
+    answer_form: ClassVar[AnswerForm | None] = None
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
@@ -179,7 +193,8 @@ class Task(Objective):
 
     @classmethod
     def question(cls, example: Any) -> Hashable:
-        """What an answer is to: examples that are equal in it should have equal answers."""
+        """What has one right answer: two examples that are equal in it and differ in their answers contradict each
+        other. The content, unless one content is asked about in several ways."""
         return cls.content(example)
 
     @classmethod
@@ -202,6 +217,12 @@ class Task(Objective):
             if not isinstance(value, dict)
         }
         return [{**cls.asked(example), **cells}]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[Any, Prediction | None]]) -> Iterator[str]:
+        """The whole file in `answer_form`, in pieces. answered: each example with its answer, None where there was
+        nothing to read. InputError where an example lacks what the form needs, such as an id."""
+        raise NotImplementedError
 
     @classmethod
     def is_empty(cls, example: Any) -> bool:

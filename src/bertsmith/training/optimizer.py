@@ -5,7 +5,7 @@ AdamW's first updates are corrected or, as in BERT's release, not. Gradients are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,18 +23,26 @@ _MUONS = frozenset({"momentum_buffer"})
 def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     """The settings' optimiser over all parameters.
 
-    Each group's `rate` says what multiple of the run's learning rate is its own.
+    Each group's `rate` says what multiple of the run's learning rate is its own: of Muon's matrices, and of a
+    module with a `rate`.
     """
     named = dict(trained.named_parameters())
     matrices = {}
     if settings.optimizer == "muon":
         matrices = {name: p for name, p in named.items() if _IN_A_LAYER in f".{name}" and p.dim() == 2}
+    rates = {
+        p: float(rate)
+        for module in trained.modules()
+        if (rate := getattr(module, "rate", None)) is not None
+        for p in module.parameters()
+    }
     rest = make_optimizer(
         ((name, p) for name, p in named.items() if name not in matrices),
         betas=settings.betas,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
         bias_correction=settings.bias_correction,
+        rates=rates,
     )
     trainable = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
     if not trainable:
@@ -94,6 +102,7 @@ def make_optimizer(
     epsilon: float,
     weight_decay: float,
     bias_correction: bool = True,
+    rates: Mapping[nn.Parameter, float] | None = None,
 ) -> torch.optim.AdamW:
     """Fused AdamW over named parameters; its learning rate is set before each update.
 
@@ -102,13 +111,19 @@ def make_optimizer(
 
     bias_correction: whether the running means are divided by 1 - beta^t (Kingma and Ba 2015, algorithm 1). With
     it the first step is as long as the rate; without it, as in BERT's release, 3.16 times as long.
+
+    rates: of parameters with a rate of their own, the multiple of the run's.
     """
-    decayed: list[nn.Parameter] = []
-    exempt: list[nn.Parameter] = []
-    for _, parameter in named:
-        if parameter.requires_grad:
-            (exempt if parameter.dim() <= 1 else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+    rates = rates or {}
+    groups: list[dict[str, Any]] = []
+    trained = [parameter for _, parameter in named if parameter.requires_grad]
+    for rate in sorted({1.0, *rates.values()}):
+        own = [parameter for parameter in trained if rates.get(parameter, 1.0) == rate]
+        for decay, some in (
+            (weight_decay, [parameter for parameter in own if parameter.dim() > 1]),
+            (0.0, [parameter for parameter in own if parameter.dim() <= 1]),
+        ):
+            groups.append({"params": some, "weight_decay": decay, **({"rate": rate} if rate != 1.0 else {})})
     kind = torch.optim.AdamW if bias_correction else UncorrectedAdamW
     # fused: one pass over a parameter instead of a dozen; measured 11.6 times faster than the CPU's default
     return kind([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=epsilon, fused=True)

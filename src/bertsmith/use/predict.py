@@ -395,11 +395,23 @@ class Model:
 
     @overload
     def predict_file(
-        self, file: Source, *, out: str | Path, overwrite: bool = False, **columns: Any
+        self,
+        file: Source,
+        *,
+        out: str | Path,
+        format: str | None = None,
+        overwrite: bool = False,
+        **columns: Any,
     ) -> Path: ...
 
     def predict_file(
-        self, file: Source, *, out: str | Path | None = None, overwrite: bool = False, **columns: Any
+        self,
+        file: Source,
+        *,
+        out: str | Path | None = None,
+        format: str | None = None,
+        overwrite: bool = False,
+        **columns: Any,
     ) -> Iterator[dict[str, Any]] | Path:
         """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
         but for the answers; of a .txt file that is no table, for each line.
@@ -407,13 +419,16 @@ class Model:
         Without `out` an iterator, so that answers of any number need no memory: list(model.predict_file(file)) has
         them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
         answers are written there, and its path is returned: .csv (each row of the file with its answer behind
-        it), .jsonl, .json, or .txt, a table for reading. overwrite: replace a file that is there.
+        it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
+        field (`task.answer_form`), whatever the name ends in. overwrite: replace a file that is there.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
         if out is None:
+            if format is not None:
+                raise InputError(f"format={format!r} is for a file of answers", "name the file, too: out=…")
             return as_json(self.task, self.answered_file(file, console.tell, **columns))
-        form, out = format_of(out, None), Path(out)
+        form, out = format_of(out, format, self.task.answer_form), Path(out)
         if not overwrite:
             refuse_existing(out)
         answered = self.answered_file(file, console.tell, **columns)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from bertsmith import console, disk
 from bertsmith.errors import InputError
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task import AnswerForm, Prediction, Task
 from bertsmith.wording import counted
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
@@ -60,14 +60,23 @@ def told_of_unanswered(places: Sequence[str]) -> str:
     return f"{counted(len(places), 'text is', 'texts are')} empty and not predicted: {listed(places)}"
 
 
-def format_of(out: str | Path | None, chosen: str | None) -> str:
-    """json, csv or table: what was chosen, or what the file's name says. InputError where it says nothing."""
+def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None = None) -> str:
+    """json, csv, table or the task's `own` form: what was chosen, or what the file's name says. InputError where
+    it says nothing, and for a form that the task does not have."""
+    forms, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
+    if own is not None:
+        forms.append(own.name)
+        suffixes |= {own.suffix: own.name} if own.suffix else {}
+    if chosen is not None and chosen not in forms:
+        raise InputError(
+            f"--format {chosen}: this model's answers are not written so", f"choose one of {', '.join(forms)}"
+        )
     if chosen is not None or out is None:
         return chosen or "json"
-    if (found := FORMATS.get(Path(out).suffix.lower())) is None:
+    if (found := suffixes.get(Path(out).suffix.lower())) is None:
         raise InputError(
             f"--out {out}: its name does not say how to write it",
-            f"end it with {', '.join(FORMATS)}",
+            f"end it with {', '.join(suffixes)}",
         )
     return found
 
@@ -146,8 +155,8 @@ def refuse_existing(out: Path) -> None:
 
 
 def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str, out: Path) -> int:
-    """Answers into a file that is whole or not there; how many there are. A csv begins with a byte order mark:
-    spreadsheets read a file without one in the encoding of their country."""
+    """Answers into a file that is whole or not there; how many there are. form: of `format_of`. A csv file
+    begins with a byte order mark: spreadsheets read a file without one in the encoding of their country."""
     number = 0
 
     def counting() -> Iterator[Answered]:
@@ -163,6 +172,8 @@ def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
         elif form == "table":
             columns, rows = as_table(task, counting(), _FILE_WIDTH)
             file.write(console.table_text("", columns, rows, width=_FILE_WIDTH) + "\n")
+        elif form != "json":
+            file.writelines(task.answer_file(counting()))
         elif out.suffix.lower() == ".json":
             file.write(json.dumps(list(as_json(task, counting())), ensure_ascii=False) + "\n")
         else:

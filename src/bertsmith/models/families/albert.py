@@ -60,6 +60,7 @@ ALBERT = Family(
         frozenset({"encoder", "pooler", "masked", "pair"}): "AlbertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
         frozenset({"encoder", "tagger"}): "AlbertForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "AlbertForTokenClassification",
         frozenset({"encoder", "span"}): "AlbertForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "AlbertForMultipleChoice",
     },

@@ -45,6 +45,7 @@ BERT = Family(
         frozenset({"encoder", "pooler", "masked", "pair"}): "BertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
         frozenset({"encoder", "tagger"}): "BertForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "BertForTokenClassification",
         frozenset({"encoder", "span"}): "BertForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "BertForMultipleChoice",
     },

@@ -41,6 +41,7 @@ ROBERTA = Family(
         frozenset({"encoder", "masked"}): "RobertaForMaskedLM",
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
         frozenset({"encoder", "tagger"}): "RobertaForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "RobertaForTokenClassification",
         frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "RobertaForMultipleChoice",
     },

@@ -1,0 +1,59 @@
+"""How good tags are: entities as conlleval counts them, whole ones as strictly, and the share of right words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bertsmith.metrics.entities import EntityCounts, count, total
+from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.tagging import Tagging
+from bertsmith.wording import counted
+
+
+def scored(
+    truth: Sequence[Sequence[str]],
+    guess: Sequence[Sequence[str]],
+    tagging: Tagging,
+    notes: Sequence[str] = (),
+) -> Scores:
+    """truth, guess: the tags of each sentence, by the file's names. Entities are scored where the tags have a
+    scheme. notes: sentences to add to what is said of new tags."""
+    pairs = [pair for a, b in zip(truth, guess, strict=True) for pair in zip(a, b, strict=True)]
+    accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
+    sizes = {"words": len(pairs), "examples": len(truth)}
+    if new := Counter(tag for tag, _ in pairs if tagging.is_new(tag)):
+        said = f"{counted(new.total(), 'word has a tag', 'words have a tag')} that the model never saw"
+        notes = [f"{said} ({', '.join(sorted(new)[:5])}); each counts as wrong", *notes]
+    if tagging.scheme is None:
+        return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
+    types = count(truth, guess)
+    whole, strict = total(types), total(count(truth, guess, tagging.scheme))
+    of_each = {kind: _figures(found) for kind, found in types.items()}
+    rows = [
+        [
+            kind,
+            *(f"{row[name]:.4f}" for name in ("precision", "recall", "f1")),
+            *(f"{row[name]:,}" for name in ("support", "found")),
+        ]
+        for kind, row in of_each.items()
+    ]
+    table = ScoreTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
+    numbers = {
+        "precision": whole.precision,
+        "recall": whole.recall,
+        "f1": whole.f1,
+        "strict_f1": strict.f1,
+        "accuracy": accuracy,
+    }
+    return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+
+
+def _figures(found: EntityCounts) -> dict[str, float]:
+    return {
+        "precision": found.precision,
+        "recall": found.recall,
+        "f1": found.f1,
+        "support": found.gold,
+        "found": found.found,
+    }

@@ -1,0 +1,237 @@
+"""What a file calls its tags, and what a tagger is trained on: entities mostly as IOBES, answered as they were
+written.
+
+Tags that break their scheme are read as conlleval reads them, and legal ones are learnt in their place; so a legal
+path through the labels is what a decoder looks for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from bertsmith.errors import InputError
+from bertsmith.metrics.entities import entities, written
+from bertsmith.metrics.schemes import (
+    OUTSIDE,
+    Break,
+    Scheme,
+    allowed,
+    breaks_of,
+    letters_of,
+    parted,
+    scheme_of,
+    tag_of,
+)
+from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, marginals
+from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
+from bertsmith.tasks.overview import listed
+from bertsmith.tasks.tagged import TagExample
+from bertsmith.wording import counted
+
+_CELLS = 4_000_000  # of what is held at a time when tags are chosen: sentences, words and tags multiplied
+
+
+class TagFacts(LabelFacts):
+    """What `Tag` says of its facts, by kind.
+
+    written: the file's tags, where the labels are others. scheme: of the file; trained: of the labels; letters:
+    the file's for those of IOBES.
+    """
+
+    written: list[str] | None = None
+    scheme: Scheme | None
+    trained: Scheme | None = None
+    letters: dict[str, str] = Field(default_factory=dict)
+    usual: str
+    decoder: Literal["softmax", "crf"] = "softmax"
+    characters: bool = False
+    roles: bool = False
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """From a file's tags to a model's labels and back.
+
+    naming: of the file's tags. labels: the model's, by id. scheme: the file's; None where tags have none. trained:
+    the labels'; None where nothing is known of which may follow which. letters: the file's for those of IOBES.
+    """
+
+    naming: Naming
+    labels: list[str]
+    scheme: Scheme | None
+    trained: Scheme | None
+    letters: Mapping[str, str]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Tagging:
+        """As a model folder's facts have it; of older ones the labels are the file's tags."""
+        tags = facts.get("written") or facts["labels"]
+        naming = Naming.of({**facts, "labels": tags})
+        scheme, trained = facts["scheme"], facts.get("trained")
+        return cls(naming, facts["labels"], scheme, trained, facts.get("letters") or {})
+
+    def named(self, tags: Iterable[str] | None) -> tuple[str, ...]:
+        """A file's tags by their names."""
+        return tuple(map(self.naming.name, tags or ()))
+
+    def learnt(self, tags: Sequence[str]) -> list[str]:
+        """What is learnt of a sentence's tags, which are by their names."""
+        if self.trained is None:
+            return list(tags)
+        own = self.letters if self.trained == self.scheme else {}
+        return written(entities(tags), len(tags), self.trained, own)
+
+    def answered(self, labels: Sequence[str]) -> list[str]:
+        """Labels as the file writes them."""
+        if self.scheme is None or self.trained in (None, self.scheme):
+            return list(labels)
+        return written(entities(labels), len(labels), self.scheme, self.letters)
+
+    def is_new(self, tag: str) -> bool:
+        """Whether a tag is none that a file had in training, nor of a type that one had."""
+        if tag in self.naming.ids:
+            return False
+        types = {parted(label)[1] for label in self.labels if label != OUTSIDE}
+        return self.trained is None or parted(tag)[1] not in types
+
+    def chain(self) -> Chain:
+        """0 for what the labels' scheme allows as first, as next and as last, FORBIDDEN for what it does not."""
+
+        def worth(before: str | None, label: str | None) -> float:
+            free = self.trained is None or allowed(before, label, self.trained)
+            return 0.0 if free else FORBIDDEN
+
+        return Chain(
+            torch.tensor([worth(None, label) for label in self.labels]),
+            torch.tensor([[worth(before, label) for label in self.labels] for before in self.labels]),
+            torch.tensor([worth(label, None) for label in self.labels]),
+        )
+
+
+def facts_of_tags(
+    rows: Sequence[Sequence[str]], scheme: str, names: Names | None, place: str, *, roles: bool = False
+) -> dict[str, Any]:
+    """The facts of the tags of all training sentences. scheme: of the settings. names: of the tags, if the user
+    gave them; place: of the first sentence; roles: the tags are roles, which may be of heads alone."""
+    found: dict[str, Any] = {"numbered": False} if names is None else facts_of_names(names)
+    if names is not None:
+        naming = Naming.of(found)
+        rows = [tuple(map(naming.name, row)) for row in rows]
+    times = Counter(tag for row in rows for tag in row)
+    tags = found.pop("labels", None) or sorted(times)
+    if unknown := sorted(times.keys() - set(tags)):
+        raise InputError(f"{place}: the tag '{unknown[0]}' is none of --label-names", "name all tags there")
+    if len(times) < 2:
+        raise InputError(
+            f"{place}: all words have the tag '{tags[0]}'",
+            "a tagger needs at least two; is this the column of the tags? (--tag-column)",
+        )
+    of_file = scheme_of(rows)
+    trained: Any = of_file if scheme == "as_written" or of_file is None else scheme
+    letters = letters_of(tags) if of_file is not None else {}
+    facts = {
+        **found,
+        "labels": tags,
+        "written": tags,
+        "scheme": of_file,
+        "trained": trained,
+        "letters": letters,
+    }
+    tagging = Tagging.of(facts)
+    learnt = Counter(tag for row in rows for tag in tagging.learnt(row))
+    if of_file is not None and scheme != "as_written":
+        heads = roles and all(e.end - e.start == 1 for row in rows for e in entities(row))
+        facts["labels"] = _closed(tags, trained, letters if trained == of_file else {}, heads=heads)
+    elif names is None:
+        facts["labels"] = sorted(learnt)
+    else:  # what was repaired may be a tag that has no name
+        facts["labels"] = [*tags, *sorted(learnt.keys() - set(tags))]
+    # ties by name, so that the order of the sentences decides nothing
+    usual = OUTSIDE if OUTSIDE in facts["labels"] else min(learnt, key=lambda tag: (-learnt[tag], tag))
+    return {**facts, "usual": usual, "roles": roles}
+
+
+def _closed(tags: Sequence[str], scheme: Scheme, letters: Mapping[str, str], *, heads: bool) -> list[str]:
+    """All tags of a scheme for the types of these: three types give 13 of IOBES. heads: only those of one word."""
+    types = {parted(tag)[1] for tag in tags if tag != OUTSIDE}
+    prefixes = {"iobes": "S" if heads else "BIES", "iob2": "B" if heads else "BI", "iob1": "IB"}[scheme]
+    labels = {tag_of(prefix, kind, letters) for prefix in prefixes for kind in types}
+    return sorted(labels | ({OUTSIDE} & set(tags)))
+
+
+def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[tuple[list[int], Tensor]]:
+    """The best path of each sentence, and the probability of each of its tags.
+
+    emissions: log probabilities [words, tags] of each. crf: probabilities are those over all paths, else the
+    emissions' own."""
+    found: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
+    order = sorted((i for i, rows in enumerate(emissions) if len(rows)), key=lambda i: -len(emissions[i]))
+    while order:
+        longest, tags = emissions[order[0]].shape
+        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
+        order = order[len(some) :]
+        lengths = torch.tensor([len(emissions[i]) for i in some])
+        rows = pad_sequence([emissions[i] for i in some], batch_first=True)
+        shares = marginals(rows, lengths, chain) if crf else rows.exp()
+        for i, path, share in zip(some, best_paths(rows, lengths, chain), shares, strict=True):
+            found[i] = path, share[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
+    return found
+
+
+def told_of_breaks(
+    examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
+) -> str | None:
+    """A sentence on tags that break their scheme. rows: each example's tags, by their names."""
+    if scheme is None:
+        return None
+    found = [
+        (example, one) for example, row in zip(examples, rows, strict=True) for one in breaks_of(row, scheme)
+    ]
+    if not found:
+        return None
+
+    def said(example: TagExample, one: Break) -> str:
+        what = "the sentence's end" if one.tag is None else f"'{one.tag}'"
+        where = example.place_of(min(one.at, len(example.words) - 1))
+        return f"{what} {'as the first' if one.before is None else f'behind {one.before!r}'} ({where})"
+
+    breaks = "breaks" if len(found) == 1 else "break"
+    return (
+        f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}: "
+        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there"
+    )
+
+
+def prediction_of(
+    example: TagExample, tags: list[str], scores: list[float], *, spans: str | None, blank: str
+) -> dict[str, Any]:
+    """A sentence's answer. spans: what the tags' entities are called, None where they make none; blank: what is
+    between the words of one. Of a running text words and entities have their characters, too."""
+    found: dict[str, Any] = {"words": list(example.words), "tags": tags, "scores": scores}
+    if example.predicate is not None:
+        found["predicate"] = example.predicate
+    offsets: list[tuple[int, int]] = []
+    for word in example.words if example.text is not None else ():
+        start = (example.text or "").index(word, offsets[-1][1] if offsets else 0)
+        offsets.append((start, start + len(word)))
+    if example.text is not None:
+        found["offsets"] = [list(pair) for pair in offsets]
+    if spans is None:
+        return found
+    found[spans] = []
+    for entity in entities(tags):
+        one = {**entity._asdict(), "text": blank.join(example.words[entity.start : entity.end])}
+        if example.text is not None:
+            start, end = offsets[entity.start][0], offsets[entity.end - 1][1]
+            one |= {"text": example.text[start:end], "start_char": start, "end_char": end}
+        found[spans].append(one)
+    return found

@@ -1,0 +1,149 @@
+"""Semantic roles: columns of predicates are one example each, and a predicate is the second text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.tasks.tag import Tag
+from bertsmith.tasks.tagged import TagSettings
+
+PLAIN = TagSettings()
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "tasks"
+
+
+def row(number: int, word: str, *columns: str) -> str:
+    return "\t".join([str(number), word, *"_" * 8, *columns]) + "\n"
+
+
+TWO = (
+    "# text = kaba lode migi\n"
+    + row(1, "kaba", "_", "ARG0", "_")
+    + row(2, "lode", "go.01", "V", "ARGM-TMP")
+    + row(3, "migi", "see.02", "_", "V")
+)
+NONE = row(1, "kaba", "_", "") + row(2, "lode", "_", "")
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_predicate_is_an_example_and_its_own_v_no_role(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.conllu", f"{TWO}\n{NONE}\n{TWO}")
+    found = Tag.read(file, PLAIN)
+    assert [(e.predicate, e.tags) for e in found[:2]] == [
+        (1, ("B-ARG0", "O", "O")),
+        (2, ("O", "B-ARGM-TMP", "O")),
+    ]
+    assert [e.place for e in found] == [f"{file}:2"] * 2 + [f"{file}:10"] * 2
+    assert len({Tag.content(e) for e in found}) == 1  # on one side of a split
+    assert len({Tag.question(e) for e in found}) == 2  # and no contradiction
+    assert Tag.asked(found[1]) == {"words": "kaba lode migi", "predicate": "migi"}
+    tags = Tag.read(file, TagSettings(tag_column="UPOS"))  # a column that is named is read
+    assert [(e.predicate, e.tags) for e in tags[:1]] == [(None, ("_", "_", "_"))]
+
+
+def test_roles_may_be_spans_and_stand_in_any_column(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.conll", "kaba - B-A0\nlode - I-A0\nmigi go B-V\n")
+    (found,) = Tag.read(file, TagSettings(predicate_column="2"))
+    assert (found.predicate, found.tags) == (2, ("B-A0", "I-A0", "O"))
+    line = {"words": ["kaba", "lode"], "tags": ["B-A0", "O"], "predicate": 1}
+    (found,) = Tag.read(written(tmp_path / "a.jsonl", json.dumps(line)), PLAIN)
+    assert (found.predicate, Tag.as_row(found, PLAIN)) == (1, line)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("a.conllu", TWO.replace("\tARG0\t_", "\tARG0"), ":2: the sentence has 2 predicates, and the row 1"),
+        ("a.conllu", NONE, ":1: no word in it is a predicate"),
+        ("a.conllu", TWO.replace("ARG0", "(A0*"), ":2: the role '(A0*' is spelt with brackets"),
+        ("a.jsonl", '{"words": ["a"], "tags": ["O"], "predicate": 1}', ":1: the predicate 1 is no position"),
+        ("a.jsonl", '{"words": ["a", "a"], "tags": ["O", "O"], "predicate": "a"}', ":1: the predicate 'a' occurs"),
+    ],
+)  # fmt: skip
+def test_what_is_amiss_is_told_with_its_line(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    file = written(tmp_path / name, text)
+    with pytest.raises(InputError) as told:
+        Tag.read(file, PLAIN)
+    assert str(told.value).startswith(f"{file}{fault}")
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("roles")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=1")
+    short = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+    file = written(folder / "a.conllu", f"{TWO}\n{NONE}\n{TWO}")
+    return bs.finetune("tag", base, folder / "run", train=file, dev=file, settings=short)
+
+
+def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Path) -> None:
+    assert roles.report["labels"] == ["O", "S-ARG0", "S-ARGM-TMP"]  # heads alone: no other tag of IOBES
+    assert roles.report["warnings"] == [w for w in roles.report["warnings"] if "different labels" not in w]
+    words = ["kaba", "lode", "migi"]
+    by_place, by_word = roles.predict([words, words], [2, "migi"])
+    assert by_place == by_word
+    assert by_place["predicate"] == 2
+    assert all(span["end"] - span["start"] == 1 for span in by_place["roles"])
+    with pytest.raises(InputError, match=r"text 1: this model labels the roles .* and here is none") as told:
+        roles.predict([words])
+    assert "predict(sentences, predicates)" in str(told.value)
+    (item,) = roles.task.encode(
+        Tag.of_inputs({"words": [words], "predicate": [1]}, PLAIN, ["1"]), roles.tokenizer
+    )
+    (sequence,) = item.sequences
+    tokens = [roles.tokenizer.tokens[i] for i in sequence.ids]
+    assert tokens == ["[CLS]", "kaba", "lode", "migi", "[SEP]", "lode", "[SEP]"]
+    assert sequence.segments.tolist() == [0] * 5 + [1] * 2
+    with pytest.raises(InputError, match="the predicate 'lod' occurs 0 times"):
+        roles.predict([words], ["lod"])
+
+
+def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.conllu", TWO)
+    assert {"f1", "strict_f1", "accuracy"} <= set(roles.evaluate(file))
+    done = CliRunner().invoke(
+        bertsmith, ["predict", str(roles.path), "--file", str(file), "--format", "conll"]
+    )
+    first, second = done.stdout.strip().split("\n\n")
+    assert [line.split("\t")[:-1] for line in first.splitlines()] == [
+        [*line.split("\t"), gold]
+        for line, gold in zip(TWO.splitlines()[1:], ["B-ARG0", "O", "O"], strict=True)
+    ]
+    assert second.splitlines()[1].split("\t")[-2] == "B-ARGM-TMP"
+    bare = written(tmp_path / "b.conllu", row(1, "kaba", "_") + row(2, "lode", "go.01"))
+    (answer,) = roles.predict_file(bare)
+    assert (answer["predicate"], len(answer["tags"])) == (1, 2)
+
+
+def test_a_tagger_of_other_tags_refuses_a_file_of_roles(roles: bs.Model, tmp_path: Path) -> None:
+    plain = dict(roles.task.facts) | {"roles": False}
+    task = Tag(roles.folder.config, roles.place.drawing, plain, PLAIN)
+    with pytest.raises(InputError, match="name the column of its tags with tag_column"):
+        task.encode(Tag.read(written(tmp_path / "a.conllu", TWO), PLAIN), roles.tokenizer)
+
+
+def test_universal_propositions_are_read_as_they_are() -> None:
+    """One example a predicate of the whole dev file, counted in its text by itself."""
+    file = DATA / "up_ewt_srl" / "dev.conllu.gz"
+    if not file.exists():
+        pytest.skip("the data of up_ewt_srl is not beside this checkout")
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines if line[0].isdigit()]
+    words = [cells for cells in rows if cells[0].isdecimal()]
+    found = Tag.read(file, PLAIN)
+    assert len(found) == sum(len(cells) > 10 and cells[10] not in ("_", "") for cells in words) > 900
+    wanted = Counter(role for cells in words for role in cells[11:] if role not in ("_", "", "V"))
+    assert Counter(tag[2:] for e in found for tag in e.tags or () if tag != "O") == wanted

@@ -1,0 +1,121 @@
+"""Files of answers in the form of a task's own field: what conlleval and SQuAD's script read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.tasks.answer import Answer
+from bertsmith.tasks.passages import PassageExample
+from bertsmith.tasks.tag import Tag
+from bertsmith.tasks.tagged import TagSettings
+from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.use.predictions import FORMATS, format_of
+
+CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=1")
+
+
+@pytest.fixture(scope="module")
+def tagger(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("tagger")
+    (folder / "a.conll").write_text(CONLL)
+    short = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    return bs.finetune(
+        "tag", base, folder / "run", train=folder / "a.conll", dev=folder / "a.conll", settings=short
+    )
+
+
+def predict(*arguments: object) -> Result:
+    return CliRunner().invoke(bertsmith, ["predict", *map(str, arguments)])
+
+
+def conll_of(file: Path, tags: Sequence[Sequence[str]], **settings: object) -> str:
+    """The file of answers for a file, if these are the tags."""
+    examples = Tag.read(file, TagSettings(**settings), labelled=False)
+    answers = [{"words": list(e.words), "tags": list(t)} for e, t in zip(examples, tags, strict=True)]
+    return "".join(Tag.answer_file(zip(examples, answers, strict=True)))
+
+
+def test_the_columns_of_the_file_come_back_with_the_tag_behind(tmp_path: Path) -> None:
+    file = tmp_path / "a.conll"
+    tags = [["B-X", "O"], ["O", "O"]]
+    file.write_text(CONLL)
+    assert conll_of(file, tags) == "kaba NN B-PER B-X\nlode VB O O\n\nmigi NN B-LOC O\n. . O O\n\n"
+    # gold and predicted are the last two, as conlleval reads them, wherever gold was
+    assert conll_of(file, tags, tag_column="2").startswith("kaba NN B-PER NN B-X\n")
+    file.write_text(CONLL.replace(" ", "\t"))
+    assert conll_of(file, tags).startswith("kaba\tNN\tB-PER\tB-X\n")
+    file.write_text("kaba\nlode\n\nmigi\n.\n")
+    assert conll_of(file, tags) == "kaba B-X\nlode O\n\nmigi O\n. O\n\n"
+
+
+def test_universal_columns_and_lists_have_their_tag_behind_too(tmp_path: Path) -> None:
+    file = tmp_path / "a.conllu"
+    file.write_text("# text = do\n1\tdo\tdo\tVERB\tVB\t_\t0\troot\t_\t_\n")
+    assert conll_of(file, [["NOUN"]]) == "1\tdo\tdo\tVERB\tVB\t_\t0\troot\t_\t_\tVERB\tNOUN\n\n"
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"words": ["New\\tYork", "is"], "tags": ["B-X", "O"]}\n{"words": "so far"}\n')
+    assert conll_of(file, [["O", "O"], ["B-X", "O"]]) == "New York\tB-X\tO\nis\tO\tO\n\nso\tB-X\nfar\tO\n\n"
+    file = tmp_path / "a.txt"
+    file.write_text("kaba lode\n\nmigi\n")
+    assert conll_of(file, [["O", "B-X"], [], ["O"]]) == "kaba\tO\nlode\tB-X\n\n\nmigi\tO\n\n"
+
+
+def test_what_was_written_is_scored_as_the_model_is(tagger: bs.Model, tmp_path: Path) -> None:
+    file, out = tmp_path / "a.conll", tmp_path / "out.conll"
+    file.write_text(CONLL)
+    done = predict(tagger.path, "--file", file, "--format", "conll")
+    assert done.exit_code == 0, done.output
+    assert predict(tagger.path, "--file", file, "--out", out).exit_code == 0
+    assert out.read_text() == done.stdout
+    assert tagger.predict_file(file, out=tmp_path / "again", format="conll").read_text() == done.stdout
+    (gold, guess) = (Tag.read(out, TagSettings(tag_column=column)) for column in ("-2", "-1"))
+    assert [e.tags for e in gold] == [e.tags for e in Tag.read(file, TagSettings())]
+    assert [list(e.tags or ()) for e in guess] == [a["tags"] for a in tagger.predict([e.words for e in gold])]
+
+
+def test_answers_to_questions_are_one_object_by_id() -> None:
+    examples = [PassageExample("q", "kaba lode", (), f"a.json: {n}", n) for n in ("7", "北")]
+    answers = [{"answer": "kaba"}, {"answer": 'lo"de'}]
+    text = "".join(Answer.answer_file(zip(examples, answers, strict=True)))
+    assert json.loads(text) == {"7": "kaba", "北": 'lo"de'}
+    for number, said in ((None, "has no id"), ("7", "has the id of another one, 7")):
+        some = [*examples, PassageExample("q", "migi", (), "a.json: 9", number)]
+        with pytest.raises(InputError, match=f"a.json: 9: the question {said}"):
+            list(Answer.answer_file(zip(some, [*answers, answers[0]], strict=True)))
+
+
+def test_a_task_declares_its_form_and_every_form_has_a_writer() -> None:
+    names = list(FORMATS.values())
+    for task in map(task_type, TASKS):
+        if (form := task.answer_form) is not None:
+            assert form.name not in names
+            assert form.suffix not in FORMATS
+            assert list(task.answer_file([])) in ([], ["{}\n"])
+
+
+def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Path) -> None:
+    assert "conll: the file's columns" in " ".join(predict(tagger.path, "--help").stdout.split())
+    assert "the form of the task's field" in " ".join(predict("--help").stdout.split())
+    wrong = predict(tagger.path, "kaba", "--format", "squad")
+    assert isinstance(wrong.exception, InputError)
+    assert wrong.exception.remedy == "choose one of csv, json, table, conll"
+    assert format_of("a.conll", None, Tag.answer_form) == "conll"
+    with pytest.raises(InputError, match=r"end it with \.csv, \.jsonl, \.json, \.txt$"):
+        format_of("a.conll", None, Answer.answer_form)
+    with pytest.raises(InputError, match="name the file, too"):
+        tagger.predict_file([{"words": ["kaba"]}], format="conll")
