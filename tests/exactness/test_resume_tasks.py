@@ -82,11 +82,27 @@ def labelled(file: Path, seed: int) -> Path:
     return tiny_run.table(file, tiny_run.examples(30, seed))
 
 
+def sought(file: Path, seed: int) -> Path:
+    """Queries with one to three passages, some of them with a passage that does not answer."""
+    draw = random.Random(seed)
+
+    def text(most: int) -> str:
+        return " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, most)))
+
+    rows: list[dict[str, Any]] = []
+    for i in range(30):
+        row = {"query": text(4), "positives": [text(9) for _ in range(1 + i % 3)]}
+        rows.append(row | ({"negatives": [text(9)]} if i % 2 else {}))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
 FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {
     "classify": ("csv", labelled),
     "regress": ("csv", numbered),
     "tag": ("jsonl", tagged),
     "answer": ("json", asked),
+    "embed": ("jsonl", sought),
 }
 
 

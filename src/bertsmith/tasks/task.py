@@ -42,6 +42,7 @@ TASKS: dict[str, str | type[Task]] = {
     "regress": "bertsmith.tasks.regress:Regress",
     "tag": "bertsmith.tasks.tag:Tag",
     "answer": "bertsmith.tasks.answer:Answer",
+    "embed": "bertsmith.tasks.embed:Embed",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
@@ -85,7 +86,7 @@ class Task(Objective):
     name that its files usually have. inputs: what an example is made of, by the
     names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
     base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts
-    hold, checked before they are used.
+    hold, checked before they are used. baseline_name: what the column of the baseline's scores is called.
     """
 
     name: ClassVar[str]
@@ -95,6 +96,7 @@ class Task(Objective):
     optional: ClassVar[tuple[str, ...]] = ()
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
     facts_type: ClassVar[type[BaseModel]] = NoFacts
+    baseline_name: ClassVar[str] = "without looking at the text"
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
