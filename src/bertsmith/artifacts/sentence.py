@@ -19,6 +19,7 @@ POOLING_FOLDER = "1_Pooling"
 POOLING_CONFIG = f"{POOLING_FOLDER}/config.json"
 _LENGTH = "sentence_bert_config.json"
 _ABOUT = "config_sentence_transformers.json"
+_UNBOUNDED = 10**9
 _STEPS = ("Transformer", "Pooling", "Normalize")
 _MODES: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -77,10 +78,21 @@ def sentence_vectors(folder: Path) -> SentenceVectors | None:
         )
     place = str(steps[1].get("path") or "")
     known = read_json(folder / POOLING_CONFIG if place == POOLING_FOLDER else _within(folder, place))
-    length = read_json(folder / _LENGTH).get("max_seq_length") if (folder / _LENGTH).is_file() else None
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        raise InputError(f"{folder / _LENGTH}: max_seq_length is {length!r:.40}, not a number of tokens")
-    return SentenceVectors(_pooling(known, folder), len(names) > 2, length)
+    return SentenceVectors(_pooling(known, folder), len(names) > 2, _length(folder))
+
+
+def _length(folder: Path) -> int | None:
+    """The tokens read: the library's own setting, or else its tokenizer's."""
+    for name, key in ((_LENGTH, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        length = read_json(folder / name).get(key) if (folder / name).is_file() else None
+        if isinstance(length, int | float) and length > _UNBOUNDED:  # 1e30: the tokenizer knows none
+            length = None
+        if length is None:
+            continue
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            raise InputError(f"{folder / name}: {key} is {length!r:.40}, not a number of tokens")
+        return length
+    return None
 
 
 def _within(folder: Path, place: str) -> Path:

@@ -32,7 +32,7 @@ from bertsmith.models.pooling import pooled
 from bertsmith.objectives.objective import MODEL, Parts
 from bertsmith.packed import Packed
 from bertsmith.place import Place
-from bertsmith.search.exact import nearest_vectors, unit_length
+from bertsmith.retrieval.exact import nearest_vectors, unit_length
 from bertsmith.tasks.contrast import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
 from bertsmith.tasks.labels import Names
@@ -289,10 +289,10 @@ class Embed(Task):
         cosines, wanted = (queries * others).sum(-1), tensors["wanted"]
         if self._kind == "labelled":
             found = contrastive(cosines, wanted, settings.margin)
-        elif settings.loss == "cosine":
-            found = cosine_errors(cosines, wanted)
-        else:
+        elif settings.loss == "cosent":
             found = cosent(cosines, wanted, settings.scale)
+        else:
+            found = cosine_errors(cosines, wanted)
         return Loss({"task": found}, batch.counts)
 
     # From a batch to answers

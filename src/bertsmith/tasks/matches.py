@@ -35,7 +35,7 @@ _TEXTS = (
 )
 _LABELS = ("label", "score")
 _NEGATIVE = "negative"
-_SAME = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent", "similar")
+SAME = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent", "similar")
 _COLUMNS = "name them with --text-column A --second-column B"
 
 
@@ -77,7 +77,7 @@ class EmbedSettings(Settings):
     )
     loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
         "auto",
-        description="what is learnt by; auto: cosent for scores, contrastive for two labels, else softmax",
+        description="what is learnt by; auto: cosine for scores, contrastive for two labels, else softmax",
     )
     scale: float = Field(
         20.0,
@@ -249,7 +249,7 @@ def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
                 f"--same-label {settings.same_label}: no pair has this label", f"known: {listed(labels)}"
             )
         return settings.same_label
-    found = [label for label in labels if label.casefold() in _SAME]
+    found = [label for label in labels if label.casefold() in SAME]
     if len(found) != 1:
         raise InputError(
             f"{matches[0].place}: which of the labels {listed(labels)} is that of pairs that mean the same?",

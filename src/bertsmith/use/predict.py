@@ -33,6 +33,7 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
 from bertsmith.packed import Packed
 from bertsmith.place import Place, check_device
+from bertsmith.retrieval.index import Index
 from bertsmith.settings import Settings
 from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
@@ -134,6 +135,43 @@ class Model:
             known = None  # its own steps are none of ours, and left out on request
         made = made_so(known, pooling, normalize, max_length)
         return Embedder(self.encoder, self.tokenizer, self.place, made)
+
+    def index(
+        self,
+        texts: Any,
+        out: str | Path,
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        encoding: str | None = None,
+        pooling: Pooling | None = None,
+        max_length: int | None = None,
+        approximate: bool = False,
+        overwrite: bool = False,
+        tell: Callable[[str], None] = console.tell,
+    ) -> Index:
+        """An index of texts to search (`bertsmith.search`), in the new folder `out`, whole or not there.
+
+        texts: a list, a table in memory, or a file: the lines of a .txt, a column of a .jsonl, .csv, .tsv or
+        .parquet, the passages of queries. id_column: what texts are called there ("_id" or "id" if there is one).
+        pooling, max_length: as in `embed`; vectors get the length 1. approximate: also build a graph for fast
+        search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told.
+        """
+        from bertsmith.use.search import build_index
+
+        return build_index(
+            self,
+            texts,
+            out,
+            text_column=text_column,
+            id_column=id_column,
+            encoding=encoding,
+            pooling=pooling,
+            max_length=max_length,
+            approximate=approximate,
+            overwrite=overwrite,
+            tell=tell,
+        )
 
     @property
     def unfinished(self) -> str | None:

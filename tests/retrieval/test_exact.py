@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith.search.exact import nearest_vectors, unit_length
+from bertsmith.retrieval.exact import nearest_vectors, unit_length
 
 
 def by_sorting(
