@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -143,6 +144,8 @@ def _check_embed(
         raise InputError("--out and --index exclude each other", "give one of them")
     if approximate and index is None:
         raise InputError("--approximate is for an index", "give --index DIR, or leave it out")
+    if index is not None and os.path.isdir(index) and os.listdir(index):
+        raise InputError(f"{index}: already exists and is not empty", "name another --index, or remove it")
     if normalize is False and index is not None:
         raise InputError("--no-normalize: vectors of an index have the length 1", "leave it out")
 
