@@ -1,7 +1,9 @@
 """Question answering: the span of a passage that answers a question (Devlin et al. 2019, section 4.2).
 
-Files are SQuAD 1.1's JSON, JSON lists and lines with a question, its passage and its answers, or tables of these.
-A passage that does not fit is read in overlapping windows; an answer is always `context[start:end]` exactly.
+Files are SQuAD's JSON, JSON lists and lines with a question, its passage and its answers, or tables of these. A
+passage that does not fit is read in overlapping windows; an answer is always `context[start:end]` exactly. Where
+some of the training questions had no answer (SQuAD 2.0; section 4.3), there may be none: unless the best span's
+score is above that of none by more than a threshold, which is chosen on dev and kept with the model.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -26,12 +28,16 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.answer_scores import Rules, scored, threshold_of
 from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.scores import Overview, Scores, ScoreTable
+from bertsmith.tasks.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 
 class AnswerSettings(Settings):
@@ -49,6 +55,24 @@ class AnswerSettings(Settings):
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
     longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
+    null_threshold: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="an answer only where its score is more than that above the score of none; none: as chosen on "
+        "dev, and always an answer if all training questions had one",
+    )
+    rules: Rules = Field(
+        "auto",
+        description="how answers are compared: as SQuAD's script does, or as CMRC 2018's for Chinese; auto: by "
+        "the letters of most answers",
+    )
+
+
+class AnswerFacts(BaseModel):
+    """Whether a question may have no answer; and how much more the model must then be for one than for none."""
+
+    unanswerable: bool = False
+    null_threshold: float = 0.0
 
 
 class Answer(Task):
@@ -59,15 +83,20 @@ class Answer(Task):
     example_file = "train.json"
     inputs = ("question", "context")
     settings_type = AnswerSettings
+    facts_type = AnswerFacts
     settings: AnswerSettings
+    null_threshold: Tensor
     weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: AnswerSettings
     ) -> None:
-        """facts: none are needed."""
+        """facts: of `AnswerFacts`."""
         super().__init__(config, generator, facts, settings)
         self.head = SpanHead(config, generator)
+        known = AnswerFacts(**facts)
+        self.register_buffer("null_threshold", torch.tensor(known.null_threshold, dtype=torch.float64))
+        self._may_be_none = known.unanswerable
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
@@ -109,7 +138,8 @@ class Answer(Task):
         """Question, passage, and the answers as SQuAD has them."""
         row: dict[str, Any] = {"id": example.number} if example.number is not None else {}
         answers = [{"text": gold.text, "answer_start": gold.start} for gold in example.answers]
-        return {**row, "question": example.question, "context": example.context, "answers": answers}
+        none = {"is_impossible": True} if example.unanswerable else {}
+        return {**row, "question": example.question, "context": example.context, "answers": answers, **none}
 
     @classmethod
     def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
@@ -119,8 +149,16 @@ class Answer(Task):
         return [f"{said}: {moved:,}"] if moved else []
 
     @classmethod
+    def learnt(
+        cls, examples: Sequence[PassageExample], settings: AnswerSettings, names: Names | None
+    ) -> Facts:
+        """Whether a question may have no answer."""
+        found = super().learnt(examples, settings, names)
+        return {**found, "unanswerable": any(example.unanswerable for example in examples)}
+
+    @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
-        """The field's class says it all."""
+        """The field's class says it all, but whether a question may have no answer."""
         return {} if folder.architecture.endswith("ForQuestionAnswering") else None
 
     @classmethod
@@ -137,7 +175,8 @@ class Answer(Task):
     def rows(cls, example: PassageExample, prediction: Prediction) -> list[dict[str, Any]]:
         """The question, its answer, where that is in the passage, and its probability."""
         number = {} if example.number is None else {"id": example.number}
-        found = {"prediction": prediction["answer"], **{k: prediction[k] for k in ("start", "end", "score")}}
+        keys = ("start", "end", "score", *(["null_score"] if "null_score" in prediction else []))
+        found = {"prediction": prediction["answer"], **{key: prediction[key] for key in keys}}
         return [{**number, **cls.asked(example), **found}]
 
     @classmethod
@@ -150,15 +189,22 @@ class Answer(Task):
             part: {
                 "questions": len(some),
                 "passages": len({example.context for example in some}),
+                "unanswerable": sum(example.unanswerable for example in some),
                 "answers": sum(len(example.answers) for example in some),
-                "letters_per_answer": round(mean(len(g.text) for e in some for g in e.answers), 1),
+                "letters_per_answer": _letters(some),
             }
             for part, some in parts.items()
             if some
         }
         rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
-        columns = ["part", "questions", "passages", "answers", "letters per answer"]
-        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)])
+        columns = ["part", "questions", "passages", "unanswerable", "answers", "letters per answer"]
+        none, warnings = [sum(example.unanswerable for example in some) for some in (train, dev)], []
+        if none[1] and not none[0]:
+            warnings.append(
+                f"{counted(none[1], 'question')} of dev {'has' if none[1] == 1 else 'have'} no answer, and all of "
+                "train have one: the model will never say that there is none"
+            )
+        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], warnings)
 
     # From examples to a batch
 
@@ -180,11 +226,11 @@ class Answer(Task):
                 others=self.settings.question_length,
                 place=example.place,
             )
-            if not any(_worded(example, window).any() for window in cut):
+            if not any(worded(example, window).any() for window in cut):
                 raise InputError(f"{example.place}: the passage has no token", "give one with words in it")
-            span = _tokens_of(example, encoding)
+            span = tokens_of(example, encoding)
             items += [
-                Item(number, (window.encoded,), span and _within(span, window), window.first)
+                Item(number, (window.encoded,), target_of(example, span, window), window.first)
                 for window in cut
             ]
         return items
@@ -226,34 +272,56 @@ class Answer(Task):
         A span starts and ends in one window, where its first token has the most context (the release's rule);
         the sum of both logits ranks spans over all windows. All spans are looked at, the release's beam of
         the 20 best starts and ends of a window is not needed. score: the probability of the start times that of
-        the end, each a softmax over the window.
+        the end, each a softmax over the window. Where there may be no answer, null_score is how much its sum of
+        logits, the least of all windows, is above the best span's (the release's null_odds); the answer
+        is "", from None to None, unless that is below minus the threshold.
         """
         of_example: list[list[tuple[Tensor, Window]]] = [[] for _ in examples]  # each has a window or more
         for logits, item in zip(outputs, items, strict=True):
-            of_example[item.example].append((logits, _window(item)))
+            of_example[item.example].append((logits, window_of(item)))
         return [self._prediction(example, found) for example, found in zip(examples, of_example, strict=True)]
 
     def _prediction(self, example: PassageExample, found: Sequence[tuple[Tensor, Window]]) -> Prediction:
         decides = deciding([window for _, window in found])
-        spans: list[_Span] = []
+        spans: list[Span] = []
         for number, (logits, window) in enumerate(found):
             mine = decides[window.first : window.first + window.size] == number
-            spans += self._spans(logits, window, mine & _worded(example, window))
+            spans += self._spans(logits, window, mine & worded(example, window))
         best: dict[str, dict[str, Any]] = {}
         for span in sorted(spans, key=lambda span: -span.logit):
-            start, end = _without_blanks(example.context, span.start, span.end)
+            start, end = without_blanks(example.context, span.start, span.end)
             text = example.context[start:end]
             # As in the release, the same words are listed once.
             best.setdefault(text, {"answer": text, "start": start, "end": end, "score": span.score})
         listed = list(best.values())[: self.settings.n_best]
         question = {} if example.number is None else {"id": example.number}
+        chosen = listed[0] | self._unless_none([logits for logits, _ in found], max(s.logit for s in spans))
         last = found[-1][1]
         passage, around = last.first + last.size, last.encoded.tokens - last.size
         asked = last.encoded.kept - last.size
         counted = {"tokens": passage + around, "tokens_read": passage + asked}
-        return {**question, **listed[0], "n_best": listed, **counted}
+        return {**question, **chosen, "n_best": listed, **counted}
 
-    def _spans(self, logits: Tensor, window: Window, mine: NDArray[np.bool_]) -> list[_Span]:
+    @property
+    def _threshold(self) -> float | None:
+        """Of no answer; None where there always is one."""
+        if self.settings.null_threshold is not None:
+            return self.settings.null_threshold
+        return float(self.null_threshold) if self._may_be_none else None
+
+    def _unless_none(self, windows_of: Sequence[Tensor], best: float) -> dict[str, Any]:
+        """What stands in place of an answer that is none; the null score alone where it is one. best: the sum of
+        logits of the best span."""
+        if (threshold := self._threshold) is None:
+            return {}
+        least = min(windows_of, key=lambda logits: float(logits[0].sum()))
+        score = float(least[0].sum()) - best
+        if -score > threshold:
+            return {"null_score": score}
+        share = float(least.log_softmax(0)[0].sum().exp())
+        return {"answer": "", "start": None, "end": None, "score": share, "null_score": score}
+
+    def _spans(self, logits: Tensor, window: Window, mine: NDArray[np.bool_]) -> list[Span]:
         """The n best spans of a window that begin at tokens where `mine` is true, if it is for any.
 
         logits: [T, 2]; mine: bool [tokens of the passage in the window]."""
@@ -272,7 +340,7 @@ class Answer(Task):
                 first, more = divmod(cell, longest)
                 row = window.row + first
                 score = float((shares[row, 0] + shares[row + more, 1]).exp())
-                found.append(_Span(logit, score, int(offsets[row, 0]), int(offsets[row + more, 1])))
+                found.append(Span(logit, score, int(offsets[row, 0]), int(offsets[row + more, 1])))
         return found
 
     @property
@@ -285,80 +353,35 @@ class Answer(Task):
         """F1 and exact match."""
         return ("f1", "exact_match")
 
+    def fit(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[PassageExample]
+    ) -> None:
+        """The threshold of no answer with the best F1, where a question may have none."""
+        if self._may_be_none:
+            found = self.decode(outputs, items, examples)
+            self.null_threshold.fill_(-threshold_of(found, examples, self.settings.rules))
+
+    @property
+    def kept_facts(self) -> Facts:
+        """With the threshold, where a question may have no answer."""
+        return self.facts | ({"null_threshold": float(self.null_threshold)} if self._may_be_none else {})
+
     def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Scores:
-        """Means of F1 and exact match with the nearest gold answer, 0 to 1; SQuAD's script prints per cent."""
-        gold = [[answer.text for answer in example.answers] for example in examples]
-        said = [prediction["answer"] for prediction in predictions]
-        cuts, notes = told_of_cuts(predictions)
-        numbers = {
-            "f1": float(np.mean([squad.f1(*pair) for pair in zip(said, gold, strict=True)])),
-            "exact_match": float(
-                np.mean([squad.exact_match(*pair) for pair in zip(said, gold, strict=True)])
-            ),
-            "examples": len(examples),
-        }
-        details = {**cuts, "moved_answers": _moved(examples)}
-        return Scores(numbers, details, (), [*notes, *self.remarks(examples)])
+        """As SQuAD 1.1's script has it; SQuAD 2.0's, where a question has no answer; or CMRC 2018's."""
+        details, notes = {"moved_answers": _moved(examples)}, self.remarks(examples)
+        return scored(predictions, examples, self.settings.rules, details, notes)
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
-        """Always the most frequent answer of the training examples."""
-        most = Counter(squad.normalised(example.answers[0].text) for example in training).most_common(1)[0][0]
+        """Always the most frequent answer of the training examples, which may be none."""
+        most = Counter(squad.normalised(example.gold[0]) for example in training).most_common(1)[0][0]
         return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
 
 
-class _Span(NamedTuple):
-    """Of a window: the sum of both logits, the probability, and the characters that its tokens span."""
-
-    logit: float
-    score: float
-    start: int
-    end: int
+def _letters(examples: Sequence[PassageExample]) -> float:
+    """Of an answer, on average; 0 where no question has one."""
+    lengths = [len(gold.text) for example in examples for gold in example.answers]
+    return round(mean(lengths), 1) if lengths else 0.0
 
 
 def _moved(examples: Sequence[PassageExample]) -> int:
     return sum(gold.moved for example in examples for gold in example.answers)
-
-
-def _tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] | None:
-    """The first and last token of the passage that the first answer touches; None where there is no answer."""
-    if not example.answers:
-        return None
-    gold = example.answers[0]
-    offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sources, strict=True) if s == 1])
-    held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
-    if not len(held):
-        raise InputError(
-            f"{example.place}: the tokenizer has no token for the answer {gold.text!r}",
-            "leave this question out",
-        )
-    return int(held[0]), int(held[-1])
-
-
-def _within(span: tuple[int, int], window: Window) -> tuple[int, int]:
-    """The rows of a span in a window; (0, 0), its first token's, where the window does not hold all of it."""
-    first, last = (token - window.first for token in span)
-    if first < 0 or last >= window.size:
-        return 0, 0
-    return window.row + first, window.row + last
-
-
-def _window(item: Item) -> Window:
-    """The window that an item was made of."""
-    (encoded,) = item.sequences
-    rows = np.flatnonzero(encoded.sources == 1)
-    return Window(encoded, int(rows[0]), item.first, len(rows))
-
-
-def _worded(example: PassageExample, window: Window) -> NDArray[np.bool_]:
-    """bool [tokens of the passage in the window]: which hold more than white space, as some tokenizers' do not."""
-    offsets = window.encoded.offsets
-    assert offsets is not None  # windows are located
-    rows = offsets[window.row : window.row + window.size].tolist()
-    return np.array([not example.context[start:end].isspace() and start < end for start, end in rows], bool)
-
-
-def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
-    """A slice without the white space at its ends, which tokens of some tokenizers hold."""
-    inner = text[start:end].strip()
-    start += text[start:end].index(inner)
-    return start, start + len(inner)

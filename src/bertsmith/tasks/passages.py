@@ -1,7 +1,8 @@
-"""Questions about passages, with the answers that people gave: how they stand in files."""
+"""Questions about passages, with the answers that people gave, or with none: how they stand in files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ class Gold(NamedTuple):
 class PassageExample:
     """A question, its passage, and the answers as people gave them (none where they are not known).
 
-    number: the file's own name for the question, None where it has none.
+    number: the file's own name for the question, None where it has none. unanswerable: people found no answer in
+    the passage.
     """
 
     question: str
@@ -30,6 +32,12 @@ class PassageExample:
     answers: tuple[Gold, ...]
     place: str
     number: str | None = None
+    unanswerable: bool = False
+
+    @property
+    def gold(self) -> list[str]:
+        """The answers as texts; of an unanswerable question one that is empty."""
+        return [""] if self.unanswerable else [answer.text for answer in self.answers]
 
 
 def read_passages(file: str | Path, *, labelled: bool, encoding: str | None = None) -> list[PassageExample]:
@@ -40,7 +48,26 @@ def read_passages(file: str | Path, *, labelled: bool, encoding: str | None = No
     ]
     if not examples:
         raise InputError(f"{file}: there is no question in it", "give a file with at least one")
+    if labelled and all(example.unanswerable for example in examples):
+        raise InputError(
+            f"{file}: none of its questions has an answer",
+            "give the answers as SQuAD does, or in a table as 'answer' and 'start'",
+        )
+    _refuse_equal_ids(examples)
     return examples
+
+
+def _refuse_equal_ids(examples: Sequence[PassageExample]) -> None:
+    """InputError where two questions have one id: a file of answers by id would lose one of them."""
+    places: dict[str, str] = {}
+    for example in examples:
+        if example.number is None:
+            continue
+        if (first := places.setdefault(example.number, example.place)) != example.place:
+            raise InputError(
+                f"{example.place}: the id '{example.number}' is also that of {first}",
+                "give each question an id of its own",
+            )
 
 
 def check_texts(question: Any, context: Any, place: str) -> None:
@@ -59,11 +86,13 @@ def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> Passa
     check_texts(asked.question, context, place)
     if not labelled:
         return PassageExample(asked.question, context, (), place, asked.id)
-    if asked.is_impossible or not asked.answers:
+    if asked.is_impossible and asked.answers:
         raise InputError(
-            f"{place}: this question has no answer",
-            "leave it out: unanswerable questions (SQuAD 2.0) come with a later version",
+            f"{place}: this question is marked as impossible, and has an answer",
+            "leave out 'is_impossible' or the answer",
         )
+    if not asked.answers:
+        return PassageExample(asked.question, context, (), place, asked.id, unanswerable=True)
     gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
     return PassageExample(asked.question, context, gold, place, asked.id)
 

@@ -308,8 +308,21 @@ class Task(Objective):
         self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], place: Place
     ) -> list[Prediction]:
         """Forward passes over all items, then `decode`."""
-        outputs = run_over(items, self.collate, lambda batch: self.outputs(encoder, batch), place)
-        return self.decode(outputs, items, examples)
+        return self.decode(self.outputs_of(encoder, items, place), items, examples)
+
+    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: Place) -> list[Tensor]:
+        """`outputs` of all items, in their order, on the host."""
+        return run_over(items, self.collate, lambda batch: self.outputs(encoder, batch), place)
+
+    def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Any]) -> None:
+        """Choose on dev what is no weight, and what `decode` goes by (a threshold, a temperature): before each
+        evaluation of a run. It is kept in buffers, so that it goes with the weights of the best evaluation, and
+        `kept_facts` tells it."""
+
+    @property
+    def kept_facts(self) -> Facts:
+        """The facts with what `fit` chose: what a model folder keeps, and `facts_type` reads."""
+        return self.facts
 
     @property
     def decides(self) -> str:

@@ -189,6 +189,8 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:.{_DIGITS}f}" if isinstance(value, float) else str(value)
 
 

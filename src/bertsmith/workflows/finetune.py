@@ -270,9 +270,11 @@ class _Work:
         return cls(base, encoder, head, examples, items, dev_items, place)
 
     def scores(self) -> Scores:
-        """On dev."""
-        answers = self.head.answers(self.encoder, self.dev_items, self.examples.dev, self.place)
-        return self.head.score(answers, self.examples.dev)
+        """On dev, once what is chosen on it is."""
+        head, items, examples = self.head, self.dev_items, self.examples.dev
+        outputs = head.outputs_of(self.encoder, items, self.place)
+        head.fit(outputs, items, examples)
+        return head.score(head.decode(outputs, items, examples), examples)
 
     def logged(self) -> dict[str, float]:
         """The scores that the log keeps."""
@@ -337,7 +339,7 @@ def _record(work: _Work, chosen: FinetuneSettings, progress: Progress) -> dict[s
     return {
         "task": work.head.name,
         "settings": chosen.task.model_dump(mode="json"),
-        "facts": work.head.facts,
+        "facts": work.head.kept_facts,
         "steps": progress.step,
         "tokens": progress.tokens,
         "base": chosen.base,

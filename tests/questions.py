@@ -1,0 +1,76 @@
+"""Questions about passages for tests: files of them, a head without weights to speak of, logits of its windows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.tasks.answer import Answer, AnswerSettings
+from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.passages import PassageExample
+
+PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
+
+
+def squad(*questions: dict[str, Any], context: str = PASSAGE) -> dict[str, Any]:
+    return {
+        "version": "1.1",
+        "data": [{"title": "t", "paragraphs": [{"context": context, "qas": [*questions]}]}],
+    }
+
+
+def asked(text: str, start: int, **more: Any) -> dict[str, Any]:
+    return {"id": "q", "question": "kaba?", "answers": [{"text": text, "answer_start": start}], **more}
+
+
+def written(folder: Path, document: Any, name: str = "squad.json") -> Path:
+    file = folder / name
+    text = (document if isinstance(document, str) else json.dumps(document)).encode()
+    file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return file
+
+
+def read(file: Path, **more: Any) -> list[PassageExample]:
+    return Answer.read(file, AnswerSettings(), **more)
+
+
+def head(**settings: Any) -> Answer:
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=64,
+    )
+    return Answer(config, torch.Generator(), {}, AnswerSettings(**settings))
+
+
+def item_of(spans: Sequence[tuple[int, int]], number: int = 0, first: int = 0) -> Item:
+    """[CLS] one token of a question [SEP] tokens of a passage, by their offsets [SEP]."""
+    offsets = np.array([(0, 0), (0, 1), (0, 0), *spans, (0, 0)], dtype=np.int32)
+    sources = np.array([-1, 0, -1, *[1] * len(spans), -1], dtype=np.int8)
+    size = len(sources)
+    encoded = Encoded(
+        np.zeros(size, np.int32), np.zeros(size, np.uint8), size - 3, size - 3, offsets, sources
+    )
+    return Item(number, (encoded,), None, first)
+
+
+def logits_of(starts: Sequence[float], ends: Sequence[float]) -> Tensor:
+    """Of shares over the passage's tokens; all others have none."""
+    rows = [
+        [-100.0] * 3 + [math.log(share) if share else -100.0 for share in some] + [-100.0]
+        for some in (starts, ends)
+    ]
+    return torch.tensor(rows).T

@@ -1,0 +1,256 @@
+"""Questions that may have no answer (SQuAD 2.0): files, targets, the threshold, scores."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError, Stopped
+from bertsmith.tasks.answer import Answer, AnswerSettings
+from bertsmith.tasks.passages import Gold, PassageExample
+from bertsmith.training.progress import Recorder
+from questions import asked, head, item_of, logits_of, read, squad, written
+
+UNITS = [(0, 1), (2, 3), (4, 5)]
+
+
+def none(number: str = "r", **more: Any) -> dict[str, Any]:
+    return {"id": number, "question": "lode?", "answers": [], "is_impossible": True, **more}
+
+
+def test_every_form_of_file_may_have_no_answer(tmp_path: Path) -> None:
+    row = {"question": "kaba?", "context": "kaba lode", "answer": "lode", "start": 5}
+    bare = {"question": "lode?", "context": "kaba lode"}
+    forms = {
+        "a.json": squad(asked("kaba", 0), none()),
+        "b.json": squad(asked("kaba", 0), {"question": "lode?", "answers": []}),
+        "c.json": [row, {**bare, "answers": {"text": [], "answer_start": []}}],
+        "d.jsonl": json.dumps(row) + "\n" + json.dumps({**bare, "answer": None}),
+        "e.csv": "question,context,answer,start\nkaba?,kaba lode,lode,5\nlode?,kaba lode,,\n",
+    }
+    for name, document in forms.items():
+        found = read(written(tmp_path, document, name))
+        assert [example.unanswerable for example in found] == [False, True]
+        assert found[1].gold == [""]
+        again = json.dumps(Answer.as_row(found[1], AnswerSettings()))
+        (_, same) = read(written(tmp_path, json.dumps(row) + "\n" + again, "again.jsonl"))
+        assert (same.unanswerable, same.answers) == (True, ())
+        assert not any(
+            example.unanswerable for example in read(written(tmp_path, document, name), labelled=False)
+        )
+
+
+def test_a_file_without_any_answer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.csv: none of its questions has an answer"):
+        read(written(tmp_path, "question,context,antwort\nkaba?,kaba lode,lode\n", "a.csv"))
+
+
+def test_each_window_of_a_question_without_an_answer_points_at_its_first_token() -> None:
+    context = " ".join(["lode"] * 30)
+    some = [PassageExample("kaba", context, (), "here", unanswerable=True)]
+    items = head(max_length=16, stride=4).encode(some, tiny_run.tokenizer())
+    assert len(items) > 3
+    assert {item.target for item in items} == {(0, 0)}
+
+
+def decoded(nulls: list[float], threshold: float | None, *, may_be_none: bool = True) -> dict[str, Any]:
+    """Of windows with the same best span, log(0.06), and these sums of logits for none."""
+    facts = {"unanswerable": may_be_none, "null_threshold": 0.5}
+    task = Answer(head().config, torch.Generator(), facts, AnswerSettings(null_threshold=threshold))
+    some = []
+    for null in nulls:
+        logits = logits_of([0.1, 0.3, 0.1], [0.1, 0.2, 0.1])
+        logits[0] = null / 2
+        some.append(logits)
+    examples = [PassageExample("q", "a b c", (), "here")]
+    (found,) = task.decode(some, [item_of(UNITS) for _ in nulls], examples)
+    return found
+
+
+def test_there_is_an_answer_where_its_score_is_more_than_the_threshold_above_none() -> None:
+    best = float(torch.tensor(0.06).log())
+    found = decoded([best - 0.6], None)
+    assert (found["answer"], found["start"], found["end"]) == ("b", 2, 3)
+    assert found["null_score"] == pytest.approx(-0.6, abs=1e-5)
+    found = decoded([best - 0.4], None)
+    assert (found["answer"], found["start"], found["end"]) == ("", None, None)
+    assert found["n_best"][0]["answer"] == "b"
+    assert decoded([best - 0.4], 0.3)["answer"] == "b"  # the setting wins
+    assert decoded([best + 50], -1e9)["answer"] == "b"
+    assert decoded([best - 50], 1e9)["answer"] == ""
+
+
+def test_of_several_windows_the_least_score_of_none_counts() -> None:
+    """As in the release: each window without the answer is sure that there is none."""
+    found = decoded([20.0, -30.0], None)
+    assert found["answer"] == "b"
+    assert found["null_score"] == pytest.approx(-30 - float(torch.tensor(0.06).log()), abs=1e-4)
+
+
+def test_a_model_whose_questions_all_had_answers_never_says_none() -> None:
+    found = decoded([100.0], None, may_be_none=False)
+    assert found["answer"] == "b"
+    assert "null_score" not in found
+
+
+def said(answer: str, null: float, best: str) -> dict[str, Any]:
+    return {"answer": answer, "null_score": null, "n_best": [{"answer": best}], "tokens": 1, "tokens_read": 1}
+
+
+def test_scores_are_those_of_the_second_script() -> None:
+    with_answer = [
+        PassageExample("q", "x", (Gold("a black cat", 0), Gold("cat", 0)), "1"),
+        PassageExample("q", "x", (Gold("red dog", 0),), "2"),
+    ]
+    without = [PassageExample("q", "x", (), str(i), unanswerable=True) for i in (3, 4)]
+    predictions = [
+        said("Cat.", -5, "Cat."), said("", 2, "dog"), said("", 3, "x"), said("x", -1, "x"),
+    ]  # fmt: skip
+    scores = head().score(predictions, [*with_answer, *without])
+    assert scores.numbers == {
+        "f1": 0.5, "exact_match": 0.5, "examples": 4,
+        "answerable_f1": 0.5, "answerable_exact_match": 0.5, "unanswerable_accuracy": 0.5,
+    }  # fmt: skip
+    # All above -3 are none: the cat is right, and both without an answer. The dog's 2/3 is not worth one of them.
+    assert scores.details["best_f1"] == pytest.approx(3 / 4)
+    assert scores.details["best_f1_threshold"] == 3
+    assert scores.details["best_exact_match"] == pytest.approx(3 / 4)
+
+
+def test_chinese_answers_are_compared_by_their_characters() -> None:
+    some = [PassageExample("q", "x", (Gold("光荣公司", 0),), "1")]
+    scores = head().score([{"answer": "光荣", "tokens": 1, "tokens_read": 1}], some)
+    assert scores.numbers["f1"] == pytest.approx(2 / 3)
+    assert scores.details["rules"] == "cmrc"
+    assert "CMRC 2018" in scores.notes[-1]
+    scores = head(rules="squad").score([{"answer": "光荣", "tokens": 1, "tokens_read": 1}], some)
+    assert scores.numbers["f1"] == 0
+
+
+def test_the_baseline_may_be_that_there_is_no_answer() -> None:
+    examples = [PassageExample("q", "x", (), str(i), unanswerable=True) for i in range(3)]
+    one = PassageExample("q", "x", (Gold("x", 0),), "4")
+    scores = head().baseline([*examples, one, one], [*examples, one])
+    assert scores.numbers["f1"] == 0.75
+    assert "best_f1" not in scores.details
+
+
+# From a file to a finished model
+
+
+def passages(number: int, seed: int) -> dict[str, Any]:
+    """The answer is "kaba", which half of the passages hold."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for i in range(number):
+        words = draw.choices(tiny_run.WORDS[3:], k=draw.randint(3, 20))
+        if i % 2:
+            words.insert(draw.randrange(len(words) + 1), "kaba")
+        context = " ".join(words)
+        answers = [{"text": "kaba", "answer_start": context.index("kaba")}] if i % 2 else []
+        qas = [{"id": str(i), "question": "lofo", "answers": answers, "is_impossible": not answers}]
+        paragraphs.append({"context": context, "qas": qas})
+    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    """A tiny model that has learnt to find the word, and when there is none."""
+    folder = tmp_path_factory.mktemp("none")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    settings = ["task.max_length=16", "task.stride=6", "train.epochs=8", "train.learning_rate=3e-3"]
+    return bs.finetune(
+        "answer",
+        base,
+        folder / "run",
+        train=written(folder, passages(80, 0), "train.json"),
+        dev=written(folder, passages(40, 1), "dev.json"),
+        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.tensorboard=false"],
+    )
+
+
+def test_the_threshold_is_chosen_on_dev_and_kept_with_the_model(trained: bs.Model, tmp_path: Path) -> None:
+    threshold = read_folder(trained.model_folder).record["facts"]["null_threshold"]
+    dev = trained.path.parent / "dev.json"
+    again = bs.load(trained.path).evaluate(dev)
+    assert again["f1"] == trained.report["dev"]["f1"] == pytest.approx(again["best_f1"])
+    assert again["f1"] > 0.8 > trained.report["baseline"]["f1"]
+    assert again["best_f1_threshold"] == pytest.approx(threshold)
+    file = written(tmp_path, passages(30, 2))
+    answers = list(trained.predict_file(file))
+    for answer in answers:
+        assert (answer["answer"] == "") == (-answer["null_score"] <= threshold) == (answer["start"] is None)
+    scores = trained.evaluate(file)
+    assert scores["f1"] <= scores["best_f1"]
+    right = [(a["answer"] == "") == e.unanswerable for a, e in zip(answers, read(file), strict=True)]
+    assert sum(right[::2]) / 15 == pytest.approx(scores["unanswerable_accuracy"])
+    assert {a["answer"] for a in trained.predict_file(file, null_threshold=1e6)} == {""}
+    assert "" not in {a["answer"] for a in trained.predict_file(file, null_threshold=-1e6)}
+
+
+def test_a_table_of_answers_has_empty_cells_where_there_is_none(trained: bs.Model, tmp_path: Path) -> None:
+    file = written(tmp_path, passages(6, 3))
+    arguments = [
+        "predict",
+        str(trained.path),
+        "--file",
+        str(file),
+        "--format",
+        "csv",
+        "--null-threshold",
+        "1e6",
+    ]
+    lines = CliRunner().invoke(bertsmith, arguments, catch_exceptions=False).stdout.splitlines()
+    assert lines[0] == "place,id,question,prediction,start,end,score,null_score"
+    assert all(",lofo,,,,0." in line for line in lines[1:7])
+
+
+def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
+    trained: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is chosen anew at each evaluation; the one after the best must not change it."""
+    stepped, fit, calls = Recorder.stepped, Answer.fit, [0]
+
+    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
+        if number == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        stepped(self, number, *rest)
+
+    def worse_and_worse(self: Answer, *rest: Any) -> None:
+        fit(self, *rest)
+        calls[0] += 1
+        if calls[0] > 1:
+            self.null_threshold.fill_(1e6)
+
+    monkeypatch.setattr(Recorder, "stepped", signal_then_step)
+    monkeypatch.setattr(Answer, "fit", worse_and_worse)
+    settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
+    more = ["train.evaluate_every=1", "train.tensorboard=false"]
+    files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
+    with pytest.raises(Stopped):
+        bs.finetune("answer", trained.path, tmp_path / "run", **files, settings=[*settings, *more])
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    scores = [line["f1"] for line in log if line["kind"] == "evaluation"]
+    assert scores[-1] < max(scores)
+    with pytest.warns(UserWarning, match="unfinished"):
+        model = bs.load(tmp_path / "run")
+    assert model.evaluate(files["dev"])["f1"] == max(scores)
+
+
+def test_dev_with_unanswerable_questions_alone_is_told(tmp_path: Path) -> None:
+    train = read(written(tmp_path, squad(asked("kaba", 0))))
+    dev = read(written(tmp_path, squad(asked("kaba", 0), none())))
+    (warning,) = Answer.overview_of_answers(train, dev, {}).warnings
+    assert warning.startswith("1 question of dev has no answer, and all of train have one")
