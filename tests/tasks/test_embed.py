@@ -306,6 +306,15 @@ def test_pairs_of_one_label_are_said_to_tell_nothing() -> None:
     assert any("AUC say nothing" in note for note in found.notes)
 
 
+def test_a_threshold_that_was_chosen_before_is_kept() -> None:
+    cosines, same = np.array([0.1, 0.4, 0.6]), np.array([False, True, True])
+    assert labelled_figures(cosines, same).numbers["accuracy"] == 1
+    found = labelled_figures(cosines, same, 0.5)
+    assert found.numbers["accuracy"] == pytest.approx(2 / 3)
+    assert found.details["threshold"] == 0.5
+    assert found.notes == []
+
+
 def test_equal_queries_share_their_passages() -> None:
     search = Search.of([pair("q", "a"), pair("p", "b", negatives=("n", "a")), pair("q", "c")])
     assert search.queries == ["q", "p"]
@@ -375,6 +384,12 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     assert answer["cosine"] == pytest.approx(1, abs=1e-6)
     (answer,) = run.predict(["kaba lode"])
     np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
+    if decided == "average_precision":
+        threshold = run.folder.record["facts"]["threshold"]
+        assert threshold == run.report["dev"]["threshold"]
+        assert [one["same"] for one in run.predict_file(file)] == [
+            one["cosine"] > threshold for one in run.predict_file(file)
+        ]
     found = list(run.predict_file(file))
     assert all(-1.001 < answer["cosine"] < 1.001 for answer in found)
 

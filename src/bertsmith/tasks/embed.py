@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.artifacts.sentence import SentenceVectors, sentence_files
@@ -36,19 +35,20 @@ from bertsmith.retrieval.exact import nearest_vectors, unit_length
 from bertsmith.tasks.contrast import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.match_facts import EmbedFacts, check_kind, learnt_of, overview_of
 from bertsmith.tasks.match_items import EmbedItem, alone, also_right, compared, key_of
 from bertsmith.tasks.match_scores import (
     Figures,
     Search,
+    best_threshold,
     graded_figures,
     labelled_figures,
     retrieval_figures,
     tfidf_figures,
 )
 from bertsmith.tasks.matches import EmbedSettings, Kind, Match, as_row, kind_of, read_matches, same_label
-from bertsmith.tasks.overview import of_numbers
 from bertsmith.tasks.regress import number_of
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -59,15 +59,6 @@ _LOGGED = {
     "labelled": ("average_precision", "accuracy"),
     "retrieval": ("ndcg@10", "recall@1"),
 }
-
-
-class EmbedFacts(BaseModel):
-    """What the training examples were; the label of pairs that mean the same; the scores of cosine 0 and 1."""
-
-    kind: Literal["graded", "labelled", "retrieval"]
-    same: str | None = None
-    lowest: float | None = None
-    highest: float | None = None
 
 
 class Compared(dict[str, Any]):
@@ -92,7 +83,10 @@ class Embed(Task):
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: EmbedSettings
     ) -> None:
         super().__init__(config, generator, facts, settings)
-        self._kind: Kind = facts["kind"]
+        known = EmbedFacts(**facts)
+        self._kind: Kind = known.kind
+        self.threshold: Tensor
+        self.register_buffer("threshold", torch.tensor(known.threshold, dtype=torch.float64))
         if settings.symmetric and self._kind == "retrieval":
             self.weights = {"task": 0.5, "back": 0.5}
 
@@ -161,34 +155,12 @@ class Embed(Task):
     def learnt(cls, examples: Sequence[Match], settings: EmbedSettings, names: Names | None) -> Facts:
         """What the examples are, and what their labels mean."""
         super().learnt(examples, settings, names)
-        kind = kind_of(examples, settings)
-        if kind == "labelled":
-            return {"kind": kind, "same": same_label(examples, settings)}
-        if kind == "retrieval":
-            return {"kind": kind}
-        scores = [number_of(example) for example in examples]
-        lowest = min(scores) if settings.lowest_score is None else settings.lowest_score
-        highest = max(scores) if settings.highest_score is None else settings.highest_score
-        for score, example in zip(scores, examples, strict=True):
-            if not lowest <= score <= highest:
-                raise InputError(
-                    f"{example.place}: the score {score:g} is not between {lowest:g} and {highest:g}",
-                    "fix the row, or give other bounds with --lowest-score and --highest-score",
-                )
-        return {"kind": kind, "lowest": lowest, "highest": highest}
+        return learnt_of(examples, settings)
 
     @classmethod
     def check_dev(cls, examples: Sequence[Match], facts: Facts) -> None:
         """They are what the training examples are."""
-        for example in examples:
-            if (example.label is None) != (facts["kind"] == "retrieval"):
-                has, had = ("no label", "have one") if example.label is None else ("a label", "have none")
-                raise InputError(
-                    f"{example.place}: this example has {has}, and those of training {had}",
-                    "give a dev file of the same kind, or name its columns alike",
-                )
-            if facts["kind"] == "graded":
-                number_of(example)
+        check_kind(examples, facts["kind"])
 
     @classmethod
     def gold(cls, examples: Sequence[Match], facts: Facts) -> list[tuple[str, ...]]:
@@ -199,21 +171,9 @@ class Embed(Task):
     @classmethod
     def overview_of_answers(cls, train: Sequence[Match], dev: Sequence[Match], facts: Facts) -> Overview:
         """How scores spread, how often each label occurs, or how many queries and passages there are."""
-        if facts["kind"] == "graded":
-            return of_numbers(*([number_of(example) for example in part] for part in (train, dev)))
         if facts["kind"] == "labelled":
             return super().overview_of_answers(train, dev, facts)
-        figures = {
-            part: {
-                "queries": len({example.query for example in some}),
-                "positives": len({text for example in some for text in example.positives}),
-                "negatives": len({text for example in some for text in example.negatives}),
-            }
-            for part, some in (("train", train), ("dev", dev))
-        }
-        rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
-        columns = ["part", "queries", "positive passages", "negative passages"]
-        return Overview({"queries": figures}, [ScoreTable("queries", columns, rows)])
+        return overview_of(train, dev, facts["kind"])
 
     @classmethod
     def stratum(cls, example: Match) -> Hashable | None:
@@ -301,10 +261,8 @@ class Embed(Task):
         """A vector a sequence: [sequences, H] an item."""
         return torch.split(self.vectors(encoder, batch.packed), list(batch.sizes))
 
-    def answers(
-        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Match], place: Place
-    ) -> list[Prediction]:
-        """Each sequence is read once, however many items have it, then `decode`."""
+    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: Place) -> list[Tensor]:
+        """Each sequence is read once, however many items have it."""
         numbers: dict[bytes, int] = {}
         singles: list[Item] = []
         rows = []
@@ -318,18 +276,21 @@ class Embed(Task):
 
         found = run_over(singles, alone, lambda batch: self.outputs(encoder, batch), place)
         vectors = torch.cat(found) if found else torch.empty(0, self.config.hidden_size)
-        return self.decode([vectors[row] for row in rows], items, examples)
+        return [vectors[row] for row in rows]
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Match]
     ) -> list[Prediction]:
-        """Of a pair the cosine, of a query with several passages the cosine of each (positives, then negatives),
-        of a text alone its vector; tokens of the texts and tokens read."""
+        """Of a pair the cosine, and of labelled ones whether it is the same; of a query with several passages the
+        cosine of each (positives, then negatives); of a text alone its vector; tokens of the texts and tokens
+        read."""
         predictions: list[Prediction] = []
         for output, item in zip(outputs, items, strict=True):
             vectors = output.numpy()
             cosines = _cosines(vectors[:1], vectors[1:]).tolist()
             said: dict[str, Any] = {"cosine": cosines[0]} if len(cosines) == 1 else {"cosines": cosines}
+            if self._kind == "labelled" and len(cosines) == 1:
+                said["same"] = cosines[0] > float(self.threshold)
             read = {
                 "tokens": sum(sequence.tokens for sequence in item.sequences),
                 "tokens_read": sum(sequence.kept for sequence in item.sequences),
@@ -349,6 +310,17 @@ class Embed(Task):
         """What decides, and one score more."""
         return _LOGGED[self._kind]
 
+    def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Match]) -> None:
+        """Of labelled pairs: the threshold with the best accuracy."""
+        if self._kind == "labelled":
+            cosines = np.array([p["cosine"] for p in self.decode(outputs, items, examples)])
+            self.threshold.fill_(best_threshold(cosines, self._same(examples))[1])
+
+    @property
+    def kept_facts(self) -> Facts:
+        """Of labelled pairs: with the threshold."""
+        return self.facts | ({"threshold": float(self.threshold)} if self._kind == "labelled" else {})
+
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Scores:
         """Of graded pairs correlations; of labelled ones average precision, AUC, accuracy; of queries recall, MRR
         and nDCG among all passages of the file (see `match_scores`)."""
@@ -367,11 +339,18 @@ class Embed(Task):
             return self._kind
         return kind_of(examples, self.settings.model_copy(update={"loss": "auto"}))
 
-    def _of_cosines(self, kind: Kind, examples: Sequence[Match], cosines: NDArray[np.float64]) -> Figures:
+    def _of_cosines(
+        self, kind: Kind, examples: Sequence[Match], cosines: NDArray[np.float64], *, baseline: bool = False
+    ) -> Figures:
         if kind == "graded":
             return graded_figures(cosines, np.array([number_of(example) for example in examples]))
+        own = float(self.threshold) if self._kind == "labelled" and not baseline else None
+        return labelled_figures(cosines, self._same(examples), own)
+
+    def _same(self, examples: Sequence[Match]) -> NDArray[np.bool_]:
+        """bool [B]: which pairs mean the same."""
         same = self.facts.get("same") or same_label(examples, self.settings)
-        return labelled_figures(cosines, np.array([example.label == same for example in examples]))
+        return np.array([example.label == same for example in examples])
 
     def _of_retrieval(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Figures:
         """Each query's passages among all; what has negatives also says how often it tells them apart."""
@@ -399,7 +378,10 @@ class Embed(Task):
     def baseline(self, training: Sequence[Match], dev: Sequence[Match]) -> Scores:
         """The cosines of TF-IDF vectors."""
         figures = tfidf_figures(
-            self._kind, training, dev, lambda cosines: self._of_cosines(self._kind, dev, cosines)
+            self._kind,
+            training,
+            dev,
+            lambda cosines: self._of_cosines(self._kind, dev, cosines, baseline=True),
         )
         return Scores(figures.numbers)
 

@@ -69,10 +69,16 @@ def graded_figures(cosines: NDArray[np.float64], truth: NDArray[np.float64]) -> 
     return Figures({**numbers, "examples": len(truth)}, {}, notes)
 
 
-def labelled_figures(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> Figures:
-    """Average precision, the area under the ROC curve, and the accuracy at the threshold that is best here."""
-    accuracy, threshold = best_threshold(cosines, same)
-    numbers, notes = {"average_precision": 0.0, "auc": 0.0}, []
+def labelled_figures(
+    cosines: NDArray[np.float64], same: NDArray[np.bool_], threshold: float | None = None
+) -> Figures:
+    """Average precision, the area under the ROC curve, and the accuracy of calling pairs the same whose cosine is
+    above the threshold; None: the one that is best here."""
+    notes = []
+    if threshold is None:
+        threshold = best_threshold(cosines, same)[1]
+        notes.append("the accuracy is that at the threshold which is best on these very pairs")
+    numbers = {"average_precision": 0.0, "auc": 0.0}
     if same.any() and not same.all():
         from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -81,10 +87,9 @@ def labelled_figures(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> F
             "auc": float(roc_auc_score(same, cosines)),
         }
     else:
-        notes = ["all pairs have one label, so average precision and AUC say nothing: both are 0"]
-    numbers |= {"accuracy": accuracy, "threshold": threshold}
-    notes.append("the accuracy is that at the threshold which is best on these very pairs")
-    return Figures({**numbers, "examples": len(same)}, {}, notes)
+        notes.append("all pairs have one label, so average precision and AUC say nothing: both are 0")
+    accuracy = float(((cosines > threshold) == same).mean())
+    return Figures({**numbers, "accuracy": accuracy, "examples": len(same)}, {"threshold": threshold}, notes)
 
 
 def best_threshold(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> tuple[float, float]:
