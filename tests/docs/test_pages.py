@@ -1,6 +1,7 @@
 """The documentation is true: the commands and the Python of each page run as they stand, with a smaller budget."""
 
 import csv
+import json
 import random
 import re
 import shlex
@@ -62,6 +63,16 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _write(tmp_path / "new.csv", ["id", "title"], [row[:2] for row in rows[:5]])
     pairs = [[f"the old {noun} sings", f"the {noun} old sings", "order"] for noun in ("river", "town", "sun")]
     _write(tmp_path / "pairs.csv", ["good", "bad", "phenomenon"], pairs)
+    graded = [[sentence(), sentence(), i % 6] for i in range(30)]
+    _write(tmp_path / "graded.csv", ["text", "second", "score"], graded)
+    passages = [sentence() for _ in range(12)]
+    lines_of = {
+        "passages": [{"text": passage} for passage in passages],
+        "queries": [{"query": passage[:20], "positives": [passage]} for passage in passages[:3]],
+    }
+    for name, objects in lines_of.items():
+        text = "".join(json.dumps(one) + "\n" for one in objects)
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
     (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")
@@ -106,6 +117,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 BEFORE = {
     "classifier.md": ("texts", "bert"),
     "resume.md": ("texts",),
+    "search.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),
 }
 """What an earlier page left: shards of the texts, and a finished run."""
