@@ -4,8 +4,7 @@ train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
-search              the texts of an index that are nearest to a query
-load, info          a run or folder to a Model; what a folder holds
+load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
 inspect_tokenizers  vocabularies compared on a text
