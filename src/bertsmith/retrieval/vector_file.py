@@ -52,12 +52,11 @@ def vector_file(path: Path, size: int) -> Iterator[VectorWriter]:
 
 
 def mapped(path: Path) -> NDArray[np.float32]:
-    """The vectors of a .npy, mapped into memory: float32 [n, H]. InputError for what is no such file."""
+    """The vectors of a .npy, mapped into memory: float32 [n, H], n at least 1. InputError for what is no such
+    file."""
     try:
         found: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, SyntaxError) as error:
-        if path.is_file() and path.stat().st_size and _is_empty(path):
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
         raise InputError(
             f"{path}: these are no vectors ({str(error).splitlines()[0]})", "write them again"
         ) from None
@@ -67,11 +66,3 @@ def mapped(path: Path) -> NDArray[np.float32]:
             "write them again",
         )
     return found
-
-
-def _is_empty(path: Path) -> bool:
-    """Whether it is a .npy without a row, which cannot be mapped."""
-    try:
-        return bool(np.load(path, allow_pickle=False).size == 0)
-    except (OSError, ValueError, SyntaxError, EOFError):
-        return False
