@@ -110,7 +110,7 @@ def _device(name: str) -> str:
     except (RuntimeError, AssertionError):
         raise InputError(
             f"device {name!r}: there is no such device here",
-            f"give --device, or --set train.device=…, one of: {_known()}",
+            f"name one of these with --device, or as train.device in a recipe: {_known()}",
         ) from None
     return name
 

@@ -137,6 +137,20 @@ def test_other_seeds_draw_other_pairs() -> None:
     assert every.sampled(None) is every
 
 
+def test_a_sentence_without_a_token_is_never_the_likelier_one(frequencies: bs.Model) -> None:
+    """Its sum is 0, which is above that of every other."""
+    found: list[str] = []
+    rows = [{"good": "\u200b", "bad": "kaba"}, {"good": "kaba", "bad": "\u200b"}]
+    report = frequencies.score_pairs(rows, tell=found.append)
+    assert (report["accuracy"], report["ties"]) == (0, 0)
+    assert found[0].startswith("2 pairs have a sentence without any token for the model")
+
+
+def test_both_sentences_in_one_column_are_refused(frequencies: bs.Model) -> None:
+    with pytest.raises(InputError, match="'bad' is named as the column of both sentences"):
+        frequencies.score_pairs([{"good": "a", "bad": "b"}], good_column="bad")
+
+
 def test_a_score_that_is_no_number_is_not_right() -> None:
     pairs = MinimalPairs("file", [Pair(1, "g", "b", {})], (), 1)
     one, none = PseudoLikelihood(-3.0, 2, 2, 0), PseudoLikelihood(float("nan"), 2, 2, 0)

@@ -18,7 +18,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.workflows.pretrain_recipe import SIZES
-from bertsmith.workflows.pretrain_settings import asked_for, resolved
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +309,27 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
         assert (chosen.train.optimizer, chosen.train.schedule) == ("adamw", "linear")
 
 
+def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_defaults() -> None:
+    """Not with what the usual preset learns with, which is mini's."""
+
+    def chosen(*sizes: str) -> PretrainSettings:
+        return resolved({}, {}, None, [*sizes, "train.max_minutes=60"], tiny_run.tokenizer())
+
+    large = ["model.num_hidden_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16"]
+    found = chosen(*large, "model.intermediate_size=4096")
+    assert (found.train.optimizer, found.train.learning_rate) == ("adamw", 1e-4)
+    assert (found.start.tokens, found.data.sequence_length) == ("normal", 128)
+    tiny = chosen("model.num_hidden_layers=2", "model.hidden_size=128", "model.num_attention_heads=2")
+    assert (tiny.train.muon_weight_decay, tiny.train.batch_size) == (SIZES[0].muon_decay, SIZES[0].batch)
+
+
+def test_a_size_without_settings_of_its_own_is_told(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", tell=told.append)
+    (line,) = (line for line in told if "no settings were measured for a model of this size" in line)
+    assert "the defaults are used: AdamW at" in line
+
+
 def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeated(
     shards: Shards, tmp_path: Path
 ) -> None:
@@ -319,7 +340,12 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     assert sum("Muon at 0.005, AdamW at 0.002" in line for line in told) == 1
     told.clear()
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=own, tell=told.append)
-    assert not any("AdamW at" in line for line in told)
+    (line,) = (line for line in told if "AdamW at 0.0001" in line)
+    assert "Muon at 0.005" in line
+    assert (
+        "not the usual ones: model.hidden_dropout_prob (usually 0.0), train.learning_rate (usually 0.002);"
+        in line
+    )
     bs.pretrain(shards, tmp_path / "own", preset="bert-tiny-uncased", settings=one, resume=True)
 
 

@@ -80,6 +80,22 @@ def test_minutes_alone_choose_the_size_and_say_so(
     assert other == SIZES[-1].name
 
 
+def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (0.5, None))
+
+    def said(*more: str) -> str:
+        told: list[str] = []
+        pretrain_size.size_in_minutes(["train.max_minutes=1", *more], tiny_run.tokenizer(), told.append)
+        return told[0].partition("which will see about ")[2].partition(" tokens")[0]
+
+    assert said() == "200,000"  # 120 updates of 32 sequences of 64, 82 % full
+    assert said("train.accumulate=4") == "820,000"
+    assert said("train.max_steps=3") == "5,100"
+    assert said("train.accumulate=20") == "4.1 million"
+
+
 @pytest.mark.parametrize(
     "more",
     [

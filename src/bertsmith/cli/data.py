@@ -113,7 +113,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     )
     if shards.counts.get("rejected"):
         console.note(f"what could not be read is in {out}/rejects.jsonl")
-    console.note(pretrain_hint(out, shards.tokenizer, needed_settings(shards)))
+    console.note(pretrain_hint(out, needed_settings(shards)))
 
 
 class _ManyAgainst(Verb):

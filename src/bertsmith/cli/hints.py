@@ -29,10 +29,10 @@ def prepare_hint(files: Sequence[str], reading: Reading, tokenizer: str) -> str:
     return f"next: {shlex.join(words)} --out DIR"
 
 
-def pretrain_hint(data: str, tokenizer: Tokenizer, settings: Mapping[str, str]) -> str:
+def pretrain_hint(data: str, settings: Mapping[str, str]) -> str:
     """`pretrain` on prepared data with the settings that it needs."""
     assigned = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    words = ["bertsmith", "pretrain", "--preset", fitting_preset(tokenizer), "--data", data, *assigned]
+    words = ["bertsmith", "pretrain", "--data", data, *assigned]
     return f"next: {shlex.join(words)} --out RUN --minutes 30"
 
 
@@ -42,12 +42,3 @@ def fill_mask_hint(run: str, tokenizer: Tokenizer) -> str:
 
     example = _EXAMPLES.get(script_of_tokenizer(tokenizer), "TEXT WITH A {mask}")
     return f'next: bertsmith fill-mask {shlex.quote(run)} "{example.format(mask=tokenizer.mask_token)}"'
-
-
-def fitting_preset(tokenizer: Tokenizer) -> str:
-    """A size to begin with, named as the vocabulary is."""
-    from bertsmith.tokenizer.fitting import script_of_tokenizer
-
-    if script_of_tokenizer(tokenizer) == "Han":
-        return "bert-mini-chinese"
-    return "bert-mini-uncased" if tokenizer.lowercase else "bert-mini-cased"

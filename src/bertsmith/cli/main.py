@@ -115,7 +115,7 @@ def bertsmith() -> None:
     Example, from text to a model:
       bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
       bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
-      bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
+      bertsmith pretrain --data shards --out bert --minutes 30
       bertsmith fill-mask bert "Paris is the [MASK] of France."
 
     \b

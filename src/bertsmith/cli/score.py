@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bertsmith.use.pseudo_likelihood import Scorer
 
+_HOW = "give texts, --file FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL"
 _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
 
 
@@ -82,10 +83,10 @@ def score(
       bertsmith score bert --pairs blimp.jsonl --sample 1000
 
     The score of a text is its pseudo-log-likelihood: the sum over its tokens of log p(token | the others), each
-    masked in turn, in nats; the higher, the likelier. It ranks hypotheses for one thing. The pseudo-perplexity,
-    exp(-score / tokens), compares texts of other lengths; both compare models only under one tokenizer. A pair
-    is right where the good sentence has the higher score; chance is 50 %, a tie is wrong. Empty texts are counted,
-    not scored.
+    masked in turn, in nats; the higher, the likelier. It ranks hypotheses, such as the lines of a recogniser's
+    list. The pseudo-perplexity, exp(-score / tokens), compares texts of different lengths; both compare models
+    only under one tokenizer. A pair is right where the good sentence has the higher score; chance is 50 %, a tie
+    is wrong. Empty texts are counted, not scored.
     """
     from bertsmith import console, machine
     from bertsmith.use import predictions
@@ -121,10 +122,7 @@ def _check_inputs(
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} are given together", "give one of them")
     if not given and sys.stdin.isatty():
-        raise InputError(
-            "there is no text to score",
-            "give texts, --file FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL",
-        )
+        raise InputError("there is no text to score", _HOW)
     for name in _OF_PAIRS:
         if pairs is None and of_pairs[name] not in (None, ()):
             flag = name.removesuffix("s").replace("_", "-")
@@ -144,7 +142,9 @@ def _placed(texts: tuple[str, ...], file: str | None, column: str | None) -> lis
         return read_texts(file, column)
     if texts:
         return [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
-    return list(texts_of_lines(sys.stdin.buffer, "standard input"))
+    if found := list(texts_of_lines(sys.stdin.buffer, "standard input")):
+        return found
+    raise InputError("standard input is empty", _HOW)
 
 
 def _score_texts(

@@ -32,7 +32,7 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
 
 @click.command(cls=options.command_with_settings(_pretrain_settings, _presets))
 @click.argument("recipe", required=False)
-@click.option("--preset", metavar="NAME", help="Sizes of the model [bert-mini-uncased].")
+@click.option("--preset", metavar="NAME", help="Sizes of the model [for the time; bert-mini-uncased].")
 @click.option(
     "--model",
     metavar="DIR|NAME",
@@ -79,13 +79,18 @@ def pretrain(
 
     \b
     Example:
-      bertsmith pretrain --preset bert-mini-uncased --data shards --out bert --minutes 30
+      bertsmith pretrain --data shards --out bert --minutes 30
+      bertsmith pretrain --preset bert-small-uncased --data shards --out bert --minutes 600
       bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
       bertsmith pretrain --data shards --out bert --resume
       bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
 
     RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
     model marked as unfinished; --resume continues as if nothing had happened.
+
+    With --minutes and neither a preset, a recipe nor a model, the size of the model is chosen for this machine and
+    the time. Without a recipe, tiny, mini and small BERTs learn with settings measured for their size in place of
+    the defaults below; they are told, and written into settings.yaml.
     """
     from bertsmith import console
     from bertsmith.cli.hints import fill_mask_hint

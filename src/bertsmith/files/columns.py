@@ -13,7 +13,14 @@ from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
 from bertsmith.files.compressed import FileFault, opened
 from bertsmith.files.lines import Faults, Line, Lines, too_long
-from bertsmith.files.records import columns_of, missing_column, ragged, ragged_remedy, records_of
+from bertsmith.files.records import (
+    FOR_ALL_FILES,
+    columns_of,
+    missing_column,
+    ragged,
+    ragged_remedy,
+    records_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +29,6 @@ _BATCH = 1 << 22  # bytes of a parquet's column read at a time, on average
 _ROWS = 256  # at most: some texts of a column may be far longer than the average
 _REPEATED = 16  # bytes a row: less is no text, but numbers of texts that are held once
 _NAME_IT = "name the one that holds the text: --text-column"
-_OPTION = "--text-column"
 
 
 def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) -> Iterator[tuple[int, str]]:
@@ -61,7 +67,7 @@ def _header(path: str, line: Line, fields: list[str], column: str) -> list[str]:
     if column not in columns:
         raise FileFault(
             f"{path}:{line.number}: column '{column}' is missing",
-            missing_column(column, columns, _OPTION),
+            missing_column(column, columns, FOR_ALL_FILES),
             line.raw,
         )
     return columns
@@ -123,7 +129,9 @@ def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
 
     if schema.names.count(column) != 1:
         said = "occurs twice" if column in schema.names else "is missing"
-        raise FileFault(f"{path}: column '{column}' {said}", missing_column(column, schema.names, _OPTION))
+        raise FileFault(
+            f"{path}: column '{column}' {said}", missing_column(column, schema.names, FOR_ALL_FILES)
+        )
     kind = schema.field(column).type
     inner = kind.value_type if types.is_dictionary(kind) else kind
     if str(inner) not in ("string", "large_string", "string_view"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.lines import Faults, Line
-from bertsmith.files.records import missing_column
+from bertsmith.files.records import FOR_ALL_FILES, missing_column
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -65,7 +65,7 @@ def _text(path: str, number: int, line: str, key: str) -> str:
     if key not in value:
         raise InputError(
             f"{path}:{number}: the field '{key}' is missing",
-            missing_column(key, list(value), "--text-column", "keys"),
+            missing_column(key, list(value), FOR_ALL_FILES, "keys"),
         )
     text = value[key]
     if not isinstance(text, str):

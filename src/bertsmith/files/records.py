@@ -27,6 +27,8 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _INSTEAD = "\t;|"  # of commas
 _NAMED = 40  # columns that a remedy lists
 _SHOWN = 40  # characters of a column's name
+FOR_ALL_FILES = "--text-column, which holds for all files of the command"
+"""What names the column of the texts of a corpus."""
 _CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
@@ -89,8 +91,6 @@ def missing_column(
     meant = f"did you mean '{shortened(named[near[0]])}'? " if near else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
     how = f"; name it with {option}" if option else ""
-    if option == "--text-column":
-        how += ", which holds for all files of the command"
     names = ", ".join(map(shortened, columns[:_NAMED]))
     return f"{meant}the {word} are {names}{more}{how}"
 

@@ -65,10 +65,9 @@ class TabularFile:
         `option` is the command line's name for the choice (`--label-column`)."""
         if name not in self.columns and self.plain:
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing: this file has one text per line and nothing "
-                f"that separates "
-                "columns",
-                "say what does with --delimiter, or give a .csv, .tsv or .jsonl",
+                f"{self.path}:1: column '{name}' is missing: this file has one text per line and nothing that "
+                "separates columns",
+                "give a .csv, .tsv or .jsonl; finetune, evaluate and predict also take --delimiter",
             )
         if name not in self.columns:
             if isinstance(self.path, InMemory):
@@ -80,9 +79,9 @@ class TabularFile:
             )
         for row in self.rows:
             if name not in row.values:
-                keys = ", ".join(row.values) or "none"
+                keys = ", ".join(row.values) or "none"  # a key without a value is none
                 raise InputError(
-                    f"{self.path}:{row.line}: the field '{name}' is missing",
+                    f"{self.path}:{row.line}: the field '{name}' is missing or null",
                     f"give it in every line; the keys of this one are {keys}",
                 )
         return [row.values[name] for row in self.rows]

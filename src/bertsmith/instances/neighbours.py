@@ -7,6 +7,7 @@ at a width of 256, a minute at 768.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bertsmith.instances.plan import Ints, ranges
 
 _WINDOW = 4  # tokens to each side; one at distance d counts 1 / d
 _SMOOTHING = 0.75
-_MOST_TOKENS = 5_000_000  # that are counted
+_MOST_TOKENS = 5_000_000  # that are counted, but for documents of uneven length
 _AT_A_TIME = 500_000
 _PASSES = 3  # of the randomised decomposition over the matrix
 
@@ -29,7 +30,7 @@ def vectors_of_neighbours(
     """A vector for each token, [V, width], zeros for tokens that do not occur; turned at random by the seed, so
     that no column means more than another.
 
-    At most five million tokens are counted, of documents spread evenly over those given.
+    Of more than five million tokens about as many are counted, in documents spread evenly over those given.
     """
     from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
@@ -54,7 +55,7 @@ def _near(shards: TokenShards, documents: Ints, vocab_size: int) -> Any:
 
     bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
     sizes = bounds[documents + 1] - bounds[documents]
-    step = max(1, int(sizes.sum()) // _MOST_TOKENS)
+    step = max(1, math.ceil(int(sizes.sum()) / _MOST_TOKENS))
     some, sizes = documents[::step], sizes[::step]
     parts = np.array_split(some, max(1, int(sizes.sum()) // _AT_A_TIME))
     total = csr_array((vocab_size, vocab_size), dtype=np.float64)

@@ -137,7 +137,8 @@ def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.int8], NDArray[np.in
 
 
 def word_starts(first: NDArray[np.int8], last: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """bool [N] from the classes of N pieces in a row: True where GPT-2's pattern begins a word."""
+    """bool [N] from the classes of N pieces in a row: True where GPT-2's pattern begins a word, and at the letters
+    of a contraction ('s) that are a piece of their own, which the pattern leaves with the apostrophe."""
     # A piece of inner bytes alone ends as the last piece before it did that was more than that.
     own = np.maximum.accumulate(np.where(last != INNER, np.arange(len(last)), 0))
     before = np.concatenate([[np.int8(SPACE)], last[own][:-1]])

@@ -82,6 +82,10 @@ class Joined(torch.optim.Optimizer):
             part.step()
         return answer
 
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Not that way: the parts would keep their old groups. A checkpoint fills the state by parameter."""
+        raise NotImplementedError("checkpoint.restore_optimizer fills the state of joined optimisers")
+
 
 def make_optimizer(
     named: Iterable[tuple[str, nn.Parameter]],

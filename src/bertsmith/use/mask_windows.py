@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.tokenizer import Encoding
 from bertsmith.wording import counted
@@ -17,6 +20,12 @@ class MaskWindow:
     ids: list[int]
     segments: list[int]
     masks: list[tuple[int, int]]
+
+
+def window_starts(rows: NDArray[np.int64], begin: int, end: int, room: int) -> NDArray[np.int64]:
+    """For each row of a text, which has the rows [begin, end), where a window of `room` rows around it begins:
+    with the row in its middle, as far as the text reaches."""
+    return np.clip(rows - room // 2, begin, end - room)
 
 
 def mask_windows(
@@ -43,7 +52,7 @@ def mask_windows(
     )
     found = []
     for row in masks:
-        first = max(begin, min(row - room // 2, end - room))
+        first = int(window_starts(np.array([row]), begin, end, room)[0])
         rows = [*range(begin), *range(first, first + room), *range(end, len(encoding.ids))]
         found.append(
             MaskWindow(

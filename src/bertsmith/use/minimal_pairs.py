@@ -16,6 +16,7 @@ from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, as_file
 from bertsmith.files.tables import TabularFile, read_table
+from bertsmith.tasks.overview import listed
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer
 from bertsmith.wording import counted
 
@@ -87,13 +88,22 @@ class PairScores:
 
     @cached_property
     def right(self) -> list[bool]:
-        """Of each pair, whether the good sentence has the higher score."""
-        return [good.score > bad.score for good, bad in zip(self.good, self.bad, strict=True)]
+        """Of each pair, whether the good sentence has the higher score; one without a token has none."""
+        return [
+            good.score > bad.score and bool(good.tokens) and bool(bad.tokens)
+            for good, bad in zip(self.good, self.bad, strict=True)
+        ]
 
     @property
     def accuracy(self) -> float:
         """The share of the pairs that are right."""
         return sum(self.right) / len(self.right)
+
+    @property
+    def unread(self) -> list[int]:
+        """The lines of pairs of which a sentence has no token."""
+        both = zip(self.pairs.pairs, self.good, self.bad, strict=True)
+        return [pair.line for pair, good, bad in both if not (good.tokens and bad.tokens)]
 
     @property
     def ties(self) -> int:
@@ -135,7 +145,7 @@ class PairScores:
                 "line": pair.line,
                 "good": pair.good,
                 "bad": pair.bad,
-                **{name: value for name, value in pair.groups.items() if name not in ("good", "bad")},
+                **pair.groups,
                 "good_score": good.score,
                 "bad_score": bad.score,
                 "right": right,
@@ -156,8 +166,13 @@ def read_pairs(
     InputError with file:line for what the table's reader refuses, and for a sentence that is empty.
     """
     table = read_table(as_file(file, "pairs"))
-    goods = table.column(_column(table, good_column, _GOOD), "--good-column")
-    bads = table.column(_column(table, bad_column, _BAD), "--bad-column")
+    good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
+    if good_column == bad_column:
+        raise InputError(
+            f"'{good_column}' is named as the column of both sentences", "name another with --bad-column"
+        )
+    goods = table.column(good_column, "--good-column")
+    bads = table.column(bad_column, "--bad-column")
     if group_columns:
         groups = {name: table.column(name, "--group-column") for name in group_columns}
     else:
@@ -208,6 +223,12 @@ def told_of_pairs(scores: PairScores) -> Iterator[str]:
         yield (
             f"{counted(scores.ties, 'pair is a tie', 'pairs are ties')}: both sentences have the same score, "
             "which counts as wrong"
+        )
+    if scores.unread:
+        places = listed(f"{pairs.path}:{line}" for line in scores.unread)
+        yield (
+            f"{counted(len(scores.unread), 'pair has', 'pairs have')} a sentence without any token for the model, "
+            f"which counts as wrong: {places}"
         )
     yield from told_of_scores([*scores.good, *scores.bad])
 

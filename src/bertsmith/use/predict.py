@@ -340,8 +340,8 @@ class Model:
         """How likely the model finds each text of a list or column: its pseudo-log-likelihood `score` in nats, the
         sum over its tokens of log p(token | the others), each masked in turn (Salazar et al. 2020); the `tokens`
         and `words` it is of, special tokens not counted; of the tokens, those `unknown` to the vocabulary; and
-        `pseudo_perplexity`, exp(-score / tokens). Sums rank hypotheses for one thing; perplexities compare texts
-        of other lengths, under one tokenizer.
+        `pseudo_perplexity`, exp(-score / tokens). Sums rank hypotheses, such as the lines of a recogniser's list;
+        perplexities compare texts of different lengths, under one tokenizer.
 
         variant: "within_word" masks with a token the later ones of its word, which otherwise give it away (Kauf
         and Ivanova 2023); "token" masks it alone. Of a text longer than the model, which is told, each token is

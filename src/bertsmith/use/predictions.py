@@ -67,7 +67,7 @@ def format_of(out: str | Path | None, chosen: str | None) -> str:
     if (found := FORMATS.get(Path(out).suffix.lower())) is None:
         raise InputError(
             f"--out {out}: its name does not say how to write it",
-            f"end it with {', '.join(FORMATS)}, or choose a format",
+            f"end it with {', '.join(FORMATS)}",
         )
     return found
 

@@ -27,6 +27,7 @@ from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.use.mask_windows import window_starts
 from bertsmith.wording import counted
 
 Variant = Literal["within_word", "token"]
@@ -234,7 +235,7 @@ class _Copies:
     def made(self, first: int, last: int, mask_id: int, variant: Variant) -> _Made:
         """The copies in which own tokens [first, last) are predicted, each in the window around it."""
         rows = np.arange(self.begin + first, self.begin + last)
-        starts = np.clip(rows - self.room // 2, self.begin, self.end - self.room)
+        starts = window_starts(rows, self.begin, self.end, self.room)
         before, behind = np.arange(self.begin), np.arange(self.end, len(self.ids))
         taken = np.concatenate(
             [

@@ -94,7 +94,7 @@ def as_table(rows: Iterable[dict[str, Any]], width: int) -> tuple[Sequence[str],
     return _TABLE_COLUMNS, [
         (
             row["rank"],
-            shortened(row["text"], max(12, width - 50)),
+            shortened(row["text"], max(12, width - 51)),
             f"{row['score']:.3f}",
             f"{row['tokens']:,}",
             f"{row['pseudo_perplexity']:,.2f}",

@@ -154,7 +154,7 @@ def aim_of(
     if train.max_minutes is None:
         number = updates()
     elif named is None:
-        number = _in_minutes(train, on.speeds, budget, tell)
+        number = _in_minutes(train, on.speeds, budget, machine.clock() - begun, tell)
     else:
         number = _FEWEST
     return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun)
@@ -165,17 +165,21 @@ def _most(on: Footing, threads: int | None) -> int:
 
 
 def _in_minutes(
-    train: TrainSettings, speeds: Speeds, budget: Mapping[str, float], tell: Callable[[str], None]
+    train: TrainSettings,
+    speeds: Speeds,
+    budget: Mapping[str, float],
+    spent: float,
+    tell: Callable[[str], None],
 ) -> int:
-    """About how many updates there is time for, as the trial has it."""
+    """About how many updates there is time for, as the trial has it. spent: seconds that are gone already."""
     minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
-    found = max(1, int((minutes * 60 * (1 - _TRIAL_SHARE) - speeds.closing) / seconds))
+    found = max(1, int((minutes * 60 - spent - speeds.closing) / seconds))
     cap = budget.get("max_steps")
     short = found < _FEW_TO_LEARN and (cap is None or found < cap)
     found = found if cap is None else min(found, int(cap))
     tell(
-        f"{duration(minutes * 60)} will hold about {counted(found, 'update')}; the number is corrected as the run "
-        "goes"
+        f"{duration(minutes * 60)}, of which {duration(spent)} are over, will hold about "
+        f"{counted(found, 'update')}; the number is corrected as the run goes"
     )
     if short:
         tell(

@@ -19,7 +19,7 @@ from bertsmith.use.predict import Model, load
 from bertsmith.wording import counted, percent
 from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
-from bertsmith.workflows.pretrain_recipe import learning_of, learning_settings
+from bertsmith.workflows.pretrain_recipe import learning_settings
 from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
     asked_for,
@@ -147,16 +147,27 @@ def _chosen(
 
 
 def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
-    """Say that a small model is not trained with the paper's settings, where nobody chose others."""
-    usual, train, data = learning_of(chosen.model.model_dump()), chosen.train, chosen.data
-    if usual is None or train.learning_rate != usual.rate:
-        return
+    """Say what a model learns with where no recipe says it: what was measured for its size, but for what the user
+    chose; or the defaults, where nothing was."""
+    usual, train, data = learning_settings(chosen.model.model_dump()), chosen.train, chosen.data
     muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
+    told = (
+        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.schedule}, "
+        f"{counted(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
+        f"{percent(data.mask_share)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
+    )
+    if not usual:
+        tell(f"no settings were measured for a model of this size, the defaults are used: {told}")
+        return
+    other = [
+        f"{group}.{name} (usually {value})"
+        for group, values in usual.items()
+        for name, value in values.items()
+        if getattr(getattr(chosen, group), name) != value
+    ]
+    but = f"; not the usual ones: {', '.join(other)}" if other else ""
     tell(
-        f"settings that a model of this size learns with: {muon}AdamW at {train.learning_rate:g}, schedule "
-        f"{train.schedule}, {counted(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
-        f"{percent(data.mask_share)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}; "
-        "recipes/bert-paper.yaml has the paper's"
+        f"settings that a model of this size learns with: {told}{but}; recipes/bert-paper.yaml has the paper's"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bertsmith.workflows.budget import forward
 ACCURACY = "pairs_accuracy"
 """The figure's name in log.jsonl and among the held-out figures."""
 _AT_END = 0.1  # of a budget of minutes: what scoring pairs after the last update may take
+_EACH = 0.5  # of that: what an evaluation may take
 
 
 class EvaluateSettings(Settings):
@@ -40,7 +41,8 @@ class EvaluateSettings(Settings):
     pairs_sample: int | None = Field(
         1000,
         ge=1,
-        description="pairs scored at each evaluation: of each group its share, always the same ones; none: all",
+        description="pairs scored at each evaluation: of each group its share, always the same ones; none: all; "
+        "with max_minutes at most as many as take a twentieth of the time",
         json_schema_extra=MAY_CHANGE,
     )
     pairs_at_end: int | None = Field(
@@ -85,16 +87,9 @@ class PairsOnTheWay:
         return scores.document()
 
 
-def pairs_on_the_way(
-    settings: EvaluateSettings,
-    encoder: Encoder,
-    objective: Objective,
-    tokenizer: Tokenizer,
-    place: Place,
-    tell: Callable[[str], None],
-) -> PairsOnTheWay | None:
-    """What the settings ask of minimal pairs, read; None where they ask for none. InputError for a file that
-    cannot be read, and an objective without a masked-LM head."""
+def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
+    """The minimal pairs that the settings name; None where they name none. InputError for a file that cannot be
+    read."""
     if settings.pairs is None:
         return None
     if not Path(settings.pairs).exists():
@@ -102,20 +97,35 @@ def pairs_on_the_way(
             f"{settings.pairs}: there is no such file of minimal pairs",
             "give it with --evaluate-pairs, or go without: --set evaluate.pairs=none",
         )
+    return read_pairs(settings.pairs)
+
+
+def pairs_on_the_way(
+    pairs: MinimalPairs,
+    settings: EvaluateSettings,
+    encoder: Encoder,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    place: Place,
+) -> PairsOnTheWay:
+    """The pairs, put to this model. InputError for an objective without a masked-LM head."""
     head = objective.folders(encoder)[MODEL].modules.get("masked")
     if not isinstance(head, MaskedHead):
         raise InputError(
             f"the objective '{objective.name}' has no masked-LM head, which minimal pairs are scored with",
             "leave --evaluate-pairs out",
         )
-    found = PairsOnTheWay(read_pairs(settings.pairs), settings, Scorer(encoder, head, tokenizer, place))
-    number = len(found.sample)
-    if number < len(found.every):
+    return PairsOnTheWay(pairs, settings, Scorer(encoder, head, tokenizer, place))
+
+
+def tell_of_sample(pairs: PairsOnTheWay, tell: Callable[[str], None]) -> None:
+    """Say which pairs an evaluation scores, where these are not all."""
+    number = len(pairs.sample)
+    if number < len(pairs.every):
         tell(
-            f"each evaluation scores {number:,} of {counted(len(found.every), 'minimal pair')}, always the same "
+            f"each evaluation scores {number:,} of {counted(len(pairs.every), 'minimal pair')}, always the same "
             "ones (evaluate.pairs_sample)"
         )
-    return found
 
 
 def expect_pairs(
@@ -124,14 +134,16 @@ def expect_pairs(
     """Say what scoring pairs is worth in updates of so many tokens, at each evaluation and after the last update.
 
     minutes: the budget of a run that begins; where all pairs would take more than a tenth of it, fewer are scored
-    at the end, which is told. Returns the pairs with that settled.
+    at the end, and at most half as many at each evaluation, which is told. Returns the pairs with that settled.
     """
     settings, number = pairs.settings, len(pairs.every)
     worth = forward(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
     seconds = worth * speeds.of(0)
     if minutes is not None and settings.pairs_at_end is None and seconds > (most := _AT_END * minutes * 60):
-        some = max(1, int(number * most / seconds))
-        pairs = replace(pairs, settings=settings.model_copy(update={"pairs_at_end": some}))
+        some = max(2, int(number * most / seconds))
+        sample = min(settings.pairs_sample or number, int(_EACH * some))
+        bounded = settings.model_copy(update={"pairs_at_end": some, "pairs_sample": sample})
+        pairs = PairsOnTheWay(pairs.every, bounded, pairs.scorer)
         tell(
             f"scoring all {counted(number, 'minimal pair')} would take about {console.duration(seconds)}: "
             f"{some:,} of them are scored at the end (evaluate.pairs_at_end); bertsmith score RUN --pairs FILE "

@@ -162,17 +162,18 @@ def resolved(
 ) -> PretrainSettings:
     """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
 
-    Below them stands what the family is pre-trained with and, where there is no recipe, what a model of these
-    sizes learns with, in minutes where the budget is one. The vocabulary is the tokenizer's. A budget among the
-    assignments stands in place of the recipe's. of_model: the sizes are those of a model, whose table may have
-    more rows than the tokenizer has entries.
+    Below them stands what the family is pre-trained with and, where there is no recipe, what a model of the size
+    that comes of it learns with, in minutes where the budget is one. The vocabulary is the tokenizer's. A budget
+    among the assignments stands in place of the recipe's. of_model: the sizes are those of a model, whose table
+    may have more rows than the tokenizer has entries.
     """
     sizes = sizes or preset(_PRESET).model_dump()
     below: list[Mapping[str, Mapping[str, Any]]] = []
     if not of_model:
         below.append({"data": family(sizes["model_type"]).pretraining})
         if recipe is None:
-            below.append(_learning(sizes, _objective_name(values, assignments), assignments))
+            objective = _objective_name(values, assignments)
+            below.append(_learning(_sized(sizes, assignments), objective, assignments))
     for usual in reversed(below):
         values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
@@ -188,6 +189,12 @@ def resolved(
         )
     check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen
+
+
+def _sized(sizes: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """The sizes with those among the assignments."""
+    own = [assignment for assignment in assignments if name_of(assignment).startswith("model.")]
+    return PretrainSettings.of({"model": sizes}, "settings").changed(own).model.model_dump()
 
 
 def _learning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from bertsmith.console import duration
@@ -36,12 +37,12 @@ def size_in_minutes(
     if (minutes := resolved({}, {}, None, assignments, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    found, expected = largest(lambda size: seconds * _tokens_a_second(size, seconds, assignments, tokenizer))
+    found, expected = largest(lambda size: _tokens_in(size, seconds, assignments, tokenizer))
     sizes = preset(found.name)
     tell(
         f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
-        f"{found.name}, which will see about {_millions(expected)} million tokens; a preset, settings or a recipe "
-        "choose otherwise"
+        f"{found.name}, which will see about {_rounded(expected)} tokens; a preset, settings or a recipe choose "
+        "otherwise"
     )
     return found.name
 
@@ -60,15 +61,16 @@ def largest(seen: Callable[[Learning], float]) -> tuple[Learning, float]:
     return found, expected
 
 
-def _tokens_a_second(
-    size: Learning, seconds: float, assignments: Sequence[str], tokenizer: Tokenizer
-) -> float:
-    """How fast a run of this size is here, from a look at some updates; seconds: of the whole run."""
+def _tokens_in(size: Learning, seconds: float, assignments: Sequence[str], tokenizer: Tokenizer) -> float:
+    """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
     draft = resolved(asked_for(size.name, None)[0], {}, None, assignments, tokenizer)
     update, _ = timed_on_random_text(draft, place_of(draft.train), min(_LONGEST, _SHARE * seconds))
-    return draft.train.batch_size * draft.data.sequence_length * FILL / update
+    updates = min(seconds / update, draft.train.max_steps or math.inf)
+    return updates * draft.train.batch_size * draft.train.accumulate * draft.data.sequence_length * FILL
 
 
-def _millions(tokens: float) -> str:
-    millions = tokens / 1e6
-    return f"{millions:,.0f}" if millions >= 10 else f"{millions:.1f}"
+def _rounded(tokens: float) -> str:
+    """To two digits: 1.6 million, 34,000."""
+    digits = 1 - math.floor(math.log10(max(tokens, 10)))
+    rounded = round(tokens, digits)
+    return f"{rounded / 1e6:g} million" if rounded >= 1e6 else f"{rounded:,.0f}"

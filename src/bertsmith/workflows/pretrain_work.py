@@ -26,7 +26,14 @@ from bertsmith.wording import counted
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import take_over
-from bertsmith.workflows.pretrain_pairs import ACCURACY, PairsOnTheWay, expect_pairs, pairs_on_the_way
+from bertsmith.workflows.pretrain_pairs import (
+    ACCURACY,
+    PairsOnTheWay,
+    expect_pairs,
+    pairs_of,
+    pairs_on_the_way,
+    tell_of_sample,
+)
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, write_report
@@ -65,6 +72,7 @@ class Work:
         restored: weights will come from a checkpoint, so that what takes long to begin with is left out.
         """
         _check_length(chosen)
+        pairs = pairs_of(chosen.evaluate)
         place = place_of(chosen.train)
         _check_memory(chosen, place)
         source = Source.of(shards, chosen, tell)
@@ -77,8 +85,12 @@ class Work:
             take_over(folder, encoder, objective, chosen, tell)
         place.settle(encoder, objective)
         batches, held_out = tell_of_instances(source, tell), source.held_out_batches()
-        pairs = pairs_on_the_way(chosen.evaluate, encoder, objective, shards.tokenizer, place, tell)
-        return cls(chosen, source, base, encoder, objective, place, batches, held_out, pairs)
+        on_the_way = (
+            None
+            if pairs is None
+            else pairs_on_the_way(pairs, chosen.evaluate, encoder, objective, shards.tokenizer, place)
+        )
+        return cls(chosen, source, base, encoder, objective, place, batches, held_out, on_the_way)
 
     def on_footing(self, *, resuming: bool, tell: Callable[[str], None]) -> tuple[Work, Footing]:
         """Time updates here, and expect what else will take time; the work with what was settled by that."""
@@ -95,10 +107,12 @@ class Work:
         )
         expect_evaluations(on.speeds, self.held_out, self._tokens_per_update)
         expect_writing(on.speeds, self.encoder, self.objective)
-        if self.pairs is None or (minutes := chosen.train.max_minutes) is None:
+        if (pairs := self.pairs) is None:
             return replace(self, place=on.place), on
-        budget = None if resuming else minutes
-        pairs = expect_pairs(on.speeds, self.pairs, self._tokens_per_update, budget, tell)
+        if (minutes := chosen.train.max_minutes) is not None:
+            budget = None if resuming else minutes
+            pairs = expect_pairs(on.speeds, pairs, self._tokens_per_update, budget, tell)
+        tell_of_sample(pairs, tell)
         chosen = chosen.model_copy(update={"evaluate": pairs.settings})
         return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
 
