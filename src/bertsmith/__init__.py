@@ -4,8 +4,8 @@ train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
-load, info          a run or folder to a Model; what a folder holds
-Model               predict, evaluate, fill_mask, score, embed, save
+load, info, search  a run as a Model; what a folder holds; texts near a query
+Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
 inspect_tokenizers  vocabularies compared on a text
 extend_tokenizer    a vocabulary or a model with the words of a domain
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.use.predict import Model as Model
     from bertsmith.use.predict import load as load
+    from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
@@ -76,6 +77,7 @@ _HOMES = {
     "prepare": "shards.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",
+    "search": "use.search",
     "show_instance": "look.show",
     "train_tokenizer": "vocabulary.learn",
 }
@@ -84,6 +86,7 @@ _OF_MODEL = (
     "embed",
     "evaluate",
     "fill_mask",
+    "index",
     "predict",
     "predict_file",
     "save",

@@ -22,6 +22,8 @@ VERBS = {
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
     "score": "Model.score",
+    "embed": "Model.embed",
+    "search": "search",
 }
 """The command line's verbs, and what Python calls them."""
 ARGUMENTS = {"text": "files", "steps": "max_steps", "group-column": "group_columns"}

@@ -79,6 +79,16 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.conll").write_text("\n".join(some), encoding="utf-8")
         roles = "1\tAda\t" + "_\t" * 9 + "ARG0\n2\tsmiles\t" + "_\t" * 8 + "smile.01\tV\n\n"
         (tmp_path / f"{name}.conllu").write_text(roles * 4, encoding="utf-8")
+    graded = [[sentence(), sentence(), i % 6] for i in range(30)]
+    _write(tmp_path / "graded.csv", ["text", "second", "score"], graded)
+    passages = [sentence() for _ in range(12)]
+    lines_of = {
+        "passages": [{"text": passage} for passage in passages],
+        "queries": [{"query": passage[:20], "positives": [passage]} for passage in passages[:3]],
+    }
+    for name, objects in lines_of.items():
+        text = "".join(json.dumps(one) + "\n" for one in objects)
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
     (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")
@@ -125,6 +135,7 @@ BEFORE = {
     "classifier.md": ("texts", "bert"),
     "tagger.md": ("texts", "bert"),
     "resume.md": ("texts",),
+    "search.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),
 }
 """What an earlier page left: shards of the texts, and a finished run."""

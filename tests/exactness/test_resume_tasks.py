@@ -131,8 +131,32 @@ def labelled(file: Path, seed: int) -> Path:
     return tiny_run.table(file, tiny_run.examples(30, seed))
 
 
+def labelled_often(file: Path, seed: int) -> Path:
+    """Of any number of labels, none among them."""
+    rows = tiny_run.examples(30, seed)
+    return tiny_run.table(
+        file, [(text, ("", label, f"{label}|odd")[i % 3]) for i, (text, label) in enumerate(rows)]
+    )
+
+
+def sought(file: Path, seed: int) -> Path:
+    """Queries with one to three passages, some of them with a passage that does not answer."""
+    draw = random.Random(seed)
+
+    def text(most: int) -> str:
+        return " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, most)))
+
+    rows: list[dict[str, Any]] = []
+    for i in range(30):
+        row = {"query": text(4), "positives": [text(9) for _ in range(1 + i % 3)]}
+        rows.append(row | ({"negatives": [text(9)]} if i % 2 else {}))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
 FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # of a task, or of a task and a variant
     "classify": ("csv", labelled),
+    "classify many": ("csv", labelled_often),
     "regress": ("csv", numbered),
     "tag": ("jsonl", tagged),
     "tag crf": ("jsonl", tagged),
@@ -140,10 +164,14 @@ FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # of a task, or o
     "answer": ("json", asked),
     "choose": ("jsonl", chosen),
     "relate": ("txt", related),
+    "embed": ("jsonl", sought),
 }
 
 
-OWN = {"tag crf": ["task.decoder=crf"]}
+OWN = {
+    "classify many": ["task.multi_label=true", "task.label_separator='|'", "task.class_weights=balanced"],
+    "tag crf": ["task.decoder=crf"],
+}
 
 
 @pytest.fixture(scope="module", params=list(FILES))

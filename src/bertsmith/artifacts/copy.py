@@ -8,10 +8,14 @@ from pathlib import Path
 
 from bertsmith import disk
 from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.sentence import POOLING_CONFIG, POOLING_FOLDER
 from bertsmith.errors import MachineError
 
 _LAYOUT = disk.FolderLayout(
-    "a model", CONFIG, ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model"), "folder"
+    "a model",
+    CONFIG,
+    ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_FOLDER),
+    "folder",
 )
 
 
@@ -24,6 +28,9 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
             for file in folder.iterdir():
                 if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.names):
                     shutil.copyfile(file, part / file.name)
+            if (pooling := folder / POOLING_CONFIG).is_file():
+                (part / POOLING_FOLDER).mkdir()
+                shutil.copyfile(pooling, part / POOLING_CONFIG)
     except OSError as error:
         raise MachineError(f"{out}: the model could not be written: {error}") from error
     return out

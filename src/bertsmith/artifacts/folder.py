@@ -171,14 +171,15 @@ def write_folder(
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     record: Mapping[str, Any] | None = None,
+    files: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model folder, whole or not at all.
 
     parts: "encoder" and any of `heads.PARTS`. architecture: the
     field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
     problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash (task,
-    tokens seen …). An earlier folder of ours is replaced at one stroke; a folder of others, with something in it,
-    is refused. Returns the folder.
+    tokens seen …). files: further JSON files by their paths in the folder. An earlier folder of ours is replaced
+    at one stroke; a folder of others, with something in it, is refused. Returns the folder.
     """
     folder, kind = Path(folder), family(config.model_type)
     refuse_foreign(folder)
@@ -200,6 +201,9 @@ def write_folder(
         with disk.replace_folder(folder) as part:
             save_file(to_field(state, kind.names(config), bare=bare), part / WEIGHTS, {"format": "pt"})
             _write_json(part / CONFIG, values)
+            for name, content in (files or {}).items():
+                (part / name).parent.mkdir(exist_ok=True)
+                _write_json(part / name, content)
             if tokenizer is not None:
                 tokenizer.save(part)
             kept = {
@@ -280,5 +284,5 @@ def _labels(names: Mapping[str, Any] | None, classes: int | None, place: str) ->
     return found
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def _write_json(path: Path, values: Any) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

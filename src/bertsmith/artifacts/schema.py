@@ -108,6 +108,21 @@ def typed(kind: type[Kind], values: Mapping[str, Any], place: str) -> Kind:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of finite numbers; anything else is an `InputError`."""
+    values = _read(path)
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: is not a JSON object")
+    return values
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The same for a JSON list."""
+    values = _read(path)
+    if not isinstance(values, list):
+        raise InputError(f"{path}: is not a JSON list")
+    return values
+
+
+def _read(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_JSON:
             raise InputError(f"{path}: is larger than any of its kind")
@@ -119,8 +134,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: this is not JSON ({error})", "it is torn or damaged") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: is not a JSON object")
     if infinite is not None:
         raise InputError(f"{path}: '{infinite}' is not a finite number", "fix the file, or write it again")
     return values

@@ -144,7 +144,7 @@ def _finetune(
     shown = [name for name, value in beside.items() if isinstance(value, float)]
     console.result_table(
         f"{out}: dev, the best epoch by {decided}",
-        ["score", "this model", "without looking at the text"],
+        ["score", "this model", report.get("baseline_name", "without looking at the text")],
         [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
     )
     console.note(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -151,7 +151,21 @@ class Regress(TextTask):
         return self.score([{"number": mean, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
 
 
-def number_of(example: TextExample) -> float:
+class Labelled(Protocol):
+    """An example with a label and a place."""
+
+    @property
+    def label(self) -> str | None:
+        """As the file has it."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        ...
+
+
+def number_of(example: Labelled) -> float:
     """The label as a finite number; InputError with its place where it is none."""
     try:
         value = float(example.label or "")

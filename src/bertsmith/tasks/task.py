@@ -44,6 +44,7 @@ TASKS: dict[str, str | type[Task]] = {
     "answer": "bertsmith.tasks.answer:Answer",
     "choose": "bertsmith.tasks.choose:Choose",
     "relate": "bertsmith.tasks.relate:Relate",
+    "embed": "bertsmith.tasks.embed:Embed",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 
@@ -100,7 +101,7 @@ class Task(Objective):
     names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
     base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts
     hold, checked before they are used. answer_form: the field's own form of a file of answers, which
-    `answer_file` writes.
+    `answer_file` writes. baseline_name: what the column of the baseline's scores is called.
     """
 
     name: ClassVar[str]
@@ -111,6 +112,7 @@ class Task(Objective):
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
+    baseline_name: ClassVar[str] = "without looking at the text"
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""

@@ -21,6 +21,7 @@ from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.schema import typed
+from bertsmith.artifacts.sentence import sentence_vectors
 from bertsmith.display import Report
 from bertsmith.errors import InputError, in_python
 from bertsmith.files.files import bare_suffix
@@ -29,8 +30,10 @@ from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
+from bertsmith.models.pooling import Pooling
 from bertsmith.packed import Packed
 from bertsmith.place import Place, check_device
+from bertsmith.retrieval.index import Index
 from bertsmith.settings import Settings
 from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
@@ -51,7 +54,7 @@ from bertsmith.use.predictions import (
 )
 from bertsmith.use.pseudo_likelihood import Scorer, Variant
 from bertsmith.use.score import as_row, strings, told_of_unscored
-from bertsmith.use.vectors import Pooling, embedded
+from bertsmith.use.vectors import Embedder, made_so
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 _SHOWN = 40  # characters of a text in a message
@@ -100,22 +103,74 @@ class Model:
         self,
         texts: Any,
         *,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         max_length: int | None = None,
     ) -> NDArray[np.float32]:
-        """A vector a text, float32 [n, H]: see `use.vectors.embedded`. texts: a list, or a column of pandas,
-        polars, pyarrow or numpy."""
+        """A vector a text, float32 [n, H]. texts: a list, or a column of pandas, polars, pyarrow or numpy.
+
+        pooling: the mean or the maximum of all tokens' last hidden states, the special ones among them, or the
+        first token's ("cls"). normalize: to the length 1, so that products are cosines. max_length: tokens read.
+        What is not given is as the folder says, where it is one of sentence-transformers or of
+        `finetune("embed", …)`; else the mean, as it is, of all that the model takes.
+        """
         if isinstance(texts, str):
             raise _wants_list("embed", texts)
-        return embedded(
-            column_of(texts, "texts"),
-            self.encoder,
-            self.tokenizer,
-            self.place,
+        return self.embedder(pooling, normalize, max_length)(column_of(texts, "texts"))
+
+    def embedder(
+        self,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+    ) -> Embedder:
+        """What makes vectors of texts, as `embed` does, also some at a time."""
+        if max_length is not None and max_length < 2:
+            raise InputError(f"--max-length {max_length}: is less than 2", "the special tokens take two")
+        try:
+            known = sentence_vectors(self.folder.path)
+        except InputError:
+            if pooling is None:
+                raise
+            known = None  # its own steps are none of ours, and left out on request
+        made = made_so(known, pooling, normalize, max_length)
+        return Embedder(self.encoder, self.tokenizer, self.place, made)
+
+    def index(
+        self,
+        texts: Any,
+        out: str | Path,
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        encoding: str | None = None,
+        pooling: Pooling | None = None,
+        max_length: int | None = None,
+        approximate: bool = False,
+        overwrite: bool = False,
+        tell: Callable[[str], None] = console.tell,
+    ) -> Index:
+        """An index of texts to search (`bertsmith.search`), in the new folder `out`, whole or not there.
+
+        texts: a list, a table in memory, or a file: the lines of a .txt, a column of a .jsonl, .csv, .tsv or
+        .parquet, the passages of queries. id_column: what texts are called there ("_id" or "id" if there is one).
+        pooling, max_length: as in `embed`; vectors get the length 1. approximate: also build a graph for fast
+        search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told.
+        """
+        from bertsmith.use.search import build_index
+
+        return build_index(
+            self,
+            texts,
+            out,
+            text_column=text_column,
+            id_column=id_column,
+            encoding=encoding,
             pooling=pooling,
-            normalize=normalize,
             max_length=max_length,
+            approximate=approximate,
+            overwrite=overwrite,
+            tell=tell,
         )
 
     @property

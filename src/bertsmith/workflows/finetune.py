@@ -309,7 +309,9 @@ def _report(
     baseline = head.baseline(examples.train, examples.dev)
     answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
     budget = budget_of(chosen.train)
-    learning = told_of_learning(head.decides, dev, baseline, progress.step, budget, answers)
+    learning = told_of_learning(
+        head.decides, dev, baseline, progress.step, budget, answers, head.baseline_name
+    )
     return {
         "task": head.name,
         "base": chosen.base,
@@ -325,6 +327,7 @@ def _report(
         "threads": progress.threads,
         "best_step": progress.best_step,
         "baseline": dict(baseline.numbers),
+        "baseline_name": head.baseline_name,
         "dev": dev.document(),
         "evaluations": evaluations(out, _updates_per_epoch(work.items, chosen.train), progress.best_step),
         "examples": dict(examples.overview.details),
@@ -372,6 +375,7 @@ def _write(out: Path, work: _Work, record: dict[str, Any]) -> None:
             labels=parts.labels,
             problem_type=parts.problem_type,
             record=record,
+            files=parts.files,
         )
 
 

@@ -87,8 +87,9 @@ def told_of_learning(
     updates: int,
     budget: Mapping[str, float],
     answers: Collection[str] = (),
+    beside_name: str = "without looking at the text",
 ) -> list[str]:
-    """A sentence where the model is no better than an answer that never looks at the text.
+    """A sentence where the model is no better than the baseline, mostly an answer that never looks at the text.
 
     budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
     where they are labels or numbers; of one alone no score tells anything.
@@ -111,6 +112,6 @@ def told_of_learning(
         else f"try another rate (--set train.learning_rate=2e-5), {longer}, and check the labels"
     )
     return [
-        f"the best {decides} on dev, {score:.4f}, is no better than without looking at the text ({beside:.4f}): "
+        f"the best {decides} on dev, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
         f"the model learnt nothing of use; {change}"
     ]

@@ -1,0 +1,279 @@
+"""Texts that belong together, or do not: how pairs, triples and queries with passages stand in files.
+
+What a file holds decides what is learnt from it: pairs with a score are graded, pairs with one of two labels are
+labelled, and pairs without either, triples, and queries with passages say what is to be found among what else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from bertsmith.errors import InputError
+from bertsmith.files.memory import InMemory
+from bertsmith.files.queries import Sought, holds_queries, read_queries
+from bertsmith.files.tables import TabularFile, read_table
+from bertsmith.models.pooling import Pooling
+from bertsmith.settings import Settings
+from bertsmith.tasks.overview import listed
+from bertsmith.tasks.regress import number_of
+
+Kind = Literal["graded", "labelled", "retrieval"]
+
+_TEXTS = (
+    ("text", "second"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("anchor", "positive"),
+    ("query", "passage"),
+    ("query", "positive"),
+    ("question", "passage"),
+)
+_LABELS = ("label", "score")
+_NEGATIVE = "negative"
+SAME = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent", "similar")
+_COLUMNS = "name them with --text-column A --second-column B"
+
+
+class EmbedSettings(Settings):
+    """Where the texts are, how their vectors are made, and what they are learnt by."""
+
+    text_column: str | None = Field(
+        None, description="the column of the text, anchor or query; none: text, sentence1, anchor, query, …"
+    )
+    second_column: str | None = Field(
+        None,
+        description="the column of what it is compared with; none: second, sentence2, positive, passage, …",
+    )
+    label_column: str | None = Field(
+        None, description="the column of a pair's score or label; none: label or score, where there is one"
+    )
+    negative_column: str | None = Field(
+        None, description="the column of a text that does not match; none: negative, where there is one"
+    )
+    delimiter: str | None = Field(
+        None,
+        description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv and .txt",
+    )
+    header: bool = Field(
+        True, description="whether the first line names the columns; if not they are 1, 2, …"
+    )
+    encoding: str | None = Field(
+        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
+    )
+    max_length: int | None = Field(
+        None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
+    )
+    pooling: Pooling = Field(
+        "mean",
+        description="how a text's states become its vector: their mean, the first token's, the maximum",
+    )
+    normalize: bool = Field(
+        True, description="whether finished vectors get the length 1, so that products are cosines"
+    )
+    loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
+        "auto",
+        description="what is learnt by; auto: cosine for scores, contrastive for two labels, else softmax",
+    )
+    scale: float = Field(
+        20.0,
+        gt=0,
+        le=1000,
+        description="what cosines are multiplied by in softmax and cosent: 1 / temperature",
+    )
+    margin: float = Field(
+        0.5, gt=0, le=2, description="of contrastive: how far apart (1 - cosine) different texts should be"
+    )
+    symmetric: bool = Field(
+        False, description="whether softmax also asks for the query of each passage: the mean of both"
+    )
+    same_label: str | None = Field(
+        None, description="the label of pairs that mean the same; none: 1, true, yes, same, duplicate, …"
+    )
+    lowest_score: float | None = Field(
+        None, description="the score that stands for a cosine of 0; none: the lowest of the training pairs"
+    )
+    highest_score: float | None = Field(
+        None, description="the score that stands for a cosine of 1; none: the highest of the training pairs"
+    )
+
+
+@dataclass(frozen=True)
+class Match:
+    """A text with those it is compared with. query: the text. positives: of a pair the other text, of a query its
+    passages; empty for a text alone. negatives: texts that do not match. label: a pair's, None where it has none.
+    row: of the table that it was read from."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    label: str | None
+    place: str
+    row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All its texts: the query, the positives, the negatives."""
+        return (self.query, *self.positives, *self.negatives)
+
+
+class _Names(NamedTuple):
+    """The columns of a table; None for what is not in it."""
+
+    text: str
+    second: str | None
+    label: str | None
+    negative: str | None
+
+
+def read_matches(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Match]:
+    """The pairs, triples or queries of a file in its order; without labels also single texts. InputError with its
+    place for what is amiss."""
+    if settings.text_column is None and holds_queries(file, settings.encoding):
+        found = [Match(*one[:3], None, one.place) for one in _queries(file, settings, labelled=labelled)]
+    else:
+        table = read_table(
+            file,
+            delimiter=settings.delimiter,
+            header=settings.header,
+            encoding=settings.encoding,
+            keep_blank=not labelled,
+        )
+        found = _rows(table, _names(table, settings, labelled=labelled), file)
+    if not found:
+        raise InputError(f"{file}: there is no example in it", "give a file with at least one")
+    return found
+
+
+def _queries(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Sought]:
+    return list(read_queries(file, settings.encoding, labelled=labelled))
+
+
+def _rows(table: TabularFile, names: _Names, file: str | Path) -> list[Match]:
+    texts = table.column(names.text, "--text-column")
+    seconds = table.column(names.second, "--second-column") if names.second else None
+    labels = table.column(names.label, "--label-column") if names.label else None
+    negatives = table.column(names.negative, "--negative-column") if names.negative else None
+    found = []
+    for i, row in enumerate(table):
+        place = f"{file}:{row.line}"
+        label = labels[i].strip() if labels else None
+        if label == "":
+            raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
+        found.append(
+            Match(
+                texts[i],
+                (seconds[i],) if seconds else (),
+                (negatives[i],) if negatives else (),
+                label,
+                place,
+                None if table.plain else row.values,
+            )
+        )
+    return found
+
+
+def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _Names:
+    """Which columns hold what: those that are named, else those of names that the field has for them."""
+    columns = table.columns
+    if table.plain and labelled:
+        raise InputError(
+            f"{table.path}:1: this file has one text per line, and nothing that separates columns",
+            "give pairs of texts: a .csv, .tsv or .jsonl; or say what separates columns with --delimiter",
+        )
+    text, second = settings.text_column, settings.second_column
+    if not settings.header and not table.plain:
+        text, second = text or "1", second or ("2" if "2" in columns else None)
+    if text is None and second is None:
+        pairs = [pair for pair in _TEXTS if set(pair) <= set(columns)]
+        text, second = pairs[0] if pairs else (None, None)
+    if text is None:
+        usual = [name for name, _ in _TEXTS if name in columns]
+        text = usual[0] if usual else columns[0] if len(columns) == 1 else None
+    if text is None or (second is None and labelled):
+        path = table.path.bare_name if isinstance(table.path, InMemory) else f"{table.path}:1"
+        raise InputError(f"{path}: which columns hold the two texts? it has {listed(columns)}", _COLUMNS)
+    negative = settings.negative_column or (_NEGATIVE if labelled and _NEGATIVE in columns else None)
+    label = settings.label_column
+    if label is None and negative is None and settings.header:
+        label = next((name for name in _LABELS if name in columns), None)
+    if label is not None and settings.negative_column is not None:
+        raise InputError(
+            f"--label-column {label} and --negative-column {negative}: pairs have labels, triples have negatives",
+            "leave one out",
+        )
+    return _Names(text, second, label if labelled else None, negative if labelled else None)
+
+
+def as_row(match: Match) -> dict[str, Any]:
+    """An example as `read_matches` reads it from a .jsonl."""
+    if match.row is not None:
+        return dict(match.row)
+    return {"query": match.query, "positives": match.positives, "negatives": match.negatives}
+
+
+def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
+    """What is learnt of these examples. InputError where labels are neither scores nor two, or where the loss that
+    was asked for takes something else."""
+    labels = {match.label for match in matches if match.label is not None}
+    if not labels:
+        return _fitting("retrieval", settings, matches[0])
+    if len(labels) == 1 and settings.same_label is None:
+        raise InputError(
+            f"{matches[0].place}: all pairs have the label {next(iter(labels))!r}",
+            "is this the label column? (--label-column)",
+        )
+    if settings.loss not in ("cosine", "cosent") and (len(labels) == 2 or settings.same_label is not None):
+        return _fitting("labelled", settings, matches[0])
+    try:
+        for match in matches:
+            number_of(match)
+    except InputError as error:
+        raise InputError(
+            f"{error.sentence}, and there are more than two labels: {listed(sorted(labels))}",
+            "give each pair a score; or say which label means the same: --same-label NAME",
+        ) from None
+    return _fitting("graded", settings, matches[0])
+
+
+def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
+    """The label of pairs that mean the same: the one named, or the one of the two that says so."""
+    labels = sorted({str(match.label) for match in matches if match.label is not None})
+    if settings.same_label is not None:
+        if settings.same_label not in labels:
+            raise InputError(
+                f"--same-label {settings.same_label}: no pair has this label", f"known: {listed(labels)}"
+            )
+        return settings.same_label
+    found = [label for label in labels if label.casefold() in SAME]
+    if len(found) != 1:
+        raise InputError(
+            f"{matches[0].place}: which of the labels {listed(labels)} is that of pairs that mean the same?",
+            f"say so with --same-label {labels[0]}",
+        )
+    return found[0]
+
+
+def _fitting(kind: Kind, settings: EmbedSettings, first: Match) -> Kind:
+    takes: dict[str, Kind] = {
+        "cosine": "graded",
+        "cosent": "graded",
+        "contrastive": "labelled",
+        "softmax": "retrieval",
+    }
+    if takes.get(settings.loss, kind) == kind:
+        return kind
+    wants = {
+        "graded": "pairs with a score",
+        "labelled": "pairs with one of two labels",
+        "retrieval": "pairs without labels, triples, or queries with passages",
+    }
+    raise InputError(
+        f"{first.place}: the loss '{settings.loss}' takes {wants[takes[settings.loss]]}, and these are "
+        f"{wants[kind]}",
+        "choose another --loss, or leave it out",
+    )

@@ -1,0 +1,56 @@
+"""Re-ranking: a model that reads a query and a text together puts the best of a search into its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.matches import SAME
+from bertsmith.tasks.overview import listed
+
+if TYPE_CHECKING:
+    from bertsmith.use.predict import Model
+
+
+class Reranker:
+    """A classifier or a regressor of pairs: the query and a text.
+
+    label: of a classifier, the label of texts that fit; where none is given, the one of its labels that says so.
+    """
+
+    def __init__(self, model: Model, label: str | None = None) -> None:
+        """InputError where the model is none of pairs, or its labels do not say which one fits."""
+        self._model, self._label = model, label
+        if "second" not in model.task.inputs or model.task.facts.get("pairs") is False:
+            raise InputError(
+                f"{model.path}: this model was not trained on pairs of texts, so it cannot re-rank",
+                "fine-tune one on pairs: bertsmith finetune classify --second-column NAME …",
+            )
+        labels = model.task.labels
+        if labels is None or len(labels) < 2:
+            if label is not None:
+                raise InputError(f"--rerank-label {label}: {model.path} has no labels", "leave it out")
+            return
+        if label is None:
+            fit = [name for name in labels if name.casefold() in SAME]
+            self._label = fit[0] if len(fit) == 1 else None
+        if self._label not in labels:
+            said = (
+                f"--rerank-label {label}: there is no such label"
+                if label
+                else "which label means that a text fits?"
+            )
+            raise InputError(f"{model.path}: {said}", f"give --rerank-label, one of {listed(labels)}")
+
+    def ordered(self, query: str, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Results by this model's score (`rerank_score`), the best first; of equal ones in their order."""
+        answers = self._model.predict([query] * len(found), [one["text"] for one in found])
+        scores = map(self._score, answers)
+        scored = [{**one, "rerank_score": score} for one, score in zip(found, scores, strict=True)]
+        return sorted(scored, key=lambda one: -one["rerank_score"])
+
+    def _score(self, answer: Mapping[str, Any]) -> float:
+        if self._label is not None and "scores" in answer:
+            return float(answer["scores"][self._label])
+        return float(answer["number"] if "number" in answer else answer["cosine"])

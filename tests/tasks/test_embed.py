@@ -1,0 +1,416 @@
+"""Embedding: what files hold, what is compared with what, losses against their formulas, scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder
+from bertsmith.place import Place
+from bertsmith.tasks.contrast import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.embed import Embed
+from bertsmith.tasks.match_items import EmbedItem, also_right
+from bertsmith.tasks.match_scores import Search, TfIdf, best_threshold, labelled_figures
+from bertsmith.tasks.matches import EmbedSettings, Match, kind_of, read_matches, same_label
+
+GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(path: Path, *found: dict[str, Any]) -> Path:
+    return write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+
+
+def read(path: Path, *, labelled: bool = True, **settings: Any) -> list[Match]:
+    return read_matches(path, EmbedSettings(**settings), labelled=labelled)
+
+
+def task(matches: list[Match], **settings: Any) -> Embed:
+    chosen = EmbedSettings(**settings)
+    config = bs.ModelConfig(
+        vocab_size=tiny_run.tokenizer().vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    return Embed(config, torch.Generator().manual_seed(0), Embed.learnt(matches, chosen, None), chosen)
+
+
+def pair(query: str, *positives: str, negatives: tuple[str, ...] = (), label: str | None = None) -> Match:
+    return Match(query, positives, negatives, label, "f.csv:2")
+
+
+# What files hold
+
+
+def test_a_table_of_pairs_with_scores(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "sts.csv", GRADED))
+    assert found[0] == Match("kaba lode", ("kaba migi",), (), "4.5", f"{tmp_path}/sts.csv:2")
+    assert kind_of(found, EmbedSettings()) == "graded"
+    facts = Embed.learnt(found, EmbedSettings(), None)
+    assert facts == {"kind": "graded", "lowest": 0, "highest": 5}
+
+
+def test_two_labels_are_same_and_different(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.tsv", "text\tsecond\tlabel\na\tb\t1\nc\td\t0\n")
+    assert Embed.learnt(read(file), EmbedSettings(), None) == {"kind": "labelled", "same": "1"}
+    words = [pair("a", "b", label="match"), pair("c", "d", label="other")]
+    with pytest.raises(InputError, match="which of the labels match, other is that"):
+        same_label(words, EmbedSettings())
+    assert same_label(words, EmbedSettings(same_label="match")) == "match"
+    with pytest.raises(InputError, match=r"no pair has this label"):
+        same_label(words, EmbedSettings(same_label="mach"))
+
+
+def test_one_label_of_several_may_be_that_of_the_same() -> None:
+    found = [pair("a", "b", label=label) for label in ("entailment", "neutral", "contradiction")]
+    with pytest.raises(InputError, match="'entailment' is not a number, and there are more than two labels"):
+        kind_of(found, EmbedSettings())
+    assert kind_of(found, EmbedSettings(same_label="entailment")) == "labelled"
+
+
+def test_pairs_without_labels_triples_and_queries(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "p.csv", "anchor,positive,negative\na,b,c\n"))
+    assert found == [Match("a", ("b",), ("c",), None, f"{tmp_path}/p.csv:2")]
+    found = read(write(tmp_path / "q.csv", "query,passage,other\na,b,c\n"))
+    assert found == [Match("a", ("b",), (), None, f"{tmp_path}/q.csv:2")]
+    file = rows(tmp_path / "q.jsonl", {"query": "q", "positives": ["a", "b", "a"], "negatives": "c"})
+    assert read(file) == [Match("q", ("a", "b"), ("c",), None, f"{file}:1")]
+
+
+def test_questions_of_squad_are_queries(tmp_path: Path) -> None:
+    asked = [
+        {"id": "1", "question": "who", "answers": [{"text": "a", "answer_start": 0}]},
+        {"id": "2", "question": "why", "answers": [], "is_impossible": True},
+    ]
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": asked}]}]}))
+    found = read(file)
+    assert [(one.query, one.positives) for one in found] == [("who", ("a b",))]
+
+
+def test_columns_of_other_names_and_no_header(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.csv", "0,a,b\n1,c,d\n")
+    found = read(file, header=False, text_column="2", second_column="3", label_column="1")
+    assert [(one.query, one.positives, one.label) for one in found] == [
+        ("a", ("b",), "0"),
+        ("c", ("d",), "1"),
+    ]
+    with pytest.raises(InputError, match=r"p\.csv:1: which columns hold the two texts\? it has 0, a, b"):
+        read(file)
+    with pytest.raises(InputError, match="column 'x' is missing"):
+        read(file, text_column="x", second_column="a")
+
+
+def test_texts_to_predict_need_no_pair(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "t.txt", "a b\n\nc\n"), labelled=False)
+    assert [one.texts for one in found] == [("a b",), ("",), ("c",)]
+    assert Embed.is_empty(found[1])
+    found = Embed.of_inputs({"text": ["a\tb", "c"]}, EmbedSettings(), ["text 1", "text 2"])
+    assert [one.texts for one in found] == [("a", "b"), ("c",)]
+    with pytest.raises(InputError, match="text 1: there are 2 tabs"):
+        Embed.of_inputs({"text": ["a\tb\tc"]}, EmbedSettings(), ["text 1"])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"query": "q", "positives": []}, ":2: this query has no positive passage"),
+        ({"query": " ", "positives": ["a"]}, ":2: a text is empty"),
+        ({"query": "q", "positives": [3]}, ":2: a text is not a string, but 3"),
+        ({"positives": ["a"]}, ":2: the field 'query' is missing"),
+    ],
+)
+def test_bad_rows_are_told_with_their_line(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(rows(tmp_path / "q.jsonl", {"query": "q", "positives": ["a"]}, row))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "said"),
+    [
+        (GRADED.replace("4.5", "four"), {}, r":2: 'four' is not a number"),
+        (GRADED.replace("4.5", "nan"), {}, r":2: 'nan' is not a number"),
+        (GRADED, {"highest_score": 4}, r":2: the score 4.5 is not between 0 and 4"),
+        (GRADED, {"loss": "softmax"}, "the loss 'softmax' takes pairs without labels"),
+        (GRADED, {"loss": "contrastive"}, "the loss 'contrastive' takes pairs with one of two labels"),
+        ("text,second,label\na,b,1\nc,d,1\n", {}, "all pairs have the label '1'"),
+        ("text,second,label\na,b,\n", {}, ":2: the label is empty"),
+        ("text,second\na,b\n", {"loss": "cosine"}, "the loss 'cosine' takes pairs with a score"),
+    ],
+)
+def test_what_cannot_be_learnt_from(tmp_path: Path, text: str, settings: dict[str, Any], said: str) -> None:
+    file = write(tmp_path / "p.csv", text)
+    with pytest.raises(InputError, match=said):
+        Embed.learnt(read(file, **settings), EmbedSettings(**settings), None)
+
+
+def test_dev_is_of_the_same_kind() -> None:
+    with pytest.raises(InputError, match="this example has no label, and those of training have one"):
+        Embed.check_dev([pair("a", "b")], {"kind": "graded"})
+    with pytest.raises(InputError, match="'x' is not a number"):
+        Embed.check_dev([pair("a", "b", label="x")], {"kind": "graded"})
+
+
+def test_a_split_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.csv", GRADED)
+    found = read(file)
+    again = read(rows(tmp_path / "again.jsonl", *(Embed.as_row(one, EmbedSettings()) for one in found)))
+    assert [(m.texts, m.label) for m in again] == [(m.texts, m.label) for m in found]
+    found = read(rows(tmp_path / "q.jsonl", {"query": "q", "positive": "a", "neg": ["b", "c"]}))
+    again = read(rows(tmp_path / "again.jsonl", *(Embed.as_row(one, EmbedSettings()) for one in found)))
+    assert [m.texts for m in again] == [("q", "a", "b", "c")]
+
+
+# What is compared
+
+
+def test_an_epoch_takes_the_next_positive_and_negative() -> None:
+    embed = task([pair("kaba", "lode", "migi", negatives=("pe", "nude", "so"))])
+    (item,) = embed.encode(
+        [pair("kaba", "lode", "migi", negatives=("pe", "nude", "so"))], tiny_run.tokenizer()
+    )
+    assert isinstance(item, EmbedItem)
+    ids = [sequence.ids.tolist() for sequence in item.sequences]
+    taken = [[s.ids.tolist() for s in item.of_epoch(epoch).sequences] for epoch in range(6)]
+    assert taken == [[ids[0], ids[1 + epoch % 2], ids[3 + epoch % 3]] for epoch in range(6)]
+
+
+def test_what_would_be_right_as_well_is_no_wrong_answer() -> None:
+    """A passage that answers two queries of a batch, an equal query's passage, a positive that is another's
+    negative."""
+    found = [
+        pair("kaba", "lode"),
+        pair("migi", "lode", "nude"),
+        pair("kaba", "pede"),
+        pair("sode", "tuba", negatives=("nude",)),
+    ]
+    embed = task(found)
+    items = [
+        one.of_epoch(0) for one in embed.encode(found, tiny_run.tokenizer()) if isinstance(one, EmbedItem)
+    ]
+    assert also_right(items).tolist() == [  # lode, lode, pede, tuba; nude
+        [False, True, True, False, False],
+        [True, False, False, False, True],
+        [True, True, False, False, False],
+        [False, False, False, False, False],
+    ]
+
+
+# Losses
+
+
+def test_losses_are_their_formulas() -> None:
+    cosines, wanted = torch.tensor([0.9, 0.1, -0.3]), torch.tensor([1.0, 0.0, 0.5])
+    assert float(cosine_errors(cosines, wanted)) == pytest.approx(0.01 + 0.01 + 0.64)
+    same = torch.tensor([1.0, 0.0, 0.0])
+    assert float(contrastive(cosines, same, 1.0)) == pytest.approx((0.1**2 + 0.1**2) / 2)
+    order = [(i, j) for i in range(3) for j in range(3) if wanted[i] > wanted[j]]
+    summed = sum(math.exp(5 * float(cosines[j] - cosines[i])) for i, j in order)
+    assert float(cosent(cosines, wanted, 5.0)) == pytest.approx(3 * math.log1p(summed), rel=1e-5)
+
+
+def test_scores_that_are_all_equal_teach_no_order() -> None:
+    cosines = torch.tensor([0.9, 0.1], requires_grad=True)
+    loss = cosent(cosines, torch.tensor([0.5, 0.5]), 20.0)
+    loss.backward()
+    assert (loss.item(), cosines.grad.tolist()) == (0.0, [0.0, 0.0])  # type: ignore[union-attr]
+
+
+def test_in_batch_softmax_leaves_out_what_is_excluded() -> None:
+    products = torch.tensor([[2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])
+    excluded = torch.tensor([[False, True, False], [False, False, False]])
+    summed, right = in_batch(products, excluded)
+    wanted = F.cross_entropy(products[:1, [0, 2]], torch.tensor([0])) + F.cross_entropy(
+        products[1:], torch.tensor([1])
+    )
+    assert float(summed) == pytest.approx(float(wanted))
+    assert int(right) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"symmetric": True}, {"pooling": "cls", "normalize": False}])
+def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) -> None:
+    found = [pair("kaba", "lode migi"), pair("nude", "pede so", negatives=("tuba",)), pair("sogi", "loba")]
+    embed = task(found, **settings)
+    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    items = embed.encode(found, tiny_run.tokenizer())
+    with torch.no_grad():
+        loss = embed.loss(encoder, embed.collate(items))
+    vectors = [
+        torch.from_numpy(answer.vectors)
+        for answer in embed.answers(encoder, items, found, Place.of("cpu", "fp32"))
+    ]
+    queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
+    others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
+    products = 20 * queries @ others.T
+    wanted = F.cross_entropy(products, torch.arange(3), reduction="sum")
+    assert float(loss.sums["task"]) == pytest.approx(float(wanted), rel=1e-4)
+    assert loss.counts["task"] == 3
+    if settings.get("symmetric"):
+        back = F.cross_entropy(products[:, :3].T, torch.arange(3), reduction="sum")
+        assert float(loss.sums["back"]) == pytest.approx(float(back), rel=1e-4)
+        assert float(loss.over({"task": 3, "back": 3}, embed.weights)) == pytest.approx(
+            float(wanted + back) / 6, rel=1e-4
+        )
+
+
+def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
+    found = [pair("kaba lode migi nude pe"), pair("so"), pair("tuba ride"), pair("kaba " * 40)]
+    embed = task([pair("a", "b")])
+    encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
+    place = Place.of("cpu", "fp32")
+
+    def vectors(some: list[Match]) -> list[Any]:
+        return [
+            answer["vector"]
+            for answer in embed.answers(encoder, embed.encode(some, tiny_run.tokenizer()), some, place)
+        ]
+
+    together = vectors(found)
+    for one, vector in zip(found, together, strict=True):
+        np.testing.assert_allclose(vectors([one])[0], vector, atol=1e-6)
+
+
+# Scores
+
+
+def test_the_best_threshold_is_between_cosines() -> None:
+    cosines = np.array([0.1, 0.4, 0.6, 0.9])
+    assert best_threshold(cosines, np.array([False, False, True, True])) == (1.0, pytest.approx(0.5))
+    assert best_threshold(cosines, np.array([False, True, False, True]))[0] == 0.75
+    assert best_threshold(cosines, np.array([True] * 4)) == (1.0, -1.0)
+    assert best_threshold(cosines, np.array([False] * 4)) == (1.0, 1.0)
+    # no threshold parts equal cosines
+    assert best_threshold(np.array([0.5, 0.5]), np.array([True, False]))[0] == 0.5
+
+
+def test_pairs_of_one_label_are_said_to_tell_nothing() -> None:
+    found = labelled_figures(np.array([0.1, 0.2]), np.array([True, True]))
+    assert (found.numbers["auc"], found.numbers["accuracy"]) == (0.0, 1.0)
+    assert any("AUC say nothing" in note for note in found.notes)
+
+
+def test_a_threshold_that_was_chosen_before_is_kept() -> None:
+    cosines, same = np.array([0.1, 0.4, 0.6]), np.array([False, True, True])
+    assert labelled_figures(cosines, same).numbers["accuracy"] == 1
+    found = labelled_figures(cosines, same, 0.5)
+    assert found.numbers["accuracy"] == pytest.approx(2 / 3)
+    assert found.details["threshold"] == 0.5
+    assert found.notes == []
+
+
+def test_equal_queries_share_their_passages() -> None:
+    search = Search.of([pair("q", "a"), pair("p", "b", negatives=("n", "a")), pair("q", "c")])
+    assert search.queries == ["q", "p"]
+    assert search.passages == ["a", "b", "c", "n"]
+    assert search.gold == [{0, 2}, {1}]
+
+
+def test_tfidf_finds_what_shares_words() -> None:
+    search = Search.of(
+        [pair("the red house", "a red house"), pair("巴黎是首都", "首都在巴黎"), pair("x", "green")]
+    )
+    known = TfIdf([*search.queries, *search.passages])
+    assert [ranking[0] for ranking in known.rankings(search)[:2]] == [0, 1]
+    assert known.rankings(search)[2] == [0, 1, 2]  # nothing shared: their order
+    assert known.cosines(["a red house"], ["a red house"])[0] == pytest.approx(1)
+    assert TfIdf(["!!", ""]).cosines(["!!"], [""]).tolist() == [0]
+
+
+def test_rankings_are_of_cosines_whatever_the_lengths() -> None:
+    """A long vector is not nearer for its length."""
+    found = [pair("kaba", "lode"), pair("migi", "nude")]
+    embed = task(found, normalize=False)
+    from bertsmith.tasks.embed import Compared
+
+    answers = []
+    for vectors in ([[1, 0], [1, 0]], [[0, 1], [9, 10]]):
+        answer = Compared({"cosine": 0.0, "tokens": 1, "tokens_read": 1})
+        answer.vectors = np.array(vectors, dtype=np.float32)
+        answers.append(answer)
+    scores = embed.score(answers, found)
+    assert scores.numbers["recall@1"] == 1
+    assert scores.details["passages"] == 2
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+FEW = {"max_steps": 2, "threads": 1, "tensorboard": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "decided"),
+    [
+        (GRADED, {}, "spearman"),
+        (GRADED, {"loss": "cosine"}, "spearman"),
+        ("text,second,label\nkaba,lode,1\nmigi,nude,0\n", {"pooling": "max"}, "average_precision"),
+        ("text,second\nkaba,lode\nmigi,nude\n", {"symmetric": True}, "ndcg@10"),
+        ("anchor,positive,negative\nkaba,lode,pede\nmigi,nude,loba\n", {"pooling": "cls"}, "ndcg@10"),
+    ],
+)
+def test_each_kind_is_trained_evaluated_and_predicted_with(
+    base: bs.Model, tmp_path: Path, text: str, settings: dict[str, Any], decided: str
+) -> None:
+    file = write(tmp_path / "p.csv", text)
+    run = bs.finetune("embed", base, tmp_path / "run", train=file, dev=file, **settings, **FEW)
+    assert run.report["decided_by"] == decided
+    assert run.report["baseline_name"] == "TF-IDF"
+    scores = bs.load(tmp_path / "run").evaluate(file)
+    assert scores[decided] == run.report["dev"][decided]
+    (answer,) = run.predict(["kaba lode"], ["kaba lode"])
+    assert answer["cosine"] == pytest.approx(1, abs=1e-6)
+    (answer,) = run.predict(["kaba lode"])
+    np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
+    if decided == "average_precision":
+        threshold = run.folder.record["facts"]["threshold"]
+        assert threshold == run.report["dev"]["threshold"]
+        assert [one["same"] for one in run.predict_file(file)] == [
+            one["cosine"] > threshold for one in run.predict_file(file)
+        ]
+    found = list(run.predict_file(file))
+    assert all(-1.001 < answer["cosine"] < 1.001 for answer in found)
+
+
+def test_learning_brings_pairs_together(base: bs.Model, tmp_path: Path) -> None:
+    words = tiny_run.WORDS
+    lines = [f"{a} {b},{b} {a} {c}" for a, b, c in zip(words, words[5:], words[9:], strict=False)]
+    file = write(tmp_path / "p.csv", "\n".join(["text,second", *lines]) + "\n")
+    run = bs.finetune(
+        "embed", base, tmp_path / "run", train=file, dev=file, epochs=20, learning_rate=3e-3, threads=1
+    )
+    assert run.report["dev"]["recall@1"] > 0.8
+    at_first = run.report["evaluations"][0]["recall@1"]
+    assert at_first < run.report["dev"]["recall@1"]
+
+
+def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> None:
+    pairs = [
+        (f"{a} {b}", f"{b} {a}", str(i % 5))
+        for i, (a, b) in enumerate(zip(tiny_run.WORDS, tiny_run.WORDS[3:], strict=False))
+    ]
+    run = bs.finetune("embed", base, tmp_path / "run", train=pairs, dev_share=0.25, **FEW)
+    assert run.report["decided_by"] == "spearman"
+    assert len(read(tmp_path / "run" / "split" / "dev.jsonl")) == run.report["dev"]["examples"]
