@@ -35,8 +35,8 @@ MODEL = "model"
 class Parts:
     """What leaves the house in one folder: a configuration and its modules by part.
 
-    modules: "encoder" and any of `heads.PARTS`. labels: the names of the classes, where there are any. problem_type:
-    as the field's config.json has it. files: further JSON files of the folder, by their paths in it.
+    modules: "encoder" and any of `heads.PARTS`. labels: the names of the classes, where there are any.
+    problem_type: as the field's config.json has it. files: further JSON files of the folder, by their paths in it.
     """
 
     config: ModelConfig
