@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bertsmith.artifacts.names import to_field
 from bertsmith.artifacts.schema import field_values
 from bertsmith.models.config import ModelConfig
+from bertsmith.models.crf import Crf
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, family, preset
 from bertsmith.models.heads import (
@@ -65,11 +66,16 @@ def config_of(case: str, **changes: Any) -> ModelConfig:
     return preset(CASES[case].preset, **{**SMALL, **UNDROPPED, **CASES[case].sizes, **changes})
 
 
-KINDS = [
-    pytest.param(case, parts, id=f"{case}: {name}{'' if len(parts) > 1 else ' without pooler'}")
+WITH_OURS = [
+    pytest.param(
+        case,
+        parts,
+        id=f"{case}: {name}{'' if len(parts) > 1 else ' without pooler'}{', crf' * ('crf' in parts)}",
+    )
     for case in CASES
     for parts, name in family(config_of(case).model_type).architectures.items()
 ]
+KINDS = [kind for kind in WITH_OURS if "crf" not in kind.values[1]]  # that the reference has as well
 
 
 class Ours(nn.Module):
@@ -94,6 +100,8 @@ class Ours(nn.Module):
             self.heads["tokens"] = TokenHead(config, g, LABELS)
         if "span" in parts:
             self.heads["spans"] = SpanHead(config, g)
+        if "crf" in parts:
+            self.heads["crf"] = Crf(LABELS)
 
     @property
     def parts(self) -> dict[str, nn.Module]:

@@ -26,6 +26,7 @@ from family_harness import (
     CASES,
     KINDS,
     LABELS,
+    WITH_OURS,
     Ours,
     a_batch,
     asked,
@@ -115,7 +116,7 @@ def test_the_padded_call_is_the_references(case: str, side: str) -> None:
         torch.testing.assert_close(encoder(call[0], None, call[2]), theirs, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("case", "parts"), KINDS)
+@pytest.mark.parametrize(("case", "parts"), WITH_OURS)
 def test_names_and_weights_come_back_to_the_bit(case: str, parts: frozenset[str], tmp_path: Path) -> None:
     config = config_of(case)
     ours = ours_at_random(config, parts)

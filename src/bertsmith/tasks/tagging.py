@@ -76,7 +76,7 @@ class Tagging:
         """As a model folder's facts have it; of older ones the labels are the file's tags."""
         tags = facts.get("written") or facts["labels"]
         naming = Naming.of({**facts, "labels": tags})
-        scheme, trained = facts["scheme"], facts.get("trained")
+        scheme, trained = facts.get("scheme"), facts.get("trained")
         return cls(naming, facts["labels"], scheme, trained, facts.get("letters") or {})
 
     def named(self, tags: Iterable[str] | None) -> tuple[str, ...]:

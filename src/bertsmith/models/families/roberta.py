@@ -7,19 +7,16 @@ from typing import Any
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, HeadShape, shape
-from bertsmith.models.names import NameTable, name_table
+from bertsmith.models.names import TASKS, NameTable, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),
     "masked.transform": ("lm_head.dense",),
     "masked.norm": ("lm_head.layer_norm",),
     "masked": ("lm_head",),
+    **TASKS,
     "classifier.dense": ("classifier.dense",),
     "classifier.linear": ("classifier.out_proj",),
-    "tagger.linear": ("classifier",),
-    "span": ("qa_outputs",),
-    "chooser.linear": ("classifier",),
-    "relater.linear": ("relater",),
 }
 
 
