@@ -15,6 +15,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
+from bertsmith.tasks.many_labels import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 from bertsmith.workflows.finetune import finetune
@@ -219,7 +220,8 @@ def test_killed_there_and_resumed_is_straight(
 ) -> None:
     from bertsmith.tasks.task import task_type
 
-    owner: Any = {"stepped": Recorder, "score": task_type(tuning.task)}.get(where, checkpoint)
+    kind = ManyLabels if "task.multi_label=true" in tuning.own else task_type(tuning.task)
+    owner: Any = {"stepped": Recorder, "score": kind}.get(where, checkpoint)
     with pytest.MonkeyPatch.context() as patch:
         die_at(patch, owner, where, call, after=after)
         with pytest.raises(Killed):

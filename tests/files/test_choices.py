@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.choices import Choices, position_of, read_choices
+from bertsmith.files.choices import ChoiceRow, position_of, read_choices
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
 ARTICLE = {
@@ -36,7 +36,7 @@ def written(folder: Path, document: Any, name: str) -> Path:
     return file
 
 
-def read(file: Path, *, labelled: bool = True) -> list[Choices]:
+def read(file: Path, *, labelled: bool = True) -> list[ChoiceRow]:
     return list(read_choices(file, labelled=labelled))
 
 

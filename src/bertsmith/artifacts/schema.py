@@ -82,7 +82,7 @@ class Record(_Typed):
     unfinished: UnfinishedRun | None = None
 
 
-class Index(_Typed):
+class WeightIndex(_Typed):
     """model.safetensors.index.json: which file holds which tensor."""
 
     weight_map: dict[str, str]

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertsmith import disk
-from bertsmith.artifacts.schema import Index, read_json, typed
+from bertsmith.artifacts.schema import WeightIndex, read_json, typed
 from bertsmith.errors import InputError
 
 WEIGHTS = "model.safetensors"
@@ -72,7 +72,7 @@ def open_weights(folder: Path) -> Stored:
 
 def _sharded(folder: Path) -> Stored:
     place = folder / INDEX
-    named = typed(Index, read_json(place), str(place)).weight_map
+    named = typed(WeightIndex, read_json(place), str(place)).weight_map
     if not named:
         raise InputError(f"{place}: names no tensor", "copy the folder again")
     files: dict[Path, list[str]] = {}

@@ -315,12 +315,12 @@ def _searched(
     from bertsmith.retrieval.index import Index
     from bertsmith.use.predict import load
     from bertsmith.use.rerank import Reranker
-    from bertsmith.use.search import Asked, searcher_of
+    from bertsmith.use.search import Wanted, searcher_of
 
     opened = Index(index)
     opened.refuse_without_graph(approximately)
     reranker = None if rerank is None else Reranker(load(rerank, device, console.note), rerank_label)
-    how = Asked(top_k, approximately, reranker, rerank_top)
+    how = Wanted(top_k, approximately, reranker, rerank_top)
     return kind(queries, searcher_of(opened, model, device), how)
 
 

@@ -27,7 +27,7 @@ _ARTICLE = "RACE has article, and of each question one of questions, options (li
 _DIALOGUE = "DREAM is a list of [turns, questions, id], each question with question, choice and answer"
 
 
-class Choices(NamedTuple):
+class ChoiceRow(NamedTuple):
     """A question: context and question ("" where there is none), its choices, the right one's index (None where it
     is not asked for), its place; the file's own name for it, and the row of the table that it is, or None."""
 
@@ -42,7 +42,7 @@ class Choices(NamedTuple):
 
 def read_choices(
     file: str | Path, *, labelled: bool, delimiter: str | None = None, encoding: str | None = None
-) -> Iterator[Choices]:
+) -> Iterator[ChoiceRow]:
     """The questions of a file, in its order, or of each file of a folder (RACE has an article a file).
 
     .csv and .tsv: rows by their header (SWAG's startphrase, or sent1 and sent2, and ending0, …); a .tsv without
@@ -80,7 +80,7 @@ def read_choices(
             yield found._replace(row=row.values)
 
 
-def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Choices:
+def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> ChoiceRow:
     """A question of a row's values by name. InputError, which begins with `place`, for what is amiss."""
     question = values.get("question")
     stem = question if isinstance(question, Mapping) else {}  # CommonsenseQA's
@@ -94,7 +94,7 @@ def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Choices:
         given = [values[numbered[i]] or "" for i in sorted(numbered)]
     texts = [_text(value, name, place) for value, name in ((context, "context"), (asked, "question"))]
     if not labelled and not any(texts) and not any(given or ()):
-        return Choices("", "", (), None, place)
+        return ChoiceRow("", "", (), None, place)
     choices, keys = _choices(given, place)
     answer = _first(values, _ANSWERS) if labelled else None
     if labelled and answer in (None, ""):
@@ -103,7 +103,7 @@ def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Choices:
     number = values.get("id")
     if not any(texts):
         raise InputError(f"{place}: there is neither a context nor a question", _ROW)
-    return Choices(texts[0], texts[1], choices, right, place, None if number is None else str(number))
+    return ChoiceRow(texts[0], texts[1], choices, right, place, None if number is None else str(number))
 
 
 def position_of(
@@ -189,7 +189,7 @@ def _choices(given: Any, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return check_choices(given, place), tuple(map(str, keys))
 
 
-def _of_json(value: Any, file: str, labelled: bool) -> Iterator[Choices]:
+def _of_json(value: Any, file: str, labelled: bool) -> Iterator[ChoiceRow]:
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         value = value["data"]
     if isinstance(value, dict):
@@ -206,7 +206,7 @@ def _of_json(value: Any, file: str, labelled: bool) -> Iterator[Choices]:
             raise InputError(f"{file}: [{number}]: is neither a list nor an object", f"{_ROW}; {_DIALOGUE}")
 
 
-def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool) -> Iterator[Choices]:
+def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool) -> Iterator[ChoiceRow]:
     """A row, or RACE's article with its questions. mark: what parts the place of a question from the object's."""
     if not isinstance(values.get("questions"), list):
         yield of_row(values, place, labelled=labelled)
@@ -229,7 +229,7 @@ def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool)
         yield of_row(row, here, labelled=labelled)._replace(number=_numbered(values.get("id"), k))
 
 
-def _of_dialogue(one: list[Any], place: str, labelled: bool) -> Iterator[Choices]:
+def _of_dialogue(one: list[Any], place: str, labelled: bool) -> Iterator[ChoiceRow]:
     """DREAM's: the turns of a dialogue, its questions, its id."""
     if len(one) != 3 or not isinstance(one[0], list) or not isinstance(one[1], list):
         raise InputError(f"{place}: this is no dialogue", _DIALOGUE)
@@ -259,7 +259,7 @@ def _has_header(file: str | Path, encoding: str | None) -> bool:
     return any(name.strip() in known or _NUMBERED.fullmatch(name.strip()) for name in first)
 
 
-def _of_codah(file: str | Path, encoding: str | None, labelled: bool) -> Iterator[Choices]:
+def _of_codah(file: str | Path, encoding: str | None, labelled: bool) -> Iterator[ChoiceRow]:
     """Category, prompt, endings, and the index of the right one."""
     for number, fields in table_records(file, "\t", encoding):
         place = f"{file}:{number}"
@@ -271,4 +271,4 @@ def _of_codah(file: str | Path, encoding: str | None, labelled: bool) -> Iterato
             )
         choices = check_choices(fields[2:-1] if indexed else fields[2:], place)
         right = position_of(int(fields[-1]), choices, (), place) if labelled else None
-        yield Choices(fields[1], "", choices, right, place)
+        yield ChoiceRow(fields[1], "", choices, right, place)

@@ -22,7 +22,7 @@ _ADDED = 16_384  # vectors handed over at a time
 _ASKED, _BEST = 200, 10  # vectors that measure it, and how many neighbours of each
 
 
-class Measured(BaseModel):
+class Recall(BaseModel):
     """The share of the exact ten nearest that the graph finds, over some of its own vectors."""
 
     recall_at_10: float = Field(ge=0, le=1)
@@ -40,7 +40,7 @@ def library() -> Any:
     return faiss
 
 
-def build_graph(path: Path, vectors: NDArray[np.float32]) -> Measured:
+def build_graph(path: Path, vectors: NDArray[np.float32]) -> Recall:
     """Write the graph of vectors [N, H] of length 1, and measure it."""
     faiss = library()
     threads = faiss.omp_get_max_threads()
@@ -72,7 +72,7 @@ def candidates(graph: Any, queries: NDArray[np.float32], k: int) -> list[NDArray
     return [row[row >= 0].astype(np.int64) for row in found]
 
 
-def _measured(graph: Any, vectors: NDArray[np.float32]) -> Measured:
+def _measured(graph: Any, vectors: NDArray[np.float32]) -> Recall:
     """By vectors of its own, evenly spread; each one's nearest is itself, and not counted."""
     asked = np.unique(np.linspace(0, len(vectors) - 1, min(_ASKED, len(vectors))).astype(np.int64))
     queries = np.ascontiguousarray(vectors[asked])
@@ -84,4 +84,4 @@ def _measured(graph: Any, vectors: NDArray[np.float32]) -> Measured:
         others = exact_products(query, np.asarray(vectors[some[some != own]]))
         near = int((others >= wanted[-1]).sum()) if len(wanted) else 0  # one as near as the tenth is as good
         shares.append(min(near, len(wanted)) / len(wanted) if len(wanted) else 1.0)
-    return Measured(recall_at_10=float(np.mean(shares)), queries=len(asked))
+    return Recall(recall_at_10=float(np.mean(shares)), queries=len(asked))

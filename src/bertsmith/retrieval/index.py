@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.pooling import Pooling
-from bertsmith.retrieval.approximate import GRAPH, Measured, build_graph, candidates, library, open_graph
+from bertsmith.retrieval.approximate import GRAPH, Recall, build_graph, candidates, library, open_graph
 from bertsmith.retrieval.exact import exact_products, nearest_vectors, unit_length
 from bertsmith.retrieval.vector_file import mapped, vector_file
 from bertsmith.wording import counted
@@ -64,7 +64,7 @@ class _Manifest(BaseModel):
     texts: int = Field(ge=1)
     dimension: int = Field(ge=1)
     whose: Whose
-    approximate: Measured | None = None
+    approximate: Recall | None = None
     files: dict[str, _File]
 
 
@@ -102,7 +102,7 @@ class Index:
         return self._manifest.whose
 
     @property
-    def approximate(self) -> Measured | None:
+    def approximate(self) -> Recall | None:
         """What approximate search finds of the exact one's answers, as measured; None without it."""
         return self._manifest.approximate
 

@@ -92,7 +92,7 @@ class Tag(Task):
         for name in ("scheme", "decoder"):
             if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
                 raise InputError(
-                    f"--{name}: {asked}, and this model was trained with {own}",
+                    f"task.{name} is {asked}, and this model was trained with {own}",
                     "leave it out, or fine-tune another one",
                 )
         return super().under(settings)
@@ -214,7 +214,7 @@ class Tag(Task):
     ) -> Overview:
         """The table of the file's tags, and those that break their scheme."""
         of_file = {**facts, "labels": facts.get("written") or facts["labels"]}
-        said = told_of_breaks([*train, *dev], cls.gold([*train, *dev], facts), facts["scheme"])
+        said = told_of_breaks([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
         return super().overview_of_answers(train, dev, of_file) | Overview(warnings=[said] if said else [])
 
     # From examples to a batch
@@ -370,7 +370,7 @@ class Tag(Task):
             emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
             read[item.example][words] = True
             tokens[item.example] = item.tokens
-        found = best_tags(emissions, self._chain(torch.device("cpu")), crf=self.crf is not None)
+        found = best_tags(emissions, self._chain(torch.get_default_device()), crf=self.crf is not None)
         predictions = []
         for i, example in enumerate(examples):
             path, shares = found[i]

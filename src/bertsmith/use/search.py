@@ -26,7 +26,7 @@ _AT_ONCE = 256  # queries
 
 
 @dataclass(frozen=True)
-class Asked:
+class Wanted:
     """How a search is done. top_k: texts a query. approximately: by the index's graph. reranker: a model of pairs
     that puts the best `rerank_top` into its own order."""
 
@@ -60,7 +60,7 @@ class Searcher:
         self.index = index
         self._embed = model.embedder(whose.pooling, True, whose.max_length)
 
-    def answers(self, queries: Sequence[str], asked: Asked) -> Iterator[list[dict[str, Any]]]:
+    def answers(self, queries: Sequence[str], asked: Wanted) -> Iterator[list[dict[str, Any]]]:
         """For each query the texts that are nearest, the best first."""
         waiting = iter(queries)
         most = asked.top_k if asked.reranker is None else asked.rerank_top
@@ -139,7 +139,7 @@ def search(
     opened = index if isinstance(index, Index) else Index(index)
     searcher = searcher_of(opened, model, device)
     reranker = None if rerank is None else Reranker(_loaded(rerank, device), rerank_label)
-    asked = Asked(top_k, approximate, reranker, rerank_top)
+    asked = Wanted(top_k, approximate, reranker, rerank_top)
     several = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(several, start=1):
         if not isinstance(query, str) or not query.strip():

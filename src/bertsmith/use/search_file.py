@@ -12,7 +12,7 @@ from bertsmith.files.lines import read_lines
 from bertsmith.files.queries import holds_queries, read_queries
 from bertsmith.metrics.ranking import ranking_figures
 from bertsmith.tasks.overview import listed
-from bertsmith.use.search import Asked, Searcher
+from bertsmith.use.search import Wanted, Searcher
 from bertsmith.use.text_rows import text_rows
 from bertsmith.wording import counted
 
@@ -94,7 +94,7 @@ class Searched:
 
     queries: Sequence[Query]
     searcher: Searcher
-    asked: Asked
+    asked: Wanted
     _rankings: list[list[str]] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
