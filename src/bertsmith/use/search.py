@@ -36,9 +36,10 @@ class Wanted:
     rerank_top: int = 50
 
     def __post_init__(self) -> None:
-        for name, value in (("top-k", self.top_k), ("rerank-top", self.rerank_top)):
-            if value < 1:
-                raise InputError(f"--{name} {value}: is less than 1", "give the number of texts")
+        if self.top_k < 1:
+            raise InputError(f"--top-k {self.top_k}: is less than 1", "give the number of texts")
+        if self.rerank_top < 1:
+            raise InputError(f"--rerank-top {self.rerank_top}: is less than 1", "give the number of texts")
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
                 f"--rerank-top {self.rerank_top} is less than --top-k {self.top_k}",
