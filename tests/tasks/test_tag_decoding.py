@@ -182,8 +182,8 @@ def test_tags_that_break_their_scheme_are_told_with_their_lines_and_repaired(tmp
 def test_a_finished_model_keeps_its_scheme_and_decoder() -> None:
     task, _ = tagger(TagSettings())
     for other, said in (
-        (TagSettings(decoder="crf"), "--decoder: crf, and this model was trained with softmax"),
-        (TagSettings(scheme="iob2"), "--scheme: iob2, and this model was trained with iobes"),
+        (TagSettings(decoder="crf"), "task.decoder is crf, and this model was trained with softmax"),
+        (TagSettings(scheme="iob2"), "task.scheme is iob2, and this model was trained with iobes"),
     ):
         with pytest.raises(InputError) as told:
             task.under(other)
