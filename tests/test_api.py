@@ -27,7 +27,7 @@ from bertsmith.files.memory import InMemory, as_file, as_files
 from bertsmith.keywords import assignments_of
 from bertsmith.reports.curve import loss_curve
 from bertsmith.tasks.task import TASKS, task_type
-from bertsmith.workflows.finetune import FinetuneSettings
+from bertsmith.workflows.finetune_settings import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 FEW: dict[str, Any] = {

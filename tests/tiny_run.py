@@ -9,7 +9,7 @@ from pathlib import Path
 from bertsmith.shards.prepare import prepare
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.predict import Model
+from bertsmith.use.model import Model
 from bertsmith.workflows.pretrain import pretrain
 
 WORDS = [

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
-    from bertsmith.use.predict import Model as Model
-    from bertsmith.use.predict import load as load
+    from bertsmith.use.model import Model as Model
+    from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
@@ -60,7 +60,7 @@ _HOMES = {
     "Encoder": "models.encoder",
     "InputError": "errors",
     "MachineError": "errors",
-    "Model": "use.predict",
+    "Model": "use.model",
     "ModelConfig": "models.config",
     "Packed": "packed",
     "Reading": "files.files",
@@ -73,7 +73,7 @@ _HOMES = {
     "finetune": "workflows.finetune",
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",
-    "load": "use.predict",
+    "load": "use.model",
     "prepare": "shards.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",

@@ -151,7 +151,7 @@ def test_every_help_has_an_example_or_names_its_verbs(
 
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
     from bertsmith.tasks.task import task_type
-    from bertsmith.workflows.finetune import settings_type
+    from bertsmith.workflows.finetune_settings import settings_type
     from bertsmith.workflows.pretrain_settings import PretrainSettings
 
     verbs: list[tuple[list[str], type[Settings]]] = [(["pretrain"], PretrainSettings)]

@@ -31,7 +31,7 @@ from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
-from bertsmith.use.predict import load
+from bertsmith.use.model import load
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 

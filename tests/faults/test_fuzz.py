@@ -32,7 +32,7 @@ from bertsmith.look.show import show_instance
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
-from bertsmith.use.predict import load
+from bertsmith.use.model import load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.pretrain_settings import asked_for, resolved, settings_of
 from bertsmith.workflows.run import settings_of_run

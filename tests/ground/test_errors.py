@@ -17,7 +17,7 @@ from bertsmith.files.files import Reading
 from bertsmith.survey.check import CheckOptions
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.workflows.extend import Choice
-from bertsmith.workflows.finetune import FinetuneSettings
+from bertsmith.workflows.finetune_settings import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 SOURCE = Path(bs.__file__).parent

@@ -10,7 +10,7 @@ from bertsmith.errors import InputError
 from bertsmith.nearest import _ELSEWHERE, nearest
 from bertsmith.settings import Settings
 from bertsmith.tasks.task import task_type
-from bertsmith.workflows.finetune import settings_type
+from bertsmith.workflows.finetune_settings import settings_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 KINDS: list[type[Settings]] = [PretrainSettings, settings_type(task_type("classify"))]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, EntityCounts, count, entities, total
+from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.entities import Entity, count, entities, total
 from bertsmith.metrics.schemes import scheme_of
 
 # The script's own tables: a chunk ends, or starts, between a tag and the next.
@@ -78,14 +79,14 @@ def test_entities_of_hand_made_rows(tags: str, wanted: list[str]) -> None:
 
 
 def test_an_entity_ends_with_its_sentence() -> None:
-    assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": EntityCounts(2, 2, 2)}
+    assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": Counts(2, 2, 2)}
 
 
 def test_type_start_and_end_must_all_be_right() -> None:
     truth = [["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]]
     guess = [["B-PER", "O", "O", "B-ORG", "B-LOC"]]
     types = count(truth, guess)
-    assert types == {"LOC": EntityCounts(2, 1, 1), "ORG": EntityCounts(0, 1, 0), "PER": EntityCounts(1, 1, 0)}
+    assert types == {"LOC": Counts(2, 1, 1), "ORG": Counts(0, 1, 0), "PER": Counts(1, 1, 0)}
     whole = total(types)
     assert (whole.precision, whole.recall, whole.f1) == (1 / 3, 1 / 3, 1 / 3)
     assert (types["ORG"].recall, types["PER"].f1) == (0.0, 0.0)

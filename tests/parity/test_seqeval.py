@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import EntityCounts, count, entities, total
+from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.entities import count, entities, total
 from bertsmith.metrics.schemes import breaks_of
 
 metrics = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install -e '.[dev]'")
@@ -31,7 +32,7 @@ def theirs(truth: list[list[str]], guess: list[list[str]], **mode: object) -> tu
     return tuple(score(truth, guess, zero_division=0, **mode) for score in functions)
 
 
-def ours_of(found: EntityCounts) -> tuple[float, ...]:
+def ours_of(found: Counts) -> tuple[float, ...]:
     return found.precision, found.recall, found.f1
 
 

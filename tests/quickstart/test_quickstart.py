@@ -18,7 +18,7 @@ from bertsmith.quickstart import quickstart as steps
 from bertsmith.quickstart.pairs import by_bigrams, make_pairs
 from bertsmith.quickstart.quickstart import quickstart, show
 from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
-from bertsmith.use.predict import load
+from bertsmith.use.model import load
 
 FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
 ROWS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]

@@ -89,7 +89,7 @@ ROW = {"question": "?", "context": "kaba", "answer": "kaba"}
         (
             "a.json",
             squad(asked("kaba", 0), asked("kaba", 0)),
-            r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: the id 'q' is also that of .*" + FIRST,
+            r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: the id 'q' occurs twice \(first at .*" + FIRST,
         ),
         ("a.json", squad(asked("kaba", 0), context=" \n"), FIRST + r": the passage is empty"),
         ("a.json", squad(asked("kaba", 0, question="")), FIRST + r": the question is empty"),

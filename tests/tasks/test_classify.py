@@ -233,7 +233,7 @@ def test_empty_lines_of_a_sheet_keep_their_rows(moods: bs.Model, tmp_path: Path)
     file = tmp_path / "all.csv"
     file.write_text("id,text\n1,kaba lo\n\n\n2,mine so\n")
     told: list[str] = []
-    lines = "".join(as_csv(moods.task, moods.answered_file(file, told.append))).splitlines()
+    lines = "".join(as_csv(moods.task, moods.answering.of_file(file, {}, told.append))).splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["id", "text"],
         ["1", "kaba lo"],

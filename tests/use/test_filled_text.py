@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.use.predict import _filled
+from bertsmith.use.fill_mask import filled
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from bertsmith.use.predict import _filled
 )
 def test_a_piece_is_set_in_as_it_is_written(text: str, gap: str, piece: str, expected: str) -> None:
     start = text.index(gap)
-    assert _filled(text, start, start + len(gap), piece) == expected
+    assert filled(text, start, start + len(gap), piece) == expected

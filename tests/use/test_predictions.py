@@ -194,16 +194,17 @@ def test_places(moods: bs.Model) -> None:
 def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> None:
     numbers = tiny_run.table(tmp_path / "n.csv", [(f"kaba {i}", str(i)) for i in range(12)])
     stars = bs.finetune("regress", base, tmp_path / "stars", train=numbers, dev_share=0.3, settings=SHORT)
-    first, second = list(as_csv(stars.task, stars.answered_file(numbers)))[:2]
+    first, second = list(as_csv(stars.task, stars.answering.of_file(numbers, {})))[:2]
     assert first == "text,label,prediction\n"
     assert second.startswith("kaba 0,0,")
     (tmp_path / "t.conll").write_text("kaba B-A\nlode O\n\nmigi O\n\n" * 6)
     tagger = bs.finetune(
         "tag", base, tmp_path / "tags", train=tmp_path / "t.conll", dev=tmp_path / "t.conll", settings=SHORT
     )
-    rows = [line.split(",")[:2] for line in as_csv(tagger.task, tagger.answered_file(tmp_path / "t.conll"))]
+    answered = tagger.answering.of_file(tmp_path / "t.conll", {})
+    rows = [line.split(",")[:2] for line in as_csv(tagger.task, answered)]
     assert rows[:4] == [["line", "word"], ["1", "kaba"], ["1", "lode"], ["4", "migi"]]
-    names, cells = as_table(tagger.task, tagger.answered_texts(["kaba lode"]), 80)
+    names, cells = as_table(tagger.task, tagger.answering.of_texts(["kaba lode"], {}), 80)
     assert names == ["word", "prediction", "score"]
     assert [row[0] for row in cells] == ["kaba", "lode"]
 

@@ -53,7 +53,7 @@ def finetune() -> None:
 
 def _command(kind: type[Task]) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
-    from bertsmith.workflows.finetune import settings_type
+    from bertsmith.workflows.finetune_settings import settings_type
 
     def run(**arguments: Any) -> None:
         _finetune(kind, **arguments)

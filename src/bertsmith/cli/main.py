@@ -33,7 +33,7 @@ _VERBS = {
     "finetune": ("finetune", "finetune", "Fine-tune a model for a task."),
     "evaluate": ("use", "evaluate", "Score a fine-tuned model on a labelled file."),
     "predict": ("use", "predict", "Answer for new texts with a fine-tuned model."),
-    "embed": ("search", "embed", "Vectors of texts, in a file or an index to search."),
+    "embed": ("embed", "embed", "Vectors of texts, in a file or an index to search."),
     "search": ("search", "search", "The texts of an index that are nearest to a query."),
     "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
     "score": ("score", "score", "How likely a model finds texts; accuracy on minimal pairs."),

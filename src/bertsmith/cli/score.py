@@ -90,7 +90,7 @@ def score(
     """
     from bertsmith import console, machine
     from bertsmith.use import predictions
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     _check_inputs(texts, file, pairs, text_column, of_pairs)
     form = predictions.format_of(out, None)

@@ -15,6 +15,7 @@ from bertsmith.wording import percent
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
+    from bertsmith.use.model import Model
 
 
 def _pretrain_settings() -> type[Settings]:
@@ -93,7 +94,6 @@ def pretrain(
     the defaults below; they are told, and written into settings.yaml.
     """
     from bertsmith import console
-    from bertsmith.cli.hints import fill_mask_hint
     from bertsmith.workflows.pretrain import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
@@ -114,10 +114,18 @@ def pretrain(
         begun=click.get_current_context().obj,  # loading torch takes some of the minutes
         tell=console.note,
     )
-    report = trained.report
     if as_json:
-        console.result_json({"run": out, **report})
-        return
+        console.result_json({"run": out, **trained.report})
+    else:
+        _show(trained, out)
+
+
+def _show(trained: Model, out: str) -> None:
+    """What came of the run, as a table."""
+    from bertsmith import console
+    from bertsmith.cli.hints import fill_mask_hint
+
+    report = trained.report
     held: dict[str, Any] = report["held_out"]
     rows = [
         ("updates", f"{report['steps']:,}"),

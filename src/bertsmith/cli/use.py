@@ -95,7 +95,7 @@ def _options_of(run: str) -> list[click.Parameter]:
     with it is raised as `predict` would."""
     if run.startswith("-"):
         return []
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     _quiet_machine()
     return task_options.options_of(load(run, tell=lambda text: None).task.settings_type, defaults=False)
@@ -141,10 +141,12 @@ def evaluate(
       bertsmith evaluate moods --data test.csv --json
     """
     from bertsmith import console
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     _quiet_machine()
-    scores = load(run, device, console.note).scores(data, **task_options.as_settings(own, assignments))
+    scores = load(run, device, console.note).answering.scores(
+        data, task_options.as_settings(own, assignments)
+    )
     if as_json:
         console.result_json(scores.document())
         return
@@ -204,7 +206,7 @@ def predict(
     from bertsmith import console
     from bertsmith.errors import InputError
     from bertsmith.use import predictions
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     if as_json and (out or chosen not in (None, "json")):
         raise InputError("--json is one JSON document on standard output", "leave one out")
@@ -221,15 +223,15 @@ def predict(
     form = predictions.format_of(out, chosen, model.task.answer_form)
     changes = task_options.as_settings(own, assignments)
     if file:
-        answered = model.answered_file(file, console.note, **changes)
+        answered = model.answering.of_file(file, changes, console.note)
     elif texts:
-        answered = model.answered_texts(texts, console.note, **changes)
+        answered = model.answering.of_texts(texts, changes, console.note)
     else:
-        answered = model.answered_lines(sys.stdin.buffer, "standard input", console.note, **changes)
+        answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes, console.note)
     if as_json:
         console.result_json(list(predictions.as_json(model.task, answered)))
         return
-    delimiter = model.delimiter_of(file, **changes) if file else ","
+    delimiter = model.answering.delimiter_of(file, changes) if file else ","
     if out is None:
         _show_answers(
             model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
@@ -300,7 +302,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | No
       bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     _quiet_machine()
     answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)

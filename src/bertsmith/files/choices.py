@@ -207,7 +207,7 @@ def _of_json(value: Any, file: str, labelled: bool) -> Iterator[ChoiceRow]:
 
 
 def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool) -> Iterator[ChoiceRow]:
-    """A row, or RACE's article with its questions. mark: what parts the place of a question from the object's."""
+    """A row, or RACE's article with its questions. mark: what separates a question's place from its object's."""
     if not isinstance(values.get("questions"), list):
         yield of_row(values, place, labelled=labelled)
         return

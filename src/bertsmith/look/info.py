@@ -18,8 +18,8 @@ from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.plan import Entry, read_plan
-from bertsmith.use.predict import load
-from bertsmith.workflows.finetune import FinetuneSettings, settings_type
+from bertsmith.use.model import load
+from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
 from bertsmith.workflows.pretrain_settings import settings_of
 from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
 

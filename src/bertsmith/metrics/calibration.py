@@ -1,4 +1,4 @@
-"""Whether probabilities are what they say: expected calibration error, and the temperature that mends it.
+"""Whether probabilities are what they say: expected calibration error, and the temperature that corrects them.
 
 As in Guo et al. 2017, "On Calibration of Modern Neural Networks", sections 2 and 4.2.
 """

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.schemes import OUTSIDE, Scheme, parted, spelt, tag_of
 
 
@@ -27,30 +27,6 @@ class Entity(NamedTuple):
     type: str
     start: int
     end: int
-
-
-@dataclass(frozen=True)
-class EntityCounts:
-    """How many entities there are, how many were found, and how many of these are right: type, start and end."""
-
-    gold: int
-    found: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        """Share of those found that are right; 0 where none was found."""
-        return self.right / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Share of the gold ones that were found; 0 where there is none."""
-        return self.right / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """Harmonic mean of both."""
-        return 2 * self.right / (self.gold + self.found) if self.right else 0.0
 
 
 def entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
@@ -90,9 +66,9 @@ def written(
 
 def count(
     truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]], strict: Scheme | None = None
-) -> dict[str, EntityCounts]:
-    """Each type's counts over pairs of rows of tags, in the types' order; `total` sums them up. strict: of
-    `entities`."""
+) -> dict[str, Counts]:
+    """Each type's counts over pairs of rows of tags, in the types' order: an entity is right where its type, start
+    and end are. `total` sums them up. strict: of `entities`."""
     gold: Counter[str] = Counter()
     found: Counter[str] = Counter()
     right: Counter[str] = Counter()
@@ -101,14 +77,12 @@ def count(
         gold.update(e.type for e in of_truth)
         found.update(e.type for e in of_guess)
         right.update(e.type for e in of_truth & of_guess)
-    return {kind: EntityCounts(gold[kind], found[kind], right[kind]) for kind in sorted(gold | found)}
+    return {kind: Counts(gold[kind], found[kind], right[kind]) for kind in sorted(gold | found)}
 
 
-def total(types: dict[str, EntityCounts]) -> EntityCounts:
+def total(types: dict[str, Counts]) -> Counts:
     """All types together."""
-    return EntityCounts(
-        *(sum(getattr(f, name) for f in types.values()) for name in ("gold", "found", "right"))
-    )
+    return Counts(*(sum(getattr(f, name) for f in types.values()) for name in ("gold", "found", "right")))
 
 
 def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:

@@ -15,33 +15,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bertsmith.metrics.counts import Counts
+
 _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
 
 @dataclass(frozen=True)
-class RelationCounts:
-    """Of a relation, both directions: how many there are, how many were found, how many of these are right, and
-    how many of those found have but the wrong direction."""
+class RelationCounts(Counts):
+    """Of a relation, both directions together. turned: how many of those found are wrong in direction alone."""
 
-    gold: int
-    found: int
-    right: int
     turned: int = 0
-
-    @property
-    def precision(self) -> float:
-        """Share of those found that are right; 0 where none was found."""
-        return self.right / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Share of the gold ones that were found; 0 where there is none."""
-        return self.right / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """Harmonic mean of both."""
-        return 2 * self.right / (self.gold + self.found) if self.right else 0.0
 
 
 def relation_of(label: str) -> str:
@@ -82,4 +65,4 @@ def micro_f1(relations: dict[str, RelationCounts]) -> float:
     whole = (
         sum(getattr(counts, name) for counts in relations.values()) for name in ("gold", "found", "right")
     )
-    return RelationCounts(*whole).f1
+    return Counts(*whole).f1

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith import draws
 from bertsmith.files.files import Document
-from bertsmith.use.predict import Model
+from bertsmith.use.model import Model
 
 _EXCHANGED = {
     "a or an": {"a": "an", "an": "a"},

@@ -26,7 +26,7 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.shards.prepare import prepare
-from bertsmith.use.predict import Model, load
+from bertsmith.use.model import Model, load
 from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune

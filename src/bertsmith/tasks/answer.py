@@ -30,6 +30,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.answer_scores import Rules, scored, threshold_of
+from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
@@ -48,9 +49,7 @@ class AnswerSettings(Settings):
     stride: int = Field(
         128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
     )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None, ge=8, description="tokens of a window, question included; none: what the model can take"
     )

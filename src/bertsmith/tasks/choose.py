@@ -28,6 +28,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.overview import listed, refuse_repeated_ids, told_of_repeats
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
@@ -41,12 +42,8 @@ _AT_ONCE = 512  # examples that are encoded together: uncut encodings are large
 class ChooseSettings(Settings):
     """How files are read, and how much of a text."""
 
-    delimiter: str | None = Field(
-        None, description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv"
-    )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    delimiter: Delimiter = None
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
         ge=8,

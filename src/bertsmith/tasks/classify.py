@@ -50,6 +50,7 @@ class Classify(TextTask):
     settings_type = ClassSettings
     facts_type = ClassFacts
     temperature: Tensor
+    weights_of_labels: Tensor | None
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: ClassSettings
@@ -141,8 +142,7 @@ class Classify(TextTask):
         over their weights: it stays one number however the batch was put together."""
         logits, wanted = self.logits(encoder, batch), batch.tensors["label"]
         right = (logits.detach().argmax(-1) == wanted).sum()
-        weights: Tensor | None = self.weights_of_labels  # type: ignore[assignment]
-        found = F.cross_entropy(logits, wanted, weights, reduction="sum")
+        found = F.cross_entropy(logits, wanted, self.weights_of_labels, reduction="sum")
         return Loss({"task": found}, batch.counts, {"task": right})
 
     def decode(

@@ -50,6 +50,7 @@ class ManyLabels(TextTask):
     facts_type = ManyLabelFacts
     may_be_blank = True
     thresholds: Tensor
+    weights_of_labels: Tensor | None
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: ClassSettings
@@ -153,8 +154,9 @@ class ManyLabels(TextTask):
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Summed over the examples: the mean over the labels of their binary cross-entropies."""
         logits, wanted = self.logits(encoder, batch), batch.tensors["labels"]
-        weights: Tensor | None = self.weights_of_labels  # type: ignore[assignment]
-        found = F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum", pos_weight=weights)
+        found = F.binary_cross_entropy_with_logits(
+            logits, wanted, reduction="sum", pos_weight=self.weights_of_labels
+        )
         right = ((logits.detach() > 0) == wanted.bool()).all(1).sum()
         return Loss({"task": found / logits.shape[1]}, batch.counts, {"task": right})
 

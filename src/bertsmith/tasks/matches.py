@@ -19,6 +19,7 @@ from bertsmith.files.queries import Sought, holds_queries, read_queries
 from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.regress import number_of
 
@@ -55,16 +56,9 @@ class EmbedSettings(Settings):
     negative_column: str | None = Field(
         None, description="the column of a text that does not match; none: negative, where there is one"
     )
-    delimiter: str | None = Field(
-        None,
-        description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv and .txt",
-    )
-    header: bool = Field(
-        True, description="whether the first line names the columns; if not they are 1, 2, …"
-    )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    delimiter: Delimiter = None
+    header: Header = True
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
     )

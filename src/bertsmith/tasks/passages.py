@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.squad import Asked, read_questions
+from bertsmith.tasks.overview import refuse_repeated_ids
 
 
 class Gold(NamedTuple):
@@ -53,21 +53,8 @@ def read_passages(file: str | Path, *, labelled: bool, encoding: str | None = No
             f"{file}: none of its questions has an answer",
             "give the answers as SQuAD does, or in a table as 'answer' and 'start'",
         )
-    _refuse_equal_ids(examples)
+    refuse_repeated_ids((example.number, example.place) for example in examples)
     return examples
-
-
-def _refuse_equal_ids(examples: Sequence[PassageExample]) -> None:
-    """InputError where two questions have one id: a file of answers by id would lose one of them."""
-    places: dict[str, str] = {}
-    for example in examples:
-        if example.number is None:
-            continue
-        if (first := places.setdefault(example.number, example.place)) != example.place:
-            raise InputError(
-                f"{example.place}: the id '{example.number}' is also that of {first}",
-                "give each question an id of its own",
-            )
 
 
 def check_texts(question: Any, context: Any, place: str) -> None:

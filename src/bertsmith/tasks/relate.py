@@ -355,7 +355,7 @@ class Relate(Task):
         return Scores(numbers, details, (_table(of_each),), notes)
 
     def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Scores:
-        """Always the most frequent relation of the training examples, "no relation" left out: F1 counts it not."""
+        """Always the most frequent relation of the training examples but "no relation", which F1 leaves out."""
         times = Counter(label for (label,) in self.gold(training, self.facts) if label != self._none)
         most = min(times, key=lambda label: (-times[label], label), default=self._names[0])
         return self.score([{"label": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)

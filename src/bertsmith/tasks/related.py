@@ -12,6 +12,7 @@ from pydantic import Field
 from bertsmith.errors import InputError
 from bertsmith.files.related import Span, checked_spans, marked, of_tagged, of_words, read_related
 from bertsmith.settings import Settings
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.overview import refuse_repeated_ids
 
 _HEAD, _TAIL = "@", "#"
@@ -25,12 +26,8 @@ class RelateSettings(Settings):
         description="the label that means no relation, which F1 leaves out; none: Other, no_relation or NA, where "
         "there is one",
     )
-    delimiter: str | None = Field(
-        None, description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv"
-    )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    delimiter: Delimiter = None
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
         ge=8,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from bertsmith.metrics.entities import EntityCounts, count, total
+from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.entities import count, total
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.wording import counted
@@ -49,7 +50,7 @@ def scored(
     return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
 
 
-def _figures(found: EntityCounts) -> dict[str, float]:
+def _figures(found: Counts) -> dict[str, float]:
     return {
         "precision": found.precision,
         "recall": found.recall,

@@ -15,6 +15,7 @@ from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.settings import Settings
+from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.wording import counted
 
 _NUMBER = re.compile(r"-?\d+")
@@ -54,9 +55,7 @@ class TagSettings(Settings):
         description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
         "lines for a .txt to predict that has none",
     )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
     )

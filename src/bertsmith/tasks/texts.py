@@ -20,6 +20,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import listed
@@ -41,16 +42,9 @@ class TextSettings(Settings):
     )
     second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
     label_column: str = Field("label", description="the column of the label")
-    delimiter: str | None = Field(
-        None,
-        description="what separates columns; none: comma in .csv (or what its header has), tab in .tsv and .txt",
-    )
-    header: bool = Field(
-        True, description="whether the first line names the columns; if not they are 1, 2, …"
-    )
-    encoding: str | None = Field(
-        None, description="the encoding of files that are not UTF-8: cp1252, gb18030, …"
-    )
+    delimiter: Delimiter = None
+    header: Header = True
+    encoding: FileEncoding = None
     max_length: int | None = Field(
         None, ge=3, description="tokens read at a time, special ones included; none: what the model can take"
     )

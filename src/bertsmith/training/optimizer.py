@@ -75,7 +75,11 @@ def moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, frozenset[str]]:
 
 
 class Joined(torch.optim.Optimizer):
-    """Several optimisers that are one to the loop and to a checkpoint: all their groups, and one state."""
+    """Several optimisers that are one to the loop and to a checkpoint: all their groups, and one state.
+
+    `load_state_dict` would give this object new groups and leave the parts their old ones, so a checkpoint fills
+    the state parameter by parameter instead (`checkpoint.restore_optimizer`).
+    """
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -89,10 +93,6 @@ class Joined(torch.optim.Optimizer):
         for part in self._parts:
             part.step()
         return answer
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Not that way: the parts would keep their old groups. A checkpoint fills the state by parameter."""
-        raise NotImplementedError("checkpoint.restore_optimizer fills the state of joined optimisers")
 
 
 def make_optimizer(

@@ -10,7 +10,7 @@ from bertsmith.tasks.matches import SAME
 from bertsmith.tasks.overview import listed
 
 if TYPE_CHECKING:
-    from bertsmith.use.predict import Model
+    from bertsmith.use.model import Model
 
 
 class Reranker:

@@ -20,7 +20,7 @@ from bertsmith.use.text_rows import text_rows
 from bertsmith.wording import counted
 
 if TYPE_CHECKING:
-    from bertsmith.use.predict import Model
+    from bertsmith.use.model import Model
 
 _AT_ONCE = 256  # queries
 
@@ -179,7 +179,7 @@ def told_of_recall(index: Index) -> str:
 
 
 def _loaded(model: str | Path | Model, device: str) -> Model:
-    from bertsmith.use.predict import load
+    from bertsmith.use.model import load
 
     return load(model, device) if isinstance(model, str | Path) else model
 

@@ -15,7 +15,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import train
-from bertsmith.use.predict import Model, load
+from bertsmith.use.model import Model, load
 from bertsmith.wording import counted, percent
 from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from

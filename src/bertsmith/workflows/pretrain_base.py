@@ -15,7 +15,7 @@ from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.predict import Model, load
+from bertsmith.use.model import Model, load
 from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 
 _CALLED = {"masked": "masked-LM head", "pair": "head for sentence pairs"}

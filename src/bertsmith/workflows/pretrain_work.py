@@ -21,7 +21,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
 from bertsmith.training.pace import Speeds
-from bertsmith.use.predict import Model
+from bertsmith.use.model import Model
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights

@@ -1,0 +1,156 @@
+"""A fine-tuned model's answers and scores: for files, lines, texts and data in memory, all read in one way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError, in_python
+from bertsmith.files.files import bare_suffix
+from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
+from bertsmith.files.tables import table_delimiter
+from bertsmith.models.encoder import Encoder
+from bertsmith.place import Place
+from bertsmith.settings import Settings
+from bertsmith.tasks.overview import told_of_empty
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import Task, refuse_too_long
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.use.lines import texts_of_lines
+from bertsmith.use.predictions import Answered, answered_of, told_of_unanswered
+
+_CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
+
+Changes = Mapping[str, Any]
+
+
+def _nobody(sentence: str) -> None:
+    """Whom nothing is told."""
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A task's model, ready to answer. `changes` are settings of the task for one call, such as max_length."""
+
+    task: Task
+    encoder: Encoder
+    tokenizer: Tokenizer
+    place: Place
+
+    def of_inputs(self, inputs: Sequence[Any], changes: Changes) -> list[dict[str, Any]]:
+        """`Model.predict`: inputs are lists or columns, or one table. InputError where they do not fit."""
+        names = self.task.inputs
+        if len(inputs) == 1 and is_table(inputs[0]):
+            settings = self._settings(changes, "predict", inputs[0])
+            examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
+            return self._aligned(examples, settings)
+        if len(inputs) > len(names):
+            raise InputError(
+                f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
+                "give one list each",
+            )
+        columns = {
+            name: ["" if is_missing(value) else value for value in column_of(values, name)]
+            for name, values in zip(names, inputs, strict=False)
+            if values is not None
+        }
+        return self._aligned(self._examples(columns), self._settings(changes, "predict"))
+
+    def of_file(
+        self, file: Source, changes: Changes, tell: Callable[[str], None] = _nobody
+    ) -> Iterator[Answered]:
+        """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
+        were empty or cut."""
+        settings = self._settings(changes, "predict", file)
+        examples = self.task.read(self._source(file, settings), settings, labelled=False)
+        for remark in self.task.remarks(examples):
+            tell(remark)
+        return answered_of(self.task, [examples], self._answers(settings), tell)
+
+    def of_lines(
+        self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
+    ) -> Iterator[Answered]:
+        """The same for the lines of a stream of UTF-8 bytes, some at a time."""
+        parts = self._in_chunks(texts_of_lines(lines, place))
+        return answered_of(self.task, parts, self._answers(self._settings(changes, "predict")), tell)
+
+    def of_texts(
+        self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
+    ) -> Iterator[Answered]:
+        """The same for texts, as the command line has them."""
+        examples = self._examples({self.task.inputs[0]: list(texts)})
+        return answered_of(self.task, [examples], self._answers(self._settings(changes, "predict")), tell)
+
+    def delimiter_of(self, file: Source, changes: Changes) -> str:
+        """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
+        if not is_path(file):
+            return ","
+        given = getattr(self._settings(changes, "predict", file), "delimiter", None)
+        return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
+
+    def scores(self, file: Source, changes: Changes) -> Scores:
+        """The task's scores on a labelled file or data in memory."""
+        settings = self._settings(changes, "evaluate", file)
+        examples = self.task.read(self._source(file, settings), settings)
+        predictions = list(self._answers(settings)(examples))
+        scores = self.task.score(predictions, examples)
+        empty = [example.place for example in examples if self.task.is_empty(example)]
+        return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
+
+    def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
+        warned of it."""
+        found = list(self._answers(settings)(examples))
+        empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
+        if empty:
+            warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=4)
+        return [self.task.unanswered(one) if i in empty else one for i, one in enumerate(found)]
+
+    def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
+        """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
+        task = self.task
+        if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
+            raise InputError(
+                f"the task '{task.name}' also takes {' and '.join(missing)}",
+                "give a file of examples with --file",
+                python="give a list of each, or a table with these columns",
+            )
+        number = len(next(iter(columns.values())))
+        if wrong := [name for name, values in columns.items() if len(values) != number]:
+            raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
+        return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
+
+    def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:
+        while some := list(islice(lines, _CHUNK)):
+            texts = [text for _, text in some]
+            yield self._examples({self.task.inputs[0]: texts}, [place for place, _ in some])
+
+    def _source(self, data: Source, settings: Settings) -> str | Path:
+        """A file, or data in memory by the columns that the settings name."""
+        return as_file(data, "data", lambda width: self.task.columns_of_tuples(settings, width))
+
+    def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
+        """The settings of training with those given; a .tsv file has tabs whatever the training file had."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        known = self.task.settings_type.model_fields
+        if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
+            given.setdefault("delimiter", None)
+        settings = self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
+        if "max_length" in given:
+            refuse_too_long(settings, self.encoder.config.longest)
+        return settings
+
+    def _answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order."""
+        task = self.task.under(settings)
+
+        def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
+            for i in range(0, len(examples), _CHUNK):
+                some = examples[i : i + _CHUNK]
+                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+
+        return answers

@@ -1,0 +1,66 @@
+"""Everything a fine-tuning run depends on: the files, the task, dropout, the training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, create_model
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.tasks.task import Task
+from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.examples import FileSettings
+
+
+class FinetuneTrainSettings(TrainSettings):
+    """The paper's fine-tuning: a few epochs at a low rate (Devlin et al. 2019, A.3)."""
+
+    epochs: float = Field(
+        3.0,
+        gt=0,
+        description="passes over the examples, where no other budget is given",
+        json_schema_extra=MAY_CHANGE,
+    )
+    learning_rate: float = Field(
+        5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+    )
+
+
+class DropoutSettings(Settings):
+    """What of the model is fine-tuning's own: its dropout, whatever the base was trained with."""
+
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
+    classifier_dropout: float | None = Field(
+        None, ge=0, lt=1, description="dropout in the task's head; none: as hidden_dropout_prob"
+    )
+
+    def within(self, base: ModelConfig) -> ModelConfig:
+        """The base's configuration with this dropout."""
+        head = self.classifier_dropout
+        if head is None and base.classifier_dropout is not None:
+            head = self.hidden_dropout_prob  # where the field's own default would be another
+        return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
+
+
+class FinetuneSettings(Settings):
+    """Everything a fine-tuning run depends on."""
+
+    base: str = Field(
+        "",
+        description="the model to start from: a run, a model folder or a published name",
+        json_schema_extra=MAY_CHANGE,
+    )
+    files: FileSettings = Field(default_factory=FileSettings, description="examples")
+    model: DropoutSettings = Field(default_factory=DropoutSettings, description="dropout")
+    task: Settings = Field(default_factory=Settings, description="the task")
+    train: FinetuneTrainSettings = Field(
+        default_factory=FinetuneTrainSettings, description="the training itself"
+    )
+
+
+def settings_type(kind: type[Task]) -> type[FinetuneSettings]:
+    """The settings of a run of this task: the group `task` is the task's own."""
+    group: Any = (kind.settings_type, Field(default_factory=kind.settings_type, description="the task"))
+    return create_model("FinetuneSettings", __base__=FinetuneSettings, task=group)

@@ -1,0 +1,265 @@
+"""What a fine-tuning run has in hand: the examples, the model and its head, how it is judged, what it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.artifacts.folder import ModelFolder, write_folder
+from bertsmith.files.memory import Source
+from bertsmith.models.encoder import Encoder
+from bertsmith.place import Place
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import Facts, Task
+from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
+from bertsmith.training.aim import Aim
+from bertsmith.training.checkpoint import load_weights
+from bertsmith.training.loader import Phase
+from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
+from bertsmith.training.step import Trained
+from bertsmith.use.model import Model
+from bertsmith.workflows.budget import budget_of
+from bertsmith.workflows.examples import Examples, gather
+from bertsmith.workflows.finetune_report import (
+    evaluations,
+    tell_of_dropout,
+    tell_of_examples,
+    tell_of_texts,
+    told_of_learning,
+)
+from bertsmith.workflows.finetune_settings import FinetuneSettings, FinetuneTrainSettings
+from bertsmith.workflows.run import (
+    CHECKPOINTS,
+    OnTheWay,
+    check_accumulation,
+    numbers,
+    settled,
+    write_report,
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on what, and how it is judged."""
+
+    chosen: FinetuneSettings
+    base: Model
+    encoder: Encoder
+    head: Task
+    examples: Examples
+    items: list[Item]
+    dev_items: list[Item]
+    place: Place
+
+    @classmethod
+    def of(
+        cls,
+        kind: type[Task],
+        base: Model,
+        chosen: FinetuneSettings,
+        sources: Mapping[str, Source],
+        place: Place,
+        tell: Callable[[str], None],
+    ) -> Work:
+        """Read the examples, build the model, encode."""
+        examples = gather(kind, chosen.files, chosen.task, sources)
+        tell_of_examples(examples.overview, tell)
+        for remark in kind.remarks([*examples.train, *examples.dev]):
+            tell(remark)
+        encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
+        items = head.items(examples.train, base.tokenizer)
+        dev_items = head.items(examples.dev, base.tokenizer)
+        tell_of_texts(
+            items, base.tokenizer, IN_WINDOWS if isinstance(chosen.task, TextSettings) else "", tell
+        )
+        return cls(chosen, base, encoder, head, examples, items, dev_items, place)
+
+    def scores(self) -> Scores:
+        """On dev, once what is chosen on it is."""
+        head, items, examples = self.head, self.dev_items, self.examples.dev
+        outputs = head.outputs_of(self.encoder, items, self.place)
+        head.fit(outputs, items, examples)
+        return head.score(head.decode(outputs, items, examples), examples)
+
+    def logged(self) -> dict[str, float]:
+        """The scores that the log keeps."""
+        found = self.scores().numbers
+        return {name: found[name] for name in self.head.logged}
+
+    @property
+    def updates_per_epoch(self) -> float:
+        """How many updates read each example once."""
+        train = self.chosen.train
+        return math.ceil(len(self.items) / train.batch_size) / train.accumulate
+
+    def updates(self) -> int:
+        """How many updates the budget comes to."""
+        train = self.chosen.train
+        if train.max_steps:
+            return train.max_steps
+        if train.max_tokens:
+            mean = sum(item.size for item in self.items) / len(self.items)
+            return math.ceil(train.max_tokens / (mean * train.batch_size * train.accumulate))
+        check_accumulation(train, self.updates_per_epoch)
+        return math.ceil(train.epochs * self.updates_per_epoch)
+
+    def with_evaluations(self) -> Work:
+        """With an evaluation an epoch where none was asked."""
+        train = self.chosen.train
+        every = train.evaluate_every or max(1, round(self.updates_per_epoch))
+        return self._training(train.model_copy(update={"evaluate_every": every}))
+
+    def settled(self, place: Place) -> Work:
+        """At a place, whose device, precision and threads are the run's from now on."""
+        return replace(self._training(settled(self.chosen.train, place)), place=place)
+
+    def _training(self, train: FinetuneTrainSettings) -> Work:
+        return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
+
+    def phase(self) -> Phase:
+        """All epochs."""
+        train = self.chosen.train
+        return Phase(ItemStream(self.head, self.items, train.seed), 1.0, train.batch_size)
+
+    def course(self, aim: Aim, out: Path) -> Course:
+        """All epochs as one phase."""
+
+        def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+            with self._best_so_far(out, progress):
+                dev = {} if progress.best is None else {"dev": {self.head.decides: progress.best}}
+                self._write(out, self._record(progress) | dev | mark)
+
+        weights = self.base.folder.weights_digest()
+        return Course(
+            [self.phase()],
+            self.chosen.train,
+            out,
+            title=f"finetune {self.head.name}",
+            fingerprint=fingerprint(
+                numbers(self.chosen), _content(self.items), _content(self.dev_items), weights
+            ),
+            aim=aim,
+            evaluation=Evaluation(self.logged, best_by=self.head.decides),
+            unfinished=OnTheWay(write_so_far),
+        )
+
+    def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
+        """The finished run: its model and its report. tell: what the report warns of."""
+        dev = self.scores()
+        of_dev = {name: dev.numbers[name] for name in (*self.head.logged, "examples")}
+        self._write(out, self._record(progress) | {"dev": of_dev})
+        report = self._report(progress, dev, out)
+        for warning in report["warnings"][len(self.examples.overview.warnings) :]:
+            tell(f"warning: {warning}")
+        write_report(out, report)
+
+    def _report(self, progress: Progress, dev: Scores, out: Path) -> dict[str, Any]:
+        chosen, head, examples = self.chosen, self.head, self.examples
+        baseline = head.baseline(examples.train, examples.dev)
+        answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
+        budget = budget_of(chosen.train)
+        learning = told_of_learning(
+            head.decides, dev, baseline, progress.step, budget, answers, head.baseline_name
+        )
+        return {
+            "task": head.name,
+            "base": chosen.base,
+            "labels": head.labels,
+            "decided_by": head.decides,
+            "train_examples": len(examples.train),
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 1),
+            "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+            "precision": chosen.train.precision,
+            "device": chosen.train.device,
+            "threads": progress.threads,
+            "best_step": progress.best_step,
+            "baseline": dict(baseline.numbers),
+            "baseline_name": head.baseline_name,
+            "dev": dev.document(),
+            "evaluations": evaluations(out, self.updates_per_epoch, progress.best_step),
+            "examples": dict(examples.overview.details),
+            "warnings": [*examples.overview.warnings, *learning],
+        }
+
+    def _record(self, progress: Progress) -> dict[str, Any]:
+        """What bertsmith.json says of the training, with all that is needed to answer as it was trained to."""
+        return {
+            "task": self.head.name,
+            "settings": self.chosen.task.model_dump(mode="json"),
+            "facts": self.head.kept_facts,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "base": self.chosen.base,
+            "pretraining_tokens": self.base.folder.record.get("tokens"),
+        }
+
+    @contextmanager
+    def _best_so_far(self, out: Path, progress: Progress) -> Iterator[None]:
+        """The weights of the best evaluation in place of the latest, if there was one, as long as this lasts."""
+        if progress.best_step is None:
+            yield
+            return
+        trained = Trained(self.encoder, self.head)
+        latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
+        trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
+        try:
+            yield
+        finally:
+            trained.restore(latest)
+
+    def _write(self, out: Path, record: dict[str, Any]) -> None:
+        """The model folder."""
+        for name, parts in self.head.folders(self.encoder).items():
+            write_folder(
+                out / name,
+                parts.config,
+                parts.modules,
+                tokenizer=self.base.tokenizer,
+                labels=parts.labels,
+                problem_type=parts.problem_type,
+                record=record,
+                files=parts.files,
+            )
+
+
+def _build(
+    kind: type[Task],
+    base: ModelFolder,
+    chosen: FinetuneSettings,
+    facts: Facts,
+    place: Place,
+    tell: Callable[[str], None],
+) -> tuple[Encoder, Task]:
+    """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
+    drawing = place.drawing
+    config = chosen.model.within(base.config)
+    tell_of_dropout(config, base.config, tell)
+    encoder = base.encoder(drawing, config)
+    head = kind(encoder.config, drawing, facts, chosen.task)
+    for part in kind.inherits:
+        if (module := head.parts.get(part)) is None:
+            continue
+        if base.has(part):
+            base.fill(part, module)
+        else:
+            tell(f"{base.path}: the base has no {part}, a new one is trained")
+    place.settle(encoder, head)
+    return encoder, head
+
+
+def _content(items: Sequence[Item]) -> str:
+    """A digest of what is learnt from."""
+    return fingerprint(*(part for item in items for part in _parts(item)))
+
+
+def _parts(item: Item) -> Iterator[str]:
+    yield f"{item.example} {item.target}"
+    for sequence in item.sequences:
+        yield f"{sequence.ids.tolist()}{sequence.segments.tolist()}"
