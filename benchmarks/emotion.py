@@ -21,9 +21,9 @@ from torch import nn
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.tasks.class_settings import ClassSettings
-from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.texts.class_settings import ClassSettings
+from bertsmith.tasks.texts.classify import Classify
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where

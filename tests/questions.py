@@ -15,9 +15,9 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.answer import Answer, AnswerSettings
 from bertsmith.tasks.items import Encoded, Item
-from bertsmith.tasks.passages import PassageExample
+from bertsmith.tasks.passages.answer import Answer, AnswerSettings
+from bertsmith.tasks.passages.passages import PassageExample
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
 

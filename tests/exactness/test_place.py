@@ -24,9 +24,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.place import Place
-from bertsmith.tasks.class_settings import ClassSettings
-from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.texts.class_settings import ClassSettings
+from bertsmith.tasks.texts.classify import Classify
 from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings

@@ -15,7 +15,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
-from bertsmith.tasks.many_labels import ManyLabels
+from bertsmith.tasks.texts.many_labels import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 from bertsmith.workflows.finetune import finetune

@@ -19,8 +19,8 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.tasks.answer import Answer, AnswerSettings
-from bertsmith.tasks.passages import Gold, PassageExample
+from bertsmith.tasks.passages.answer import Answer, AnswerSettings
+from bertsmith.tasks.passages.passages import Gold, PassageExample
 from questions import PASSAGE, asked, head, item_of, logits_of, read, squad, written
 
 

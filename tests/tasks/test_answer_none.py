@@ -18,8 +18,8 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.tasks.answer import Answer, AnswerSettings
-from bertsmith.tasks.passages import Gold, PassageExample
+from bertsmith.tasks.passages.answer import Answer, AnswerSettings
+from bertsmith.tasks.passages.passages import Gold, PassageExample
 from bertsmith.training.progress import Recorder
 from questions import asked, head, item_of, logits_of, read, squad, written
 

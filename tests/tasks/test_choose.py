@@ -18,7 +18,7 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.choose import ChoiceExample, Choose, ChooseSettings
+from bertsmith.tasks.choices.choose import ChoiceExample, Choose, ChooseSettings
 from bertsmith.tasks.items import Item
 
 SIZES = {

@@ -19,10 +19,10 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.class_settings import ClassSettings
-from bertsmith.tasks.classify import Classify
-from bertsmith.tasks.many_labels import ManyLabels, parted
-from bertsmith.tasks.texts import TextExample
+from bertsmith.tasks.texts.class_settings import ClassSettings
+from bertsmith.tasks.texts.classify import Classify
+from bertsmith.tasks.texts.many_labels import ManyLabels, parted
+from bertsmith.tasks.texts.texts import TextExample
 
 SETTINGS = ClassSettings(multi_label=True)
 LABELS = ["anger", "fear", "joy"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.tasks.classify import Classify, label_names
 from bertsmith.tasks.labels import Naming, facts_of_names
 from bertsmith.tasks.overview import Labels, excerpt, listed, of_labels
-from bertsmith.tasks.regress import Regress
 from bertsmith.tasks.scores import Overview
-from bertsmith.tasks.tag import Tag
-from bertsmith.tasks.tagged import TagExample
-from bertsmith.tasks.texts import TextExample
+from bertsmith.tasks.texts.classify import Classify, label_names
+from bertsmith.tasks.texts.regress import Regress
+from bertsmith.tasks.texts.texts import TextExample
+from bertsmith.tasks.words.tag import Tag
+from bertsmith.tasks.words.tagged import TagExample
 
 
 def labels(file: str, **times: int) -> Labels:

@@ -18,9 +18,9 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.entities import count, total
 from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
-from bertsmith.tasks.tag import Tag, first_tokens
-from bertsmith.tasks.tagged import TagExample, TagSettings
 from bertsmith.tasks.task import task_of
+from bertsmith.tasks.words.tag import Tag, first_tokens
+from bertsmith.tasks.words.tagged import TagExample, TagSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary.learn import train_tokenizer
 

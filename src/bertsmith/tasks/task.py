@@ -38,13 +38,13 @@ from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
-    "classify": "bertsmith.tasks.classify:Classify",
-    "regress": "bertsmith.tasks.regress:Regress",
-    "tag": "bertsmith.tasks.tag:Tag",
-    "answer": "bertsmith.tasks.answer:Answer",
-    "choose": "bertsmith.tasks.choose:Choose",
-    "relate": "bertsmith.tasks.relate:Relate",
-    "embed": "bertsmith.tasks.embed:Embed",
+    "classify": "bertsmith.tasks.texts.classify:Classify",
+    "regress": "bertsmith.tasks.texts.regress:Regress",
+    "tag": "bertsmith.tasks.words.tag:Tag",
+    "answer": "bertsmith.tasks.passages.answer:Answer",
+    "choose": "bertsmith.tasks.choices.choose:Choose",
+    "relate": "bertsmith.tasks.relations.relate:Relate",
+    "embed": "bertsmith.tasks.matches.embed:Embed",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.matches import SAME
+from bertsmith.tasks.matches.matches import SAME
 from bertsmith.tasks.overview import listed
 
 if TYPE_CHECKING:

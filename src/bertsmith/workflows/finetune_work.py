@@ -16,7 +16,7 @@ from bertsmith.place import Place
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Facts, Task
-from bertsmith.tasks.texts import IN_WINDOWS, TextSettings
+from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loader import Phase

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import count, total
 from bertsmith.tasks.scores import Scores, ScoreTable
-from bertsmith.tasks.tagging import Tagging
+from bertsmith.tasks.words.tagging import Tagging
 from bertsmith.wording import counted
 
 

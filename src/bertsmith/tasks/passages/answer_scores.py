@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.files.scripts import HAN
 from bertsmith.metrics import cmrc, squad
-from bertsmith.tasks.passages import PassageExample
+from bertsmith.tasks.passages.passages import PassageExample
 from bertsmith.tasks.scores import Scores, told_of_cuts
 
 Rules = Literal["auto", "squad", "cmrc"]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.metrics.ranking import ranking_figures
-from bertsmith.tasks.matches import Match
+from bertsmith.tasks.matches.matches import Match
 
 _WORDS = (
     r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]"  # a word, or a character that is one

@@ -30,7 +30,13 @@ from bertsmith.models.heads import RelationHead
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.overview import told_of_repeats
-from bertsmith.tasks.related import RelateSettings, RelationExample, example_of, read_examples, with_markers
+from bertsmith.tasks.relations.related import (
+    RelateSettings,
+    RelationExample,
+    example_of,
+    read_examples,
+    with_markers,
+)
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of

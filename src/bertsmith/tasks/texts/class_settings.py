@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.texts import TextSettings
+from bertsmith.tasks.texts.texts import TextSettings
 
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
 

@@ -22,7 +22,7 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import of_numbers
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
+from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
 

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.metrics.schemes import OUTSIDE
-from bertsmith.tasks.tagged import TagExample, TagSettings
+from bertsmith.tasks.words.tagged import TagExample, TagSettings
 from bertsmith.wording import counted
 
 _NONE = ("_", "-", "")

@@ -22,12 +22,12 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.tasks.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
+from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _HALF = 0.5
 _STEPS = 99  # thresholds that are tried: 0.01 to 0.99

@@ -20,14 +20,14 @@ from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
-from bertsmith.tasks.many_labels import ManyLabels
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
-from bertsmith.tasks.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
+from bertsmith.tasks.texts.many_labels import ManyLabels
+from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes

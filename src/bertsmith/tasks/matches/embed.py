@@ -32,12 +32,21 @@ from bertsmith.objectives.objective import MODEL, Parts
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.retrieval.exact import nearest_vectors, unit_length
-from bertsmith.tasks.contrast import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.match_facts import EmbedFacts, check_kind, learnt_of, overview_of
-from bertsmith.tasks.match_items import EmbedItem, alone, also_right, compared, key_of
-from bertsmith.tasks.match_scores import (
+from bertsmith.tasks.matches.contrast import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.matches.facts import EmbedFacts, check_kind, learnt_of, overview_of
+from bertsmith.tasks.matches.items import EmbedItem, alone, also_right, compared, key_of
+from bertsmith.tasks.matches.matches import (
+    EmbedSettings,
+    Kind,
+    Match,
+    as_row,
+    kind_of,
+    read_matches,
+    same_label,
+)
+from bertsmith.tasks.matches.scores import (
     Figures,
     Search,
     best_threshold,
@@ -46,10 +55,9 @@ from bertsmith.tasks.match_scores import (
     retrieval_figures,
     tfidf_figures,
 )
-from bertsmith.tasks.matches import EmbedSettings, Kind, Match, as_row, kind_of, read_matches, same_label
-from bertsmith.tasks.regress import number_of
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Prediction, Task
+from bertsmith.tasks.texts.regress import number_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _BEST = 10  # passages looked at for each query

@@ -29,13 +29,13 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
-from bertsmith.tasks.answer_scores import Rules, scored, threshold_of
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.passages import PassageExample, check_texts, read_passages
+from bertsmith.tasks.passages.answer_scores import Rules, scored, threshold_of
+from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
+from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable
-from bertsmith.tasks.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer

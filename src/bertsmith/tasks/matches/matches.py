@@ -21,7 +21,7 @@ from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.regress import number_of
+from bertsmith.tasks.texts.regress import number_of
 
 Kind = Literal["graded", "labelled", "retrieval"]
 

@@ -34,7 +34,7 @@ from bertsmith.metrics.schemes import (
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, marginals
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.tagged import TagExample
+from bertsmith.tasks.words.tagged import TagExample
 from bertsmith.wording import counted
 
 _CELLS = 4_000_000  # of what is held at a time when tags are chosen: sentences, words and tags multiplied

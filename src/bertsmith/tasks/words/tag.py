@@ -27,10 +27,12 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.roles import has_roles, read_roles
 from bertsmith.tasks.scores import Overview, Scores
-from bertsmith.tasks.tag_scores import scored
-from bertsmith.tasks.tagged import (
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.windows import UNCUT, deciding, windows
+from bertsmith.tasks.words.roles import has_roles, read_roles
+from bertsmith.tasks.words.tag_scores import scored
+from bertsmith.tasks.words.tagged import (
     TagExample,
     TagSettings,
     by_characters,
@@ -42,10 +44,15 @@ from bertsmith.tasks.tagged import (
     row_of,
     words_of,
 )
-from bertsmith.tasks.tagging import TagFacts, Tagging, best_tags, facts_of_tags, prediction_of, told_of_breaks
-from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
-from bertsmith.tasks.windows import UNCUT, deciding, windows
-from bertsmith.tasks.words import TagItem, first_tokens, runs_of
+from bertsmith.tasks.words.tagging import (
+    TagFacts,
+    Tagging,
+    best_tags,
+    facts_of_tags,
+    prediction_of,
+    told_of_breaks,
+)
+from bertsmith.tasks.words.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 from bertsmith.wording import counted
 

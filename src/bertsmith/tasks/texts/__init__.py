@@ -1,0 +1,1 @@
+"""One answer for a text, or for a pair of texts: `classify`, `regress`."""

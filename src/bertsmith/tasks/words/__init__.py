@@ -1,0 +1,1 @@
+"""One answer for each word: `tag`."""
