@@ -209,6 +209,13 @@ def test_minutes_must_be_more_than_none(call: Call) -> None:
     assert told.told.splitlines()[0] == "error: --minutes: must be more than 0"
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--minutes", "--epochs"])
+def test_a_number_that_is_none_is_refused_by_its_option(call: Call, option: str, value: str) -> None:
+    told = call("pretrain", "--data", "shards", "--out", "run", option, value)
+    assert told.told.splitlines()[0] == f"error: {option}: '{value}' is not a finite number"
+
+
 def test_another_vocabulary_is_advised_before_the_next_step(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("\n\n".join(chinese(200)), encoding="utf-8")

@@ -7,7 +7,7 @@ import difflib
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.nearest import _ELSEWHERE, nearest
+from bertsmith.nearest import _ELSEWHERE, absent, nearest
 from bertsmith.settings import Settings
 from bertsmith.tasks.task import task_type
 from bertsmith.workflows.finetune_settings import settings_type
@@ -88,3 +88,8 @@ def test_a_long_name_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -
     )
     assert nearest("train." + "x" * 10**6, NAMES) == []
     assert max(seen) <= 100
+
+
+def test_the_name_of_nothing_is_said_to_be_empty() -> None:
+    assert absent("").sentence == "the name of a file is empty"
+    assert absent(" ", "folder").sentence == "the name of a folder is empty"

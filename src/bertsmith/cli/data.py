@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from bertsmith.cli.options import Size, as_json, assignments, bytes_of, reading_of, reading_options
+from bertsmith.cli.options import (
+    FiniteRange,
+    Size,
+    as_json,
+    assignments,
+    bytes_of,
+    reading_of,
+    reading_options,
+)
 from bertsmith.cli.verbs import Verb, Verbs
 
 _language = click.option(
@@ -161,7 +169,7 @@ class _ManyAgainst(Verb):
 )
 @click.option(
     "--epochs",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
     metavar="N",

@@ -12,6 +12,11 @@ from bertsmith.cli.verbs import Verbs
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
 
+_LABEL_NAMES = click.option(
+    "--label-names",
+    metavar="FILE|A,B,C",
+    help="Names for labels that are numbers, in their order; or a file of code,name rows.",
+)
 _DEVICE = click.option(
     "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
 )
@@ -58,7 +63,7 @@ def _command(kind: type[Task]) -> click.Command:
     def run(**arguments: Any) -> None:
         _finetune(kind, **arguments)
 
-    run.__doc__ = f"""Fine-tune a model: {kind.summary}.
+    run.__doc__ = f"""Fine-tune a model for `{kind.name}`, {kind.summary}.
 
     \b
     Example:
@@ -77,11 +82,7 @@ def _command(kind: type[Task]) -> click.Command:
             metavar="N",
             help="Use N examples of --train, drawn by files.seed.",
         ),
-        click.option(
-            "--label-names",
-            metavar="FILE|A,B,C",
-            help="Names for labels that are numbers, in their order; or a file of code,name rows.",
-        ),
+        *((_LABEL_NAMES,) if kind.may_name_labels else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
             "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."
@@ -106,13 +107,13 @@ def _finetune(
     dev: str | None,
     dev_share: float | None,
     out: str,
-    label_names: str | None,
     sample: int | None,
     recipe: str | None,
     device: str | None,
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    label_names: str | None = None,
     **own: Any,
 ) -> None:
     from bertsmith import console

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,16 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from cli
             write = f"{percent:g}% or {percent / 100:g}" if 1 <= percent < 100 else "0.01 or 1%"
             self.fail(f"{value!r} is not between 0 and 1; write {write}", param, ctx)
         return share
+
+
+class FiniteRange(click.FloatRange):
+    """A finite number in a range; nan lies in every range of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -138,14 +149,19 @@ def short_forms(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--seed", type=click.IntRange(0), metavar="N", help="The seed of everything random."),
         click.option(
             "--learning-rate",
-            type=click.FloatRange(0, 10, min_open=True),
+            type=FiniteRange(0, 10, min_open=True),
             metavar="RATE",
             help="The highest learning rate: 1e-4, 3e-5.",
         ),
-        click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Sequences in a batch."),
+        click.option(
+            "--batch-size",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Sequences, or a task's examples, in a batch.",
+        ),
         click.option("--steps", type=click.IntRange(1), metavar="N", help="Updates to make."),
         click.option(
-            "--epochs", type=click.FloatRange(0, min_open=True), metavar="N", help="Passes over the data."
+            "--epochs", type=FiniteRange(0, min_open=True), metavar="N", help="Passes over the data."
         ),
     ):
         command = option(command)

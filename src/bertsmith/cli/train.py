@@ -44,7 +44,7 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(0, min_open=True),
+    type=options.FiniteRange(0, min_open=True),
     metavar="M",
     help="How long the run may take in all: measuring, evaluations, checkpoints and the model included. With "
     "--resume the earlier parts count.",
@@ -185,7 +185,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     metavar="N",
     help="The seed of everything random.",
 )
-@click.option("--minutes", type=click.FloatRange(0.5), metavar="M", help="How long pre-training may take.")
+@click.option("--minutes", type=options.FiniteRange(0.5), metavar="M", help="How long pre-training may take.")
 @options.as_json
 def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> None:
     """The whole way in minutes: text → vocabulary → BERT → a task, with nothing to download.

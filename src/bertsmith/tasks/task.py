@@ -96,12 +96,12 @@ class NoFacts(BaseModel):
 class Task(Objective):
     """Heads on the encoder, their loss, and what their outputs mean.
 
-    name: as `finetune` takes it. summary: what it does, in a line; example_file: a
-    name that its files usually have. inputs: what an example is made of, by the
-    names that `predict` takes; those in `optional` may be missing. inherits: parts that are taken over from the
-    base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts
-    hold, checked before they are used. answer_form: the field's own form of a file of answers, which
-    `answer_file` writes. baseline_name: what the column of the baseline's scores is called.
+    name: as `finetune` takes it. summary: what it does, in a line; example_file: a name that its files usually
+    have. inputs: what an example is made of, by the names that `predict` takes; those in `optional` may be
+    missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
+    the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
+    checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
+    writes. baseline_name: what the column of the baseline's scores is called.
     """
 
     name: ClassVar[str]
@@ -109,6 +109,7 @@ class Task(Objective):
     example_file: ClassVar[str] = "train.csv"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     optional: ClassVar[tuple[str, ...]] = ()
+    may_name_labels: ClassVar[bool] = False
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None

@@ -71,6 +71,7 @@ class Relate(Task):
     inputs = ("text", "head", "tail")
     optional = ("head", "tail")
     inherits = ()
+    may_name_labels = True
     settings_type = RelateSettings
     settings: RelateSettings
     facts_type = RelationFacts

@@ -22,7 +22,7 @@ class ClassSettings(TextSettings):
     )
     class_weights: ClassWeights = Field(
         "none",
-        description="what weighs each label in the loss: balanced (the rarer, the more), or a weight for each",
+        description="what weighs each label in the loss: balanced (the rarer, the more), or {label: weight, …}",
     )
     thresholds: Literal["half", "shared", "each"] = Field(
         "shared",

@@ -47,6 +47,7 @@ class Classify(TextTask):
 
     name = "classify"
     summary = "one label for a text, or for a pair of texts; or any number of labels"
+    may_name_labels = True
     settings_type = ClassSettings
     facts_type = ClassFacts
     temperature: Tensor

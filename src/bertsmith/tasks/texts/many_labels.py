@@ -46,6 +46,7 @@ class ManyLabels(TextTask):
 
     name = "classify"
     summary = "any number of labels for a text, or for a pair of texts"
+    may_name_labels = True
     settings_type = ClassSettings
     facts_type = ManyLabelFacts
     may_be_blank = True

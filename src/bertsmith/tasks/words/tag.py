@@ -73,6 +73,7 @@ class Tag(Task):
     inputs = ("words", "predicate")
     optional = ("predicate",)
     inherits = ()
+    may_name_labels = True
     settings_type = TagSettings
     legal_start: Tensor
     legal_transitions: Tensor
