@@ -42,15 +42,15 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     batch_size: texts in a batch. learning_rate: the highest, at the end of warm-up. max_length: tokens read of a
     text, special ones included; None: what the model can take. class_weight: what weighs each label in the loss:
     "balanced" (the rarer, the more), or a dict of labels and weights. validation_fraction: share of the training
-    texts that is held out, each label in its proportion; the weights of the epoch that is most accurate on them are
-    kept. None: all are trained on, and the last weights are kept. random_state: draws what is held out, the head's
-    first weights, and the order of the texts. device: where to compute: cpu, cuda, cuda:1; auto: a GPU if there is
-    one. settings: further ones by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify --help` lists
-    them. verbose: whether the run tells how it goes.
+    texts that is held out, each label in its proportion; the weights of the epoch that is most accurate on them
+    are kept. None: all are trained on, and the last weights are kept. random_state: draws what is held out, the
+    head's first weights, and the order of the texts. device: where to compute: cpu, cuda, cuda:1; auto: a GPU if
+    there is one. settings: further ones by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify
+    --help` lists them. verbose: whether the run tells how it goes.
 
-    Once fitted, `classes_` has the labels, sorted; `class_prior_` each label's share of the training texts, which is
-    the answer for a text that is empty; `model_` the `bertsmith.Model` with its report, and `model_.save(folder)`
-    keeps it.
+    Once fitted, `classes_` has the labels, sorted; `class_prior_` each label's share of the training texts, which
+    is the answer for a text that is empty; `model_` the `bertsmith.Model` with its report, and
+    `model_.save(folder)` keeps it.
     """
 
     def __init__(
