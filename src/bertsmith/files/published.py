@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 
 PREFIX = "hub:"
 _REVISION = "refs/convert/parquet"
-_FORM = "write hub:OWNER/NAME:SPLIT, such as hub:dair-ai/emotion:train, or hub:OWNER/NAME:CONFIG:SPLIT"
+_FORM = "write hub:OWNER/NAME:SPLIT, such as hub:stanfordnlp/imdb:train, or hub:OWNER/NAME:CONFIG:SPLIT"
 
 
 def published(name: str) -> tuple[Any, Mapping[str, Any]]:
