@@ -107,7 +107,8 @@ def png(figure: Figure) -> bytes:
     """A figure as a PNG on white, for a file of its own."""
     coloured: list[Any] = figure.findobj(lambda artist: hasattr(artist, "get_color"))
     for artist in coloured:
-        if (colour := artist.get_color()) in _ON_WHITE:
+        colour = artist.get_color()
+        if isinstance(colour, str) and colour in _ON_WHITE:  # of several lines at once it is an array
             artist.set_color(_ON_WHITE[colour])
     for axes in figure.axes:
         axes.spines["bottom"].set_color(_ON_WHITE[_INK])

@@ -10,7 +10,6 @@ from bertsmith.reports import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SUGGESTED = "#d1722e"
 _ROOM = 0.15  # of the first loss: room above it, behind which a loss has diverged
 
 
@@ -25,11 +24,11 @@ def rate_plot(
     def draw(axes: Axes) -> None:
         first = max(smoothed[0] for _, smoothed in curves.values())
         low = min(min(losses) for losses, _ in curves.values())
-        for losses, smoothed in curves.values():
-            (line,) = axes.plot(rates[: len(smoothed)], smoothed, linewidth=1.6)
+        for seed, (losses, smoothed) in curves.items():
+            (line,) = axes.plot(rates[: len(smoothed)], smoothed, linewidth=1.6, label=f"seed {seed}")
             axes.plot(rates[: len(losses)], losses, ".", color=line.get_color(), alpha=0.25, markersize=3)
         if suggested is not None:
-            axes.axvline(suggested, color=_SUGGESTED, linestyle="--", linewidth=1.2)
+            axes.axvline(suggested, color=plots._INK, linestyle="--", linewidth=1.2)
             axes.annotate(
                 f"{suggested:g}",
                 (suggested, 1),
@@ -37,10 +36,11 @@ def rate_plot(
                 xytext=(3, -3),
                 textcoords="offset points",
                 va="top",
-                color=_SUGGESTED,
+                color=plots._INK,
             )
         axes.set_xscale("log")
         axes.set_ylim(low - 0.05 * (first - low), first + max(_ROOM * first, 0.5 * (first - low)))
+        axes.legend(frameon=False, labelcolor=plots._INK, loc="lower left", fontsize="small")
         axes.set_xlabel("learning rate")
         axes.set_ylabel("training loss")
 

@@ -41,9 +41,9 @@ def settle_layers(
             "freeze fewer layers",
         )
     if frozen:
-        below = f" and the first {counted(first, 'layer')}" if first else ""
+        also = "" if not first else " and the first layer" if first == 1 else f" and the first {first} layers"
         of = counted(sum(p.numel() for p in everything), "parameter")
-        tell(f"the embeddings{below} stay as the base has them: {trained:,} of {of} are trained")
+        tell(f"the embeddings{also} stay as the base has them: {trained:,} of {of} are trained")
     if train.layer_decay < 1:
         for under, module in enumerate(reversed([encoder.embeddings, *layers])):
             setattr(module, "rate", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
