@@ -20,7 +20,7 @@ from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
 from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.finetune_work import Work
+from bertsmith.workflows.finetune_work import FineTuning
 from bertsmith.workflows.label_names import as_listed, names_of
 from bertsmith.workflows.run import (
     SETTINGS,
@@ -91,7 +91,7 @@ def finetune(
     place = place_of(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
-    work = Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
+    work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)

@@ -46,7 +46,7 @@ from bertsmith.workflows.run import (
 
 
 @dataclass(frozen=True)
-class Work:
+class FineTuning:
     """What is trained on what, and how it is judged."""
 
     chosen: FinetuneSettings
@@ -67,7 +67,7 @@ class Work:
         sources: Mapping[str, Source],
         place: Place,
         tell: Callable[[str], None],
-    ) -> Work:
+    ) -> FineTuning:
         """Read the examples, build the model, encode."""
         examples = gather(kind, chosen.files, chosen.task, sources)
         tell_of_examples(examples.overview, tell)
@@ -110,17 +110,17 @@ class Work:
         check_accumulation(train, self.updates_per_epoch)
         return math.ceil(train.epochs * self.updates_per_epoch)
 
-    def with_evaluations(self) -> Work:
+    def with_evaluations(self) -> FineTuning:
         """With an evaluation an epoch where none was asked."""
         train = self.chosen.train
         every = train.evaluate_every or max(1, round(self.updates_per_epoch))
         return self._training(train.model_copy(update={"evaluate_every": every}))
 
-    def settled(self, place: Place) -> Work:
+    def settled(self, place: Place) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
         return replace(self._training(settled(self.chosen.train, place)), place=place)
 
-    def _training(self, train: FinetuneTrainSettings) -> Work:
+    def _training(self, train: FinetuneTrainSettings) -> FineTuning:
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def phase(self) -> Phase:
