@@ -197,7 +197,7 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(tmp_path: P
         tell=told.append,
     )
     assert any(
-        line.startswith("the embeddings and the first 1 layer stay as the base has them: ") for line in told
+        line.startswith("the embeddings and the first layer stay as the base has them: ") for line in told
     )
     before, after = (load_file(model.model_folder / "model.safetensors") for model in (base, run))
     same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
