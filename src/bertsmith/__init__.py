@@ -4,6 +4,7 @@ train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
+find_rate           at which learning rates a task is learnt
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
+    from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
     from bertsmith.workflows.pretrain import pretrain as pretrain
 
@@ -70,6 +72,7 @@ _HOMES = {
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "look.check",
     "extend_tokenizer": "workflows.extend",
+    "find_rate": "workflows.find_rate",
     "finetune": "workflows.finetune",
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",

@@ -66,11 +66,7 @@ def gather(
 
     given: what `files` names where it is in memory, by train and dev.
     """
-    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
-    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
-    if files.sample is not None and files.sample < len(training):
-        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
-        training = [training[i] for i in sorted(order)]
+    training, facts = read_training(kind, files, settings, given)
     if files.dev is not None:
         if files.dev_share is not None:
             raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
@@ -85,6 +81,19 @@ def gather(
         )
     sides = Overview(warnings=list(_told_of_sides(kind, files, training, dev)))
     return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
+
+
+def read_training(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> tuple[list[Any], Facts]:
+    """The examples of the training file, or a sample of them, and what there is to know of all. given: as for
+    `gather`."""
+    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
+    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
+    if files.sample is not None and files.sample < len(training):
+        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
+        training = [training[i] for i in sorted(order)]
+    return training, facts
 
 
 def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
