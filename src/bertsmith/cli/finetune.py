@@ -79,6 +79,12 @@ def _command(kind: type[Task]) -> click.Command:
         options.assignments,
         DEVICE,
         options.short_forms,
+        click.option(
+            "--frozen",
+            is_flag=True,
+            default=None,
+            help="Train the head alone, on hidden states that are computed once.",
+        ),
         click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
         click.option(
             "--sample",
@@ -122,6 +128,7 @@ def _finetune(
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    frozen: bool | None,
     label_names: str | None = None,
     **own: Any,
 ) -> None:
@@ -129,7 +136,7 @@ def _finetune(
     from bertsmith.wording import counted
     from bertsmith.workflows.finetune import finetune as run
 
-    short = {**options.short_of(own), "train.device": device}
+    short = {**options.short_of(own), "train.device": device, "train.frozen": frozen}
     of_task = {f"task.{name}": value for name, value in own.items()}
     model_run = run(
         kind.name,

@@ -132,6 +132,11 @@ class Task(Objective):
         other.settings = settings
         return other
 
+    @property
+    def layers_read(self) -> list[int]:
+        """The layers whose hidden states the heads read; 0 is the embeddings' output."""
+        return [self.config.num_hidden_layers]
+
     # From a file to examples
 
     @classmethod

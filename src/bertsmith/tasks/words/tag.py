@@ -108,6 +108,11 @@ class Tag(Task):
                 )
         return super().under(settings)
 
+    @property
+    def layers_read(self) -> list[int]:
+        """Those of the setting `layers`."""
+        return self.features.layers
+
     # From a file to examples
 
     @classmethod
