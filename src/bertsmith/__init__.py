@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.finetune import finetune as finetune
     from bertsmith.workflows.pretrain import pretrain as pretrain
+    from bertsmith.workflows.repeats import finetune_repeatedly as finetune_repeatedly
 
 _HOMES = {
     "BertsmithError": "errors",
@@ -71,6 +72,7 @@ _HOMES = {
     "check_corpus": "look.check",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
+    "finetune_repeatedly": "workflows.repeats",
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",
     "load": "use.model",

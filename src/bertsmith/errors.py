@@ -114,6 +114,10 @@ class MachineError(BertsmithError):
     """The machine's own failure (disk full, out of memory, a number that is no longer finite). Exit code 1."""
 
 
+class Diverged(MachineError):
+    """A training whose loss or gradient is no longer finite, which another rate or seed may not be."""
+
+
 class Stopped(BertsmithError):
     """The run was asked to stop by a signal and saved before it did. Exit code 128 + signal, as shells have it."""
 

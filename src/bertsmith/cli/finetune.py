@@ -20,6 +20,26 @@ _LABEL_NAMES = click.option(
 _DEVICE = click.option(
     "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
 )
+_REPEATS = (
+    click.option(
+        "--restarts",
+        type=click.IntRange(2, 1000),
+        metavar="N",
+        help="Train N runs with seeds of their own, from --seed on; --out holds them all.",
+    ),
+    click.option(
+        "--folds",
+        type=click.IntRange(2, 1000),
+        metavar="K",
+        help="Without --dev: train K runs, each without another K-th of --train, which is its dev.",
+    ),
+    click.option(
+        "--grid",
+        multiple=True,
+        metavar="NAME=A,B",
+        help="Train a run with each of these values of a setting; of several, with each combination.",
+    ),
+)
 _EVALUATIONS = 20  # that a terminal shows
 
 
@@ -68,6 +88,7 @@ def _command(kind: type[Task]) -> click.Command:
     \b
     Example:
       bertsmith finetune {kind.name} --model bert --train {kind.example_file} --dev-share 10% --out run
+      bertsmith finetune {kind.name} --model bert --train {kind.example_file} --folds 5 --out runs
     """
     for option in (
         options.as_json,
@@ -82,6 +103,7 @@ def _command(kind: type[Task]) -> click.Command:
             metavar="N",
             help="Use N examples of --train, drawn by files.seed.",
         ),
+        *reversed(_REPEATS),
         *((_LABEL_NAMES,) if kind.may_name_labels else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
@@ -94,9 +116,29 @@ def _command(kind: type[Task]) -> click.Command:
         ),
     ):
         option(run)
-    command = click.command(kind.name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
+    with_settings = options.command_with_settings(lambda: settings_type(kind))
+    command = click.command(kind.name, cls=_with_grid(with_settings))(run)
     command.params += task_options.options_of(kind.settings_type)
     return command
+
+
+def _with_grid(kind: type[click.Command]) -> type[click.Command]:
+    """A command whose --grid takes several words: --grid learning_rate=5e-5,3e-5 batch_size=16,32."""
+
+    class WithGrid(kind):  # type: ignore[valid-type,misc]
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            words: list[str] = []
+            of_grid = False
+            for word in args:
+                if of_grid and words[-1] != "--grid" and "=" in word and not word.startswith("-"):
+                    words.append("--grid")
+                elif word.startswith("--"):
+                    of_grid = word == "--grid" or word.startswith("--grid=")
+                words.append(word)
+            parsed: list[str] = super().parse_args(ctx, words)
+            return parsed
+
+    return WithGrid
 
 
 def _finetune(
@@ -113,33 +155,47 @@ def _finetune(
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    restarts: int | None,
+    folds: int | None,
+    grid: tuple[str, ...],
     label_names: str | None = None,
     **own: Any,
 ) -> None:
     from bertsmith import console
-    from bertsmith.wording import counted
-    from bertsmith.workflows.finetune import finetune as run
 
     short = {**options.short_of(own), "train.device": device}
     of_task = {f"task.{name}": value for name, value in own.items()}
-    model_run = run(
-        kind.name,
-        model,
-        out,
-        train=train,
-        dev=dev,
-        dev_share=dev_share,
-        sample=sample,
-        label_names=label_names,
-        recipe=recipe,
-        settings=options.as_assignments({**of_task, **short}, assignments),
-        resume=resume,
-        tell=console.note,
-    )
-    report = model_run.report
+    given: dict[str, Any] = {
+        "train": train,
+        "dev": dev,
+        "dev_share": dev_share,
+        "sample": sample,
+        "label_names": label_names,
+        "recipe": recipe,
+        "settings": options.as_assignments({**of_task, **short}, assignments),
+        "resume": resume,
+        "tell": console.note,
+    }
+    if restarts or folds or grid:
+        from bertsmith.workflows.repeats import finetune_repeatedly
+
+        given |= {"restarts": restarts, "folds": folds, "grid": grid or None}
+        report: dict[str, Any] = finetune_repeatedly(kind.name, model, out, **given)
+        show = _show_repeats
+    else:
+        from bertsmith.workflows.finetune import finetune as run
+
+        report, show = run(kind.name, model, out, **given).report, _show_run
     if as_json:
         console.result_json({"run": out, **report})
-        return
+    else:
+        show(out, report)
+
+
+def _show_run(out: str, report: dict[str, Any]) -> None:
+    from bertsmith import console
+    from bertsmith.wording import counted
+
     _show_evaluations(report)
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
     shown = [name for name, value in beside.items() if isinstance(value, float)]
@@ -153,6 +209,53 @@ def _finetune(
         f"{console.duration(report['seconds'])}"
     )
     console.note(f"next: bertsmith evaluate {out} --data FILE")
+
+
+def _show_repeats(out: str, report: dict[str, Any]) -> None:
+    """Each run with its score; what all come to, by cells of the grid where there are several."""
+    from bertsmith import console
+
+    decides = report["decided_by"]
+    rows = [
+        (
+            row["run"],
+            _number(row["score"]),
+            _number(row["baseline"]),
+            "–" if row["score"] is None else console.duration(row["seconds"]),
+            "degenerate" if row["degenerate"] else "← best" if row["run"] == report["best"] else "",
+        )
+        for row in report["runs"]
+    ]
+    console.result_table(f"{out}: {decides} on dev", ["run", decides, "baseline", "time", ""], rows)
+    figures = ("mean", "median", "best", "deviation")
+    cells = [cell for cell in report.get("cells", ()) if cell["scores"] > 1]
+    named = [(_cell_name(cell["settings"]), cell) for cell in cells]
+    summed = named or [("all", report["summary"])]
+    each = f", {summed[0][1]['scores']} runs each" if named else f" of {summed[0][1]['scores']} runs"
+    console.result_table(
+        f"{decides}{each}",
+        ["", *figures, "degenerate"],
+        [(name, *(_number(of[figure]) for figure in figures), len(of["degenerate"])) for name, of in summed],
+    )
+    if "mean_without_degenerate" in report["summary"]:
+        console.result(f"mean without the degenerate: {report['summary']['mean_without_degenerate']:.4f}")
+    for name, of in [*named, ("", report)]:
+        if "pooled" in of:
+            console.result(
+                f"{name}{': ' if name else ''}all answers on held-out parts together: {decides} "
+                f"{of['pooled'][decides]:.4f} ({of['pooled']['examples']:,} examples)"
+            )
+    if report["best"] is not None:
+        console.note(f"next: bertsmith evaluate {out}/{report['best']} --data FILE")
+
+
+def _cell_name(settings: dict[str, Any]) -> str:
+    """A cell of a grid, in a few words."""
+    return ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
 
 
 def _show_evaluations(report: dict[str, Any]) -> None:

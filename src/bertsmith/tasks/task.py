@@ -101,7 +101,8 @@ class Task(Objective):
     missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
     the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
     checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
-    writes. baseline_name: what the column of the baseline's scores is called.
+    writes. baseline_name: what the column of the baseline's scores is called. pooled: whether answers of several
+    models, of each fold's, may be scored together: not where they are on scales of their own.
     """
 
     name: ClassVar[str]
@@ -114,6 +115,7 @@ class Task(Objective):
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
+    pooled: ClassVar[bool] = True
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""

@@ -69,21 +69,21 @@ class Answering:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
-        return answered_of(self.task, [examples], self._answers(settings), tell)
+        return answered_of(self.task, [examples], self.answers(settings), tell)
 
     def of_lines(
         self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
-        return answered_of(self.task, parts, self._answers(self._settings(changes, "predict")), tell)
+        return answered_of(self.task, parts, self.answers(self._settings(changes, "predict")), tell)
 
     def of_texts(
         self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return answered_of(self.task, [examples], self._answers(self._settings(changes, "predict")), tell)
+        return answered_of(self.task, [examples], self.answers(self._settings(changes, "predict")), tell)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -96,7 +96,7 @@ class Answering:
         """The task's scores on a labelled file or data in memory."""
         settings = self._settings(changes, "evaluate", file)
         examples = self.task.read(self._source(file, settings), settings)
-        predictions = list(self._answers(settings)(examples))
+        predictions = list(self.answers(settings)(examples))
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -104,7 +104,7 @@ class Answering:
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
         warned of it."""
-        found = list(self._answers(settings)(examples))
+        found = list(self.answers(settings)(examples))
         empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
         if empty:
             warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=4)
@@ -144,7 +144,7 @@ class Answering:
             refuse_too_long(settings, self.encoder.config.longest)
         return settings
 
-    def _answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+    def answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order."""
         task = self.task.under(settings)
 

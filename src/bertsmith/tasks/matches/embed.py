@@ -86,6 +86,7 @@ class Embed(Task):
     settings_type = EmbedSettings
     facts_type = EmbedFacts
     baseline_name = "TF-IDF"
+    pooled = False  # cosines of two models are on two scales
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: EmbedSettings
