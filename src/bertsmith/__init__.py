@@ -4,6 +4,8 @@ train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
+finetune_repeatedly the same with several seeds, folds or settings
+ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.use.compare import compare as compare
+    from bertsmith.use.ensemble import Ensemble as Ensemble
+    from bertsmith.use.ensemble import ensemble as ensemble
     from bertsmith.use.model import Model as Model
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
@@ -59,6 +64,7 @@ _HOMES = {
     "BertsmithError": "errors",
     "CheckOptions": "survey.check",
     "Encoder": "models.encoder",
+    "Ensemble": "use.ensemble",
     "InputError": "errors",
     "MachineError": "errors",
     "Model": "use.model",
@@ -70,6 +76,8 @@ _HOMES = {
     "Texts": "files.memory",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "look.check",
+    "compare": "use.compare",
+    "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "finetune": "workflows.finetune",
     "finetune_repeatedly": "workflows.repeats",

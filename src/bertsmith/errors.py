@@ -19,6 +19,7 @@ VERBS = {
     "pretrain": "pretrain",
     "finetune": "finetune",
     "evaluate": "Model.evaluate",
+    "compare": "compare",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
     "score": "Model.score",

@@ -94,9 +94,17 @@ class Answering:
 
     def scores(self, file: Source, changes: Changes) -> Scores:
         """The task's scores on a labelled file or data in memory."""
-        settings = self._settings(changes, "evaluate", file)
-        examples = self.task.read(self._source(file, settings), settings)
-        predictions = list(self.answers(settings)(examples))
+        settings, examples = self.labelled(file, changes)
+        return self.scored(list(self.answers(settings)(examples)), examples)
+
+    def labelled(self, file: Source, changes: Changes, verb: str = "evaluate") -> tuple[Settings, list[Any]]:
+        """The examples of a labelled file or of data in memory, and the settings that they are to be answered
+        with."""
+        settings = self._settings(changes, verb, file)
+        return settings, self.task.read(self._source(file, settings), settings)
+
+    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Scores:
+        """The scores of answers, with a note on examples where there was nothing to read."""
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -146,11 +154,20 @@ class Answering:
 
     def answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order."""
-        task = self.task.under(settings)
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
-            for i in range(0, len(examples), _CHUNK):
-                some = examples[i : i + _CHUNK]
-                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+            for some in in_chunks(examples):
+                yield from self.answers_of(some, settings)
 
         return answers
+
+    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """Of some examples that are held in memory."""
+        task = self.task.under(settings)
+        return task.answers(self.encoder, task.items(examples, self.tokenizer), examples, self.place)
+
+
+def in_chunks(examples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """As many at a time as are encoded and answered together."""
+    for i in range(0, len(examples), _CHUNK):
+        yield examples[i : i + _CHUNK]
