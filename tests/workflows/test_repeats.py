@@ -245,7 +245,7 @@ WRONG: list[tuple[dict[str, Any], Sequence[str], str]] = [
     ({"folds": 2, "dev_share": 0.1}, (), r"^folds=… and dev_share=… exclude each other"),
     ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), r"varies the seed, and so does grid"),
     ({"grid": {"seed": []}}, (), r"^grid=… seed: \[\] is not a list of values"),
-    ({"grid": {"learning_rat": [1]}}, (), r"learning_rat: there is no such setting\ndid you mean '.*learning_rate'"),
+    ({"grid": {"learning_rat": [1]}}, (), r"learning_rat: there is no such setting\ndid you mean"),
     ({"grid": ["learning_rate=a"]}, (), r"^grid=…: train\.learning_rate is 'a', not a number"),
     ({"grid": ["learning_rate"]}, (), r"is not NAME=VALUE,VALUE"),
     ({"grid": ["learning_rate=1e-4,,1"]}, (), r"is not NAME=VALUE,VALUE"),
