@@ -25,6 +25,7 @@ from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
@@ -92,6 +93,8 @@ class Tag(Task):
         self._spans = ("roles" if self._roles else "entities") if facts["scheme"] else None
         self._blank = "" if facts.get("characters") else " "
         self._ids = {label: i for i, label in enumerate(self._tagging.labels)}
+        recurrent = facts.get("head") == "bilstm"
+        self.features = Features(config, generator, facts.get("layers", "last"), recurrent=recurrent)
         self.head = TokenHead(config, generator, len(self._ids))
         self.crf = Crf(len(self._ids)) if facts.get("decoder") == "crf" else None
         for name, part in self._tagging.chain()._asdict().items():
@@ -99,7 +102,7 @@ class Tag(Task):
 
     def under(self, settings: TagSettings) -> Self:
         """InputError where what was learnt would have to be another."""
-        for name in ("scheme", "decoder"):
+        for name in ("scheme", "decoder", "layers", "head"):
             if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
                 raise InputError(
                     f"task.{name} is {asked}, and this model was trained with {own}",
@@ -151,7 +154,8 @@ class Tag(Task):
         rows = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
         facts = facts_of_tags(rows, settings.scheme, names, examples[0].place, roles=roles)
-        return {**facts, "decoder": settings.decoder, "characters": by_characters(examples)}
+        kept = {name: getattr(settings, name) for name in ("decoder", "layers", "head")}
+        return {**facts, **kept, "characters": by_characters(examples)}
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -325,8 +329,12 @@ class Tag(Task):
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
-        """The tagger, and the CRF where there is one."""
-        return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
+        """The tagger, what it reads, and the CRF where there is one."""
+        return {
+            **self.features.parts,
+            **self.head.parts,
+            **({} if self.crf is None else {"crf": self.crf}),
+        }
 
     def _chain(self, device: torch.device | None = None) -> Chain:
         """What the scheme forbids and the CRF has learnt."""
@@ -338,7 +346,7 @@ class Tag(Task):
         """Summed cross-entropy over the words; with a CRF minus the log-likelihoods of the runs of words, summed,
         which are also counted by words. Right is a word whose logit of its own is the highest."""
         wanted = batch.tensors["tags"]
-        logits = self.head(encoder(batch.packed)[batch.tensors["rows"]]).float()
+        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["rows"]]).float()
         right = (logits.detach().argmax(-1) == wanted).sum()
         if self.crf is None:
             total = F.cross_entropy(logits, wanted, reduction="sum")
@@ -355,7 +363,8 @@ class Tag(Task):
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Logits [tokens, tags] of each window."""
-        return torch.split(self.head(encoder(batch.packed)).float(), batch.packed.lengths.tolist())
+        found = self.head(self.features(encoder, batch.packed)).float()
+        return torch.split(found, batch.packed.lengths.tolist())
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]
