@@ -106,7 +106,7 @@ class Task(Objective):
     writes. baseline_name: what the column of the baseline's scores is called. pooled: whether answers of several
     models, of each fold's, may be scored together: not where they are on scales of their own. by_token: whether
     outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that may
-    differ between these, most of them chosen on dev.
+    differ between these, numbers chosen on dev among them.
     """
 
     name: ClassVar[str]
@@ -366,7 +366,7 @@ class Task(Objective):
         facts = {**every[0]}
         for name in self.own_facts:
             values = [facts_of_one.get(name) for facts_of_one in every]
-            if all(value is not None for value in values):
+            if all(isinstance(value, int | float | list) for value in values):
                 facts[name] = np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
         made = type(self)(self.config, torch.Generator(), facts, self.settings)
         return made.eval()

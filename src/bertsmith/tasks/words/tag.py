@@ -82,6 +82,7 @@ class Tag(Task):
     legal_end: Tensor
     facts_type = TagFacts
     by_token = True
+    own_facts = ("layers", "head")
     answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
