@@ -52,7 +52,7 @@ def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> dict[str
     return bs.finetune_repeatedly("classify", base, out, settings=settings, **more)
 
 
-def tuned(base: bs.Model, out: Path, *settings: str) -> bs.Model:
+def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs.Model:
     folder = base.path.parent
     return bs.finetune(
         "classify",
@@ -61,6 +61,7 @@ def tuned(base: bs.Model, out: Path, *settings: str) -> bs.Model:
         train=folder / "train.csv",
         dev=folder / "dev.csv",
         settings=[*SETTINGS, *settings],
+        resume=resume,
     )
 
 
@@ -236,6 +237,14 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
         InputError, match=rf"this is a folder of 2 runs.*\nname one: {best} is the best by acc"
     ):
         bs.load(tmp_path / "runs")
+    with pytest.raises(
+        InputError, match=r"this is a folder of 2 runs, not a run itself\nto continue them, call"
+    ):
+        tuned(base, tmp_path / "runs", resume=True)
+    found = bs.info(tmp_path / "runs")
+    assert (found["kind"], found["best"], found["summary"]) == ("runs", report["best"], report["summary"])
+    (tmp_path / "runs" / "report.json").unlink()
+    assert [row["finished"] for row in bs.info(tmp_path / "runs")["unfinished"]] == [True, True]
 
 
 WRONG: list[tuple[dict[str, Any], Sequence[str], str]] = [
