@@ -41,7 +41,8 @@ def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> d
     """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name.
 
     Returns plain JSON: `kind`, one of these four words or "runs" for a folder of several, and what there is to
-    say. Of a run with a model, the model's own information too. InputError for anything else, with what may be meant.
+    say. Of a run with a model, the model's own information too. InputError for anything else, with what may be
+    meant.
     """
     path = Path(name)
     kind = kind_of(path)

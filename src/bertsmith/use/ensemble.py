@@ -21,7 +21,7 @@ from bertsmith.tasks.items import Item
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task
-from bertsmith.use.answering import Answering, in_chunks
+from bertsmith.use.answering import Answering, Changes, in_chunks
 from bertsmith.use.model import Model, load
 from bertsmith.use.predictor import Predictor
 from bertsmith.wording import counted
@@ -46,15 +46,19 @@ class _Together(Answering):
         """What all say together."""
         return self.all_of(examples, settings)[0]
 
+    def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
+        """The first model's settings with those given, which are told by `model_fields_set`: each of the others
+        keeps its own in all but these."""
+        found, own = super()._settings(changes, verb, file), self.task.settings
+        given = {name for name, value in changes.items() if value is not None}
+        given |= {name for name, value in found if value != getattr(own, name)}
+        return type(found).model_construct(_fields_set=given, **dict(found))
+
     def all_of(
         self, examples: Sequence[Any], settings: Settings
     ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
         """The answers of all together, and of each alone."""
-        changed = {
-            name: value
-            for name, value in settings.model_dump().items()
-            if value != getattr(self.task.settings, name)
-        }
+        changed = {name: getattr(settings, name) for name in settings.model_fields_set}
         votes: list[list[Tensor]] = []
         alone = []
         items: list[list[Item]] = []
