@@ -8,6 +8,7 @@ from typing import Any
 def show_repeats(out: str, report: dict[str, Any]) -> None:
     """Each run with its score; what all come to, by cells of the grid where there are several."""
     from bertsmith import console
+    from bertsmith.wording import counted
 
     decides = report["decided_by"]
     rows = [
@@ -25,9 +26,9 @@ def show_repeats(out: str, report: dict[str, Any]) -> None:
     cells = [cell for cell in report.get("cells", ()) if cell["scores"] > 1]
     named = [(_cell_name(cell["settings"]), cell) for cell in cells]
     summed = named or [("all", report["summary"])]
-    each = f", {summed[0][1]['scores']} runs each" if named else f" of {summed[0][1]['scores']} runs"
+    of_what = "by cell of the grid" if named else f"of {counted(report['summary']['scores'], 'run')}"
     console.result_table(
-        f"{decides}{each}",
+        f"{decides}, {of_what}",
         ["", *figures, "degenerate"],
         [(name, *(_number(of[figure]) for figure in figures), len(of["degenerate"])) for name, of in summed],
     )
