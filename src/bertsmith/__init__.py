@@ -1,16 +1,14 @@
 """bertsmith: from a folder of text to a BERT of your own.
 
 train_tokenizer     a vocabulary learnt from text
-prepare             text to token shards
-pretrain            token shards to a BERT
+prepare, pretrain   text to token shards; token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
 finetune_repeatedly the same with several seeds, folds or settings
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
-inspect_tokenizers  vocabularies compared on a text
-extend_tokenizer    a vocabulary or a model with the words of a domain
+inspect_tokenizers  vocabularies compared; extend_tokenizer: one with more words
 show_instance       a training instance as a run reads it
 Texts, Reading      texts in memory; how files become documents
 Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
