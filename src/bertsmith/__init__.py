@@ -8,7 +8,7 @@ ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
-inspect_tokenizers  vocabularies compared; extend_tokenizer: one with more words
+inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
 show_instance       a training instance as a run reads it
 Texts, Reading      texts in memory; how files become documents
 Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
