@@ -121,7 +121,8 @@ def as_close(one: Any, other: Any) -> None:
 def test_a_model_twice_answers_as_once(pair: Pair) -> None:
     """What is averaged is what decoding takes: the mean of a thing with itself is the thing."""
     twice = bs.ensemble([pair.a, pair.a])
-    as_close(twice.evaluate(pair.data), pair.a.evaluate(pair.data))
+    decides = pair.a.task.decides
+    assert twice.evaluate(pair.data)[decides] == pytest.approx(pair.a.evaluate(pair.data)[decides], abs=2e-5)
     once, both = (list(one.predict_file(pair.data)) for one in (pair.a, twice))
     as_close([{k: v for k, v in a.items() if k != "vector"} for a in both], once)
 

@@ -59,6 +59,18 @@ def test_a_correlation_is_one_of_sums(pairs: list[tuple[int, int]]) -> None:
         assert found["pearson"] == 0
 
 
+def test_numbers_that_hardly_vary_keep_their_correlation() -> None:
+    """As those of a model that has learnt little yet."""
+    draw = np.random.default_rng(0)
+    truth = draw.integers(1, 50, 40) / 10
+    for spread in (1, 1e-3, 1e-6):
+        guess = 0.3 + spread * draw.random(40)
+        assert number_tallies(truth, guess).scores()["pearson"] == pytest.approx(
+            pearsonr(truth, guess)[0], abs=1e-9
+        )
+    assert number_tallies(truth, np.full(40, 0.1)).scores()["pearson"] == 0
+
+
 @given(LABELS, st.integers(0, 99))
 def test_a_system_beside_itself_differs_by_nothing(pairs: list[tuple[int, int]], seed: int) -> None:
     truth, guess = map(list, zip(*pairs, strict=True))

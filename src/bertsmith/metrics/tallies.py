@@ -85,21 +85,21 @@ def matthews(right: Rows, gold: Rows, found: Rows) -> Rows:
     return ratio(above, np.sqrt(np.maximum(spread, 0)))
 
 
-_FLAT = 1e-18  # of the squares: what rounding leaves of numbers that do not vary
+_FLAT = 1e-12  # of the squares: what rounding leaves of numbers that do not vary
 
 
 def number_tallies(truth: ArrayLike, guess: ArrayLike) -> Tallies:
     """Pearson's correlation, mean squared and mean absolute error of numbers."""
     x, y = (np.asarray(values, dtype=np.float64) for values in (truth, guess))
     error = y - x
-    x, y = x - x.mean(), y - x.mean()  # small numbers keep their digits when squares are summed
+    x, y = x - x.mean(), y - y.mean()  # small numbers keep their digits when squares are summed
     rows = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y, error**2, np.abs(error)], axis=1)
 
     def figures(sums: Rows) -> dict[str, Rows]:
         n, x, y, xx, yy, xy, squares, sizes = np.moveaxis(sums, -1, 0)
-        spread = np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0)
-        flat = spread <= _FLAT * (n * xx) * (n * yy)
-        pearson = ratio(n * xy - x * y, np.where(flat, 0, np.sqrt(spread)))
+        of_x, of_y = n * xx - x * x, n * yy - y * y
+        varied = (of_x > _FLAT * n * xx) & (of_y > _FLAT * n * yy)
+        pearson = ratio(n * xy - x * y, np.sqrt(np.where(varied, of_x * of_y, 0)))
         errors = {"mean_squared_error": ratio(squares, n), "mean_absolute_error": ratio(sizes, n)}
         return {"pearson": pearson, **errors}
 
