@@ -3,7 +3,7 @@
 train_tokenizer     a vocabulary learnt from text
 prepare, pretrain   text to token shards; token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
-finetune_repeatedly the same with several seeds, folds or settings
+finetune_repeatedly …with seeds, folds, settings; find_rate: with which rates
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
+    from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
     from bertsmith.workflows.pretrain import pretrain as pretrain
     from bertsmith.workflows.repeats import finetune_repeatedly as finetune_repeatedly
@@ -77,6 +78,7 @@ _HOMES = {
     "compare": "use.compare",
     "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
+    "find_rate": "workflows.find_rate",
     "finetune": "workflows.finetune",
     "finetune_repeatedly": "workflows.repeats",
     "info": "look.info",

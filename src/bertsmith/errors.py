@@ -18,6 +18,7 @@ VERBS = {
     "data show": "show_instance",
     "pretrain": "pretrain",
     "finetune": "finetune",
+    "lr-find": "find_rate",
     "evaluate": "Model.evaluate",
     "compare": "compare",
     "predict": "Model.predict",

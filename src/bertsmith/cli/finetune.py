@@ -13,12 +13,12 @@ from bertsmith.cli.verbs import Verbs
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
 
-_LABEL_NAMES = click.option(
+LABEL_NAMES = click.option(
     "--label-names",
     metavar="FILE|A,B,C",
     help="Names for labels that are numbers, in their order; or a file of code,name rows.",
 )
-_DEVICE = click.option(
+DEVICE = click.option(
     "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
 )
 _REPEATS = (
@@ -44,8 +44,8 @@ _REPEATS = (
 _EVALUATIONS = 20  # that a terminal shows
 
 
-class _Tasks(Verbs):
-    """The tasks, each imported when it is called."""
+class OfTasks(Verbs):
+    """A command a task, each imported when it is called."""
 
     kind = "task"
 
@@ -57,7 +57,11 @@ class _Tasks(Verbs):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         from bertsmith.tasks.task import task_type
 
-        return _command(task_type(cmd_name))
+        return self.command_of(task_type(cmd_name))
+
+    def command_of(self, kind: type[Task]) -> click.Command:
+        """The command of a task."""
+        return _command(kind)
 
     def summary(self, ctx: click.Context, verb: str) -> str:
         from bertsmith.tasks.task import task_type
@@ -65,7 +69,7 @@ class _Tasks(Verbs):
         return task_type(verb).summary
 
 
-@click.group(cls=_Tasks)
+@click.group(cls=OfTasks)
 def finetune() -> None:
     """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
 
@@ -95,7 +99,7 @@ def _command(kind: type[Task]) -> click.Command:
         options.as_json,
         options.resume,
         options.assignments,
-        _DEVICE,
+        DEVICE,
         options.short_forms,
         click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
         click.option(
@@ -105,7 +109,7 @@ def _command(kind: type[Task]) -> click.Command:
             help="Use N examples of --train, drawn by files.seed.",
         ),
         *reversed(_REPEATS),
-        *((_LABEL_NAMES,) if kind.may_name_labels else ()),
+        *((LABEL_NAMES,) if kind.may_name_labels else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
             "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."
@@ -203,6 +207,8 @@ def _show_run(out: str, report: dict[str, Any]) -> None:
     from bertsmith.wording import counted
 
     _show_evaluations(report)
+    if report.get("stopped_early"):
+        console.result(f"{out}: {report['stopped_early']}")
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
     shown = [name for name, value in beside.items() if isinstance(value, float)]
     console.result_table(

@@ -27,14 +27,6 @@ def info(folder: str | None, as_json: bool) -> None:
       bertsmith info
     """
     from bertsmith import console
-
-    if folder is None:
-        document = _machine()
-        if as_json:
-            console.result_json(document)
-        else:
-            console.result_table("this machine", ["what", "is"], [(k, _line(v)) for k, v in document.items()])
-        return
     from bertsmith.look.info import info as read
 
     document = read(folder, console.note)
@@ -44,6 +36,9 @@ def info(folder: str | None, as_json: bool) -> None:
     if document["kind"] == "runs":
         _show_runs(document)
         return
+    if document["kind"] == "machine":
+        rows = [(name, _line(value)) for name, value in document.items() if name != "kind"]
+        console.result_table("this machine", ["what", "is"], rows)
     if "run" in document:
         _show_run(document["path"], document["run"])
     if "terms" in document:
@@ -182,27 +177,6 @@ def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
         for name, (formula, times, size) in rows.items()
     ]
     return [*listed, ("sum", "", f"{sum(term['parameters'] for term in terms):,}")]
-
-
-def _machine() -> dict[str, Any]:
-    from bertsmith import machine
-    from bertsmith.place import Place
-
-    machine.prepare_process()
-    found = machine.describe()
-    place = Place.of()
-    choice = machine.choose_precision(place.device)
-    return {
-        "system": found.system,
-        "processor": found.processor,
-        "cores": found.cores,
-        "memory_gib": round(found.memory / 2**30, 1),
-        "instruction_sets": list(found.instruction_sets),
-        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
-        "runs_on": str(place.device),
-        "precision": choice.precision,
-        "reason": choice.reason,
-    }
 
 
 def _line(value: Any) -> str:

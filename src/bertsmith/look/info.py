@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bertsmith import machine
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.several import OF_RUNS, runs_in
 from bertsmith.errors import InputError
 from bertsmith.objectives.objective import MODEL
+from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.shards.manifest import MANIFEST
 from bertsmith.shards.shards import Shards
@@ -37,13 +39,16 @@ _CALLED = {
 }
 
 
-def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name.
+def info(name: str | Path | None = None, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name;
+    without one, what this machine is and how it computes.
 
-    Returns plain JSON: `kind`, one of these four words or "runs" for a folder of several, and what there is to
-    say. Of a run with a model, the model's own information too. InputError for anything else, with what may be
-    meant.
+    Returns plain JSON: `kind`, one of these four words, "runs" for a folder of several, or "machine", and what
+    there is to say. Of a run with a model, the model's own information too. InputError for anything else, with
+    what may be meant.
     """
+    if name is None:
+        return _machine()
     path = Path(name)
     kind = kind_of(path)
     if kind == "runs":
@@ -62,6 +67,25 @@ def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> d
         except InputError as error:
             raise InputError(error.sentence, (error.remedy or "").replace(_MODELS, _ALL) or None) from None
     raise _refused(path, kind)
+
+
+def _machine() -> dict[str, Any]:
+    machine.prepare_process()
+    found = machine.describe()
+    place = Place.of()
+    choice = machine.choose_precision(place.device)
+    return {
+        "kind": "machine",
+        "system": found.system,
+        "processor": found.processor,
+        "cores": found.cores,
+        "memory_gib": round(found.memory / 2**30, 1),
+        "instruction_sets": list(found.instruction_sets),
+        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
+        "runs_on": str(place.device),
+        "precision": choice.precision,
+        "reason": choice.reason,
+    }
 
 
 def kind_of(path: Path) -> str | None:

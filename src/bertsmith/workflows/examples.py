@@ -81,11 +81,7 @@ def parts_of(
 ) -> tuple[list[Any], list[Any], Facts]:
     """The examples to train on, those of dev, and what there is to know of all training examples."""
     _check_parts(files)
-    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
-    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
-    if files.sample is not None and files.sample < len(training):
-        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
-        training = [training[i] for i in sorted(order)]
+    training, facts = read_training(kind, files, settings, given)
     if files.dev is not None:
         dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
         kind.check_dev(dev, facts)
@@ -125,6 +121,19 @@ def _check_parts(files: FileSettings) -> None:
             "give one with --dev, hold a part out with --dev-share 0.2, or each part in turn with --folds 5",
             python="give one with dev=…, or hold a part out with dev_share=0.2",
         )
+
+
+def read_training(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> tuple[list[Any], Facts]:
+    """The examples of the training file, or a sample of them, and what there is to know of all. given: as for
+    `gather`."""
+    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
+    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
+    if files.sample is not None and files.sample < len(training):
+        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
+        training = [training[i] for i in sorted(order)]
+    return training, facts
 
 
 def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:

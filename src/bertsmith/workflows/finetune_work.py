@@ -20,11 +20,13 @@ from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loader import Phase
-from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
+from bertsmith.training.loop import Course, fingerprint
+from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.training.step import Trained
 from bertsmith.use.model import Model
 from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
+from bertsmith.workflows.finetune_layers import settle_layers, thaws
 from bertsmith.workflows.finetune_report import (
     evaluations,
     tell_of_dropout,
@@ -44,7 +46,7 @@ from bertsmith.workflows.run import (
 
 
 @dataclass(frozen=True)
-class Work:
+class FineTuning:
     """What is trained on what, and how it is judged."""
 
     chosen: FinetuneSettings
@@ -65,13 +67,13 @@ class Work:
         sources: Mapping[str, Source],
         place: Place,
         tell: Callable[[str], None],
-    ) -> Work:
+    ) -> FineTuning:
         """Read the examples, build the model, encode."""
         examples = gather(kind, chosen.files, chosen.task, sources)
         tell_of_examples(examples.overview, tell)
         for remark in kind.remarks([*examples.train, *examples.dev]):
             tell(remark)
-        encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
+        encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.items(examples.train, base.tokenizer)
         dev_items = head.items(examples.dev, base.tokenizer)
         tell_of_texts(
@@ -108,17 +110,17 @@ class Work:
         check_accumulation(train, self.updates_per_epoch)
         return math.ceil(train.epochs * self.updates_per_epoch)
 
-    def with_evaluations(self) -> Work:
+    def with_evaluations(self) -> FineTuning:
         """With an evaluation an epoch where none was asked."""
         train = self.chosen.train
         every = train.evaluate_every or max(1, round(self.updates_per_epoch))
         return self._training(train.model_copy(update={"evaluate_every": every}))
 
-    def settled(self, place: Place) -> Work:
+    def settled(self, place: Place) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
         return replace(self._training(settled(self.chosen.train, place)), place=place)
 
-    def _training(self, train: FinetuneTrainSettings) -> Work:
+    def _training(self, train: FinetuneTrainSettings) -> FineTuning:
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def phase(self) -> Phase:
@@ -134,7 +136,7 @@ class Work:
                 dev = {} if progress.best is None else {"dev": {self.head.decides: progress.best}}
                 self._write(out, self._record(progress) | dev | mark)
 
-        weights = self.base.folder.weights_digest()
+        weights, train = self.base.folder.weights_digest(), self.chosen.train
         return Course(
             [self.phase()],
             self.chosen.train,
@@ -144,8 +146,14 @@ class Work:
                 numbers(self.chosen), _content(self.items), _content(self.dev_items), weights
             ),
             aim=aim,
-            evaluation=Evaluation(self.logged, best_by=self.head.decides),
+            evaluation=Evaluation(
+                self.logged,
+                best_by=self.head.decides,
+                patience=train.patience,
+                drop_after=train.drop_after if train.schedule == "plateau" else None,
+            ),
             unfinished=OnTheWay(write_so_far),
+            thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
         )
 
     def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
@@ -180,6 +188,7 @@ class Work:
             "device": chosen.train.device,
             "threads": progress.threads,
             "best_step": progress.best_step,
+            "stopped_early": progress.early,
             "baseline": dict(baseline.numbers),
             "baseline_name": head.baseline_name,
             "dev": dev.document(),
@@ -229,7 +238,7 @@ class Work:
             )
 
 
-def _build(
+def build_model(
     kind: type[Task],
     base: ModelFolder,
     chosen: FinetuneSettings,
@@ -251,6 +260,7 @@ def _build(
         else:
             tell(f"{base.path}: the base has no {part}, a new one is trained")
     place.settle(encoder, head)
+    settle_layers(encoder, head, chosen.train, tell)
     return encoder, head
 
 

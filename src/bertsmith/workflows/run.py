@@ -21,8 +21,8 @@ from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import Progress
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.standing import Progress
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
 
@@ -211,16 +211,20 @@ def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
 
 def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
     """Say that a run that was to be continued has nothing left to do."""
+    how = progress.early or f"finished, after {counted(progress.step, 'update')}"
     tell(
-        f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+        f"{out}: the run {'' if progress.early else 'is '}{how}; its model stays as it is. "
         "A larger budget would train it further"
     )
 
 
 def numbers(settings: Settings) -> str:
-    """The settings that a run's numbers depend on, as text to take a fingerprint of."""
-    values, free = flat(settings.model_dump(mode="json")), type(settings).may_change()
-    return json.dumps({k: v for k, v in values.items() if k not in free}, sort_keys=True)
+    """The settings that a run's numbers depend on, as text to take a fingerprint of. Those that earlier versions
+    did not have are in it where they are not at their defaults."""
+    kind, values = type(settings), flat(settings.model_dump(mode="json"))
+    usual, later = flat(kind().model_dump(mode="json")), kind.added_later()
+    left_out = kind.may_change() | {name for name in later if values[name] == usual[name]}
+    return json.dumps({k: v for k, v in values.items() if k not in left_out}, sort_keys=True)
 
 
 def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:
