@@ -33,6 +33,9 @@ def info(folder: str | None, as_json: bool) -> None:
     if as_json:
         console.result_json(document)
         return
+    if document["kind"] == "runs":
+        _show_runs(document)
+        return
     if document["kind"] == "machine":
         rows = [(name, _line(value)) for name, value in document.items() if name != "kind"]
         console.result_table("this machine", ["what", "is"], rows)
@@ -45,6 +48,22 @@ def info(folder: str | None, as_json: bool) -> None:
         console.result_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
     if document["kind"] == "data":
         _show_data(document)
+
+
+def _show_runs(document: dict[str, Any]) -> None:
+    from bertsmith import console
+    from bertsmith.cli.repeats_table import show_repeats
+
+    if "unfinished" not in document:
+        show_repeats(document["path"], document)
+        return
+    rows = [
+        (row["run"], f"{row['step']:,}", "finished" if row["finished"] else "not finished")
+        for row in document["unfinished"]
+    ]
+    title = f"{document['path']}: {counted(len(rows), 'run')}, not all finished"
+    console.result_table(title, ["run", "updates", ""], rows)
+    console.note("continue them: the command they were started with, and --resume")
 
 
 def _show_run(path: str, run: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith import machine
 from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.several import OF_RUNS, runs_in
 from bertsmith.errors import InputError
 from bertsmith.objectives.objective import MODEL
 from bertsmith.place import Place
@@ -30,6 +31,7 @@ _MODELS = "a run, a model folder or a published name"
 _ALL = "a run, a model folder, prepared data, a tokenizer or a published name"
 _CALLED = {
     "run": "a run",
+    "runs": "a folder of runs",
     "model": "a model",
     "data": "prepared data",
     "tokenizer": "a tokenizer",
@@ -41,13 +43,16 @@ def info(name: str | Path | None = None, tell: Callable[[str], None] = lambda te
     """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name;
     without one, what this machine is and how it computes.
 
-    Returns plain JSON: `kind`, one of these four words or "machine", and what there is to say. Of a run with a
-    model, the model's own information too. InputError for anything else, with what may be meant.
+    Returns plain JSON: `kind`, one of these four words, "runs" for a folder of several, or "machine", and what
+    there is to say. Of a run with a model, the model's own information too. InputError for anything else, with
+    what may be meant.
     """
     if name is None:
         return _machine()
     path = Path(name)
     kind = kind_of(path)
+    if kind == "runs":
+        return _runs(path)
     if kind == "run":
         return _run(path)
     if kind == "data":
@@ -89,6 +94,8 @@ def kind_of(path: Path) -> str | None:
         return None
     if holds_run(path):
         return "run"
+    if runs_in(path) is not None:
+        return "runs"
     if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
         return "model"
     if (path / MANIFEST).is_file():
@@ -113,6 +120,20 @@ def _refused(path: Path, kind: str | None) -> InputError:
         if inside
         else "there is nothing of these in it, either",
     )
+
+
+def _runs(path: Path) -> dict[str, Any]:
+    """Several runs of one task: their report; of those that have not all finished, how far each is."""
+    report = _json(path / OF_RUNS)
+    if report:
+        return {"kind": "runs", "path": str(path), **report}
+    rows = []
+    for name in runs_in(path) or ():
+        begun = (
+            _run(path / name)["run"] if holds_run(path / name) else {"step": 0, "of": None, "finished": False}
+        )
+        rows.append({"run": name, **{key: begun[key] for key in ("step", "of", "finished")}})
+    return {"kind": "runs", "path": str(path), "unfinished": rows}
 
 
 def _run(path: Path) -> dict[str, Any]:

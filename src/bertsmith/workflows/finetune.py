@@ -95,7 +95,7 @@ def finetune(
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
-        if chosen.files.dev_share is not None:
+        if chosen.files.dev is None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         work = work.with_evaluations()
     work = work.with_states(out)
