@@ -21,6 +21,9 @@ def options_of(kind: type[Settings], *, defaults: bool = True) -> list[click.Par
     return [_option(name, field, defaults) for name, field in kind.model_fields.items()]
 
 
+_WIDE = 70  # characters of choices that a terminal's line has no room for
+
+
 def _option(name: str, field: FieldInfo, defaults: bool) -> click.Option:
     flag = f"--{name.replace('_', '-')}"
     known = field.get_default(call_default_factory=True)
@@ -47,7 +50,7 @@ def _is(field: FieldInfo, kind: type) -> bool:
 
 def _metavar(name: str, kind: Any) -> str | None:
     if isinstance(kind, click.Choice):
-        return None
+        return None if len("|".join(kind.choices)) < _WIDE else "NAME"  # the help has the names then
     return (
         "N"
         if kind is not None

@@ -53,8 +53,8 @@ class TagSettings(Settings):
     )
     layers: Layers = Field(
         "last",
-        description="which layers are read: the last, the one before it, or the embeddings; sum: several, with "
-        "learnt weights; concat: four side by side",
+        description="which layers are read: last, second_to_last, embeddings; several with learnt weights: "
+        "sum_last_four, sum_all; side by side: concat_last_four",
     )
     head: Literal["linear", "bilstm"] = Field(
         "linear",
