@@ -21,7 +21,7 @@ def options_of(kind: type[Settings], *, defaults: bool = True) -> list[click.Par
     return [_option(name, field, defaults) for name, field in kind.model_fields.items()]
 
 
-_WIDE = 70  # characters of choices that a terminal's line has no room for
+_WIDE = 60  # characters of choices that a terminal's line has no room for
 
 
 def _option(name: str, field: FieldInfo, defaults: bool) -> click.Option:
