@@ -30,11 +30,11 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import (
     GoldAnswer,
     Labels,
+    contradictions,
+    empty_texts,
     of_labels,
-    told_of_contradictions,
-    told_of_empty,
 )
-from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
@@ -161,9 +161,8 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
-    def remarks(cls, examples: Sequence[Any]) -> list[str]:
-        """What people should know of how some examples were read (what was mended or passed over), a sentence
-        each; `score` puts them into its notes."""
+    def remarks(cls, examples: Sequence[Any]) -> list[Finding]:
+        """What people should know of how some examples were read (what was mended or passed over)."""
         return []
 
     @classmethod
@@ -255,12 +254,10 @@ class Task(Objective):
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
             if not cls.is_empty(example)
         )
-        found = [told_of_contradictions(answered)]
+        found = [contradictions(answered)]
         if empty := [example.place for example in every if cls.is_empty(example)]:
-            found.append(told_of_empty(empty))
-        return cls.overview_of_answers(train, dev, facts) | Overview(
-            warnings=[text for text in found if text]
-        )
+            found.append(empty_texts(empty))
+        return cls.overview_of_answers(train, dev, facts) | Overview(findings=[one for one in found if one])
 
     @classmethod
     def overview_of_answers(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:

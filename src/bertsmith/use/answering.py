@@ -68,7 +68,7 @@ class Answering:
         settings = self._settings(changes, "predict", file)
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
-            tell(remark)
+            tell(remark.said)
         return answered_of(self.task, [examples], self._answers(settings), tell)
 
     def of_lines(

@@ -70,7 +70,7 @@ class Work:
         examples = gather(kind, chosen.files, chosen.task, sources)
         tell_of_examples(examples.overview, tell)
         for remark in kind.remarks([*examples.train, *examples.dev]):
-            tell(remark)
+            tell(remark.said)
         encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
         items = head.items(examples.train, base.tokenizer)
         dev_items = head.items(examples.dev, base.tokenizer)

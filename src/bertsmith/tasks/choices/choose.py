@@ -30,8 +30,8 @@ from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
-from bertsmith.tasks.overview import listed, refuse_repeated_ids, told_of_repeats
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -141,10 +141,13 @@ class Choose(Task):
         return {**number, **texts, "label": example.right}
 
     @classmethod
-    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[Finding]:
         """How many choices have no text."""
         blank = [e.place for e in examples for choice in e.choices if not choice.strip()]
-        return [f"choices without any text: {len(blank):,} ({listed(blank)})"] if blank else []
+        if not blank:
+            return []
+        kind = "choices without any text"
+        return [Finding(kind, f"{kind}: {len(blank):,} ({listed(blank)})", blank)]
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -208,21 +211,24 @@ class Choose(Task):
         low = min((n for counts in sizes.values() for n in counts), default=0)
         title = f"position of the right choice ({low if low == most else f'{low} to {most}'} choices)"
         table = ScoreTable(title, ["position", "train", "share", "dev", "share"], rows)
-        warnings = [
-            f"the right choice of all {name} examples is at position {next(iter(times[name]))}: is the label read "
-            "from the right column?"
+        findings = [
+            Finding(
+                "one position for all",
+                f"the right choice of all {name} examples is at position {next(iter(times[name]))}: is the label "
+                "read from the right column?",
+            )
             for name, part in parts.items()
             if len(part) > 1 and len(times[name]) == 1
         ]
-        if said := told_of_repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
-            warnings.append(said)
+        if found := repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
+            findings.append(found)
         details = {
             "positions": {name: dict(sorted(counts.items())) for name, counts in times.items()},
             "choices": {
                 name: {str(n): k for n, k in sorted(counts.items())} for name, counts in sizes.items()
             },
         }
-        return Overview(details, [table], warnings)
+        return Overview(details, [table], findings)
 
     # From examples to a batch
 

@@ -35,7 +35,7 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages.answer_scores import Rules, scored, threshold_of
 from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -143,11 +143,13 @@ class Answer(Task):
         return {**row, "question": example.question, "context": example.context, "answers": answers, **none}
 
     @classmethod
-    def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[PassageExample]) -> list[Finding]:
         """How many answers were not where the file says."""
-        moved = _moved(examples)
+        moved = [example.place for example in examples for gold in example.answers if gold.moved]
+        if not moved:
+            return []
         said = "answers found by their text, at another start than the file gives, or where it gives none"
-        return [f"{said}: {moved:,}"] if moved else []
+        return [Finding("answers not at their offset", f"{said}: {len(moved):,}", moved)]
 
     @classmethod
     def learnt(
@@ -215,13 +217,15 @@ class Answer(Task):
         }
         rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
         columns = ["part", "questions", "passages", "unanswerable", "answers", "letters per answer"]
-        none, warnings = [sum(example.unanswerable for example in some) for some in (train, dev)], []
-        if none[1] and not none[0]:
-            warnings.append(
-                f"{counted(none[1], 'question')} of dev {'has' if none[1] == 1 else 'have'} no answer, and all of "
+        of_train, of_dev = ([e.place for e in some if e.unanswerable] for some in (train, dev))
+        findings = []
+        if of_dev and not of_train:
+            said = (
+                f"{counted(len(of_dev), 'question of dev has', 'questions of dev have')} no answer, and all of "
                 "train have one: the model will never say that there is none"
             )
-        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], warnings)
+            findings.append(Finding("questions without an answer", said, of_dev))
+        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], findings)
 
     # From examples to a batch
 
@@ -385,7 +389,7 @@ class Answer(Task):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Scores:
         """As SQuAD 1.1's script has it; SQuAD 2.0's, where a question has no answer; or CMRC 2018's."""
-        details, notes = {"moved_answers": _moved(examples)}, self.remarks(examples)
+        details, notes = {"moved_answers": _moved(examples)}, [one.said for one in self.remarks(examples)]
         return scored(predictions, examples, self.settings.rules, details, notes)
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:

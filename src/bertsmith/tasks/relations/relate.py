@@ -29,7 +29,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
-from bertsmith.tasks.overview import told_of_repeats
+from bertsmith.tasks.overview import repeats
 from bertsmith.tasks.relations.related import (
     RelateSettings,
     RelationExample,
@@ -199,8 +199,8 @@ class Relate(Task):
         cls, train: Sequence[RelationExample], dev: Sequence[RelationExample], facts: Facts
     ) -> Overview:
         """The table of labels, and which examples are repeated."""
-        said = told_of_repeats(((cls.question(e), e.relation), e.place) for e in train)
-        return super().overview_of_answers(train, dev, facts) | Overview(warnings=[said] if said else [])
+        found = repeats(((cls.question(e), e.relation), e.place) for e in train)
+        return super().overview_of_answers(train, dev, facts) | Overview(findings=[found] if found else [])
 
     @classmethod
     def stratum(cls, example: RelationExample) -> Hashable:

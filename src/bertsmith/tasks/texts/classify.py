@@ -23,7 +23,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.texts.many_labels import ManyLabels
@@ -119,7 +119,8 @@ class Classify(TextTask):
     ) -> Overview:
         """The table of labels, and what to do about numbers."""
         said = _told_of_numbers(facts["labels"])
-        return super().overview_of_answers(train, dev, facts) | Overview(warnings=[said] if said else [])
+        found = [Finding("labels that are numbers", said)] if said else []
+        return super().overview_of_answers(train, dev, facts) | Overview(findings=found)
 
     @classmethod
     def stratum(cls, example: TextExample) -> Hashable:

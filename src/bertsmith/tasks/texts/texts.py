@@ -24,6 +24,7 @@ from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -188,18 +189,22 @@ class TextTask(Task):
         return example.row
 
     @classmethod
-    def remarks(cls, examples: Sequence[TextExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[TextExample]) -> list[Finding]:
         """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
-        if spaced := [f"'{example.label}' ({example.place})" for example in examples if example.spaced]:
+        if spaced := [example for example in examples if example.spaced]:
             labels = counted(len(spaced), "label has", "labels have")
-            return [f"{labels} spaces around, which are left out: {listed(spaced)}"]
+            some = listed(f"'{example.label}' ({example.place})" for example in spaced)
+            said = f"{labels} spaces around, which are left out: {some}"
+            return [Finding("spaces around labels", said, [example.place for example in spaced])]
         first = next(iter(examples), None)
         if first is None or not first.unnamed:
             return []
         file = first.place.rpartition(":")[0]
         if first.row is None:
-            return [f"{file}: its one column has no header, so the first line is read as a text"]
-        return [f"{file}: its one column, '{next(iter(first.row))}', is read"]
+            said = f"{file}: its one column has no header, so the first line is read as a text"
+        else:
+            said = f"{file}: its one column, '{next(iter(first.row))}', is read"
+        return [Finding("the column that is read", said)]
 
     @classmethod
     def is_empty(cls, example: TextExample) -> bool:

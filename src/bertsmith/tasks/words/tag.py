@@ -48,9 +48,9 @@ from bertsmith.tasks.words.tagging import (
     TagFacts,
     Tagging,
     best_tags,
+    breaks_in,
     facts_of_tags,
     prediction_of,
-    told_of_breaks,
 )
 from bertsmith.tasks.words.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -222,8 +222,8 @@ class Tag(Task):
     ) -> Overview:
         """The table of the file's tags, and those that break their scheme."""
         of_file = {**facts, "labels": facts.get("written") or facts["labels"]}
-        said = told_of_breaks([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
-        return super().overview_of_answers(train, dev, of_file) | Overview(warnings=[said] if said else [])
+        found = breaks_in([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
+        return super().overview_of_answers(train, dev, of_file) | Overview(findings=[found] if found else [])
 
     # From examples to a batch
 
@@ -406,8 +406,8 @@ class Tag(Task):
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
             none = counted(unread, "word has no token", "words have no token")
             notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
-        if said := told_of_breaks(examples, truth, self.facts["scheme"]):
-            notes.append(said)
+        if found := breaks_in(examples, truth, self.facts["scheme"]):
+            notes.append(found.said)
         return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
 
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:

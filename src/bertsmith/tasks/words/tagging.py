@@ -34,6 +34,7 @@ from bertsmith.metrics.schemes import (
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, marginals
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.words.tagged import TagExample
 from bertsmith.wording import counted
 
@@ -187,10 +188,10 @@ def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[t
     return found
 
 
-def told_of_breaks(
+def breaks_in(
     examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
-) -> str | None:
-    """A sentence on tags that break their scheme. rows: each example's tags, by their names."""
+) -> Finding | None:
+    """Tags that break their scheme. rows: each example's tags, by their names."""
     if scheme is None:
         return None
     found = [
@@ -199,15 +200,20 @@ def told_of_breaks(
     if not found:
         return None
 
+    def place(example: TagExample, one: Break) -> str:
+        return example.place_of(min(one.at, len(example.words) - 1))
+
     def said(example: TagExample, one: Break) -> str:
         what = "the sentence's end" if one.tag is None else f"'{one.tag}'"
-        where = example.place_of(min(one.at, len(example.words) - 1))
-        return f"{what} {'as the first' if one.before is None else f'behind {one.before!r}'} ({where})"
+        before = "as the first" if one.before is None else f"behind {one.before!r}"
+        return f"{what} {before} ({place(example, one)})"
 
     breaks = "breaks" if len(found) == 1 else "break"
-    return (
+    return Finding(
+        "tags that break the scheme",
         f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}: "
-        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there"
+        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there",
+        list(starmap(place, found)),
     )
 
 
