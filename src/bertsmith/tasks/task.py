@@ -25,6 +25,7 @@ from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
+from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import (
@@ -34,6 +35,7 @@ from bertsmith.tasks.overview import (
     empty_texts,
     of_labels,
 )
+from bertsmith.tasks.reading import Account, Reading, by_example
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -101,7 +103,8 @@ class Task(Objective):
     missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
     the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
     checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
-    writes. baseline_name: what the column of the baseline's scores is called.
+    writes. baseline_name: what the column of the baseline's scores is called. hangs_on: what people gave that is
+    lost where its place in the text is not read, such as "tag"; "" where it is of the whole text.
     """
 
     name: ClassVar[str]
@@ -114,6 +117,7 @@ class Task(Objective):
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
+    hangs_on: ClassVar[str] = ""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
@@ -298,6 +302,22 @@ class Task(Objective):
                 )
         return found
 
+    @property
+    def reads(self) -> int:
+        """Tokens of a sequence at most, special ones included."""
+        return min(self.config.longest, getattr(self.settings, "max_length", None) or self.config.longest)
+
+    def reading(self, items: Sequence[Item]) -> Reading:
+        """How much of an example is read. items: all of its own, which are parts of it unless a task says more."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        read = sum(sequence.kept for sequence in sequences)
+        return Reading(sum(sequence.tokens for sequence in sequences), read, read)
+
+    def account(self, items: Sequence[Item]) -> Account:
+        """What truncation costs of the examples that these items were made of."""
+        special = len(items[0].sequences[0].ids) - items[0].sequences[0].kept if items else 0
+        return Account(self.hangs_on, self.reads, special, [self.reading(some) for some in by_example(items)])
+
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
         loss. Items without a target have none of the targets' tensors."""
@@ -369,6 +389,27 @@ class Task(Objective):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Scores:
         """The task's scores, as the field's scripts have them; the examples hold the gold answers."""
         raise NotImplementedError
+
+    # What a report shows besides
+
+    @property
+    def measure(self) -> str:
+        """What `losses` are, in words."""
+        return ""
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """How wrong each answer is; None where that is not known."""
+        return [None] * len(answers.examples)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Details:
+        """What a report shows beside the scores."""
+        return {}
+
+    def compared(self, example: Any, prediction: Prediction) -> tuple[str, str]:
+        """The right answer and the model's, in words."""
+        rows = [row.get("prediction") for row in self.rows(example, prediction)]
+        gold = self.gold([example], self.facts)[0]
+        return ", ".join(gold), ", ".join(str(cell) for cell in rows if cell is not None)
 
     def baseline(self, training: Sequence[Any], dev: Sequence[Any]) -> Scores:
         """What an answer that never looks at the text would score on dev."""

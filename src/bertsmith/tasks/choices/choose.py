@@ -28,9 +28,11 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
+from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
@@ -234,7 +236,7 @@ class Choose(Task):
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> list[Item]:
         """An item an example, a sequence a choice; none for an example without choices."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         items = []
         for start in range(0, len(examples), _AT_ONCE):
             some = list(enumerate(examples[start : start + _AT_ONCE], start))
@@ -251,6 +253,11 @@ class Choose(Task):
                 for number, example in some
             ]
         return items
+
+    def reading(self, items: Sequence[Item]) -> Reading:
+        """Of the sequence that is cut most, as `decode` has it."""
+        worst = _most_cut(items[0])
+        return Reading(worst.tokens, worst.kept, worst.kept)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`right`: long [B], indices among each item's own choices."""
@@ -291,9 +298,7 @@ class Choose(Task):
         for logits, item in zip(outputs, items, strict=True):
             shares = logits.softmax(0).tolist()
             best = max(range(len(shares)), key=shares.__getitem__)
-            worst = max(
-                item.sequences, key=lambda sequence: (sequence.tokens - sequence.kept, sequence.tokens)
-            )
+            worst = _most_cut(item)
             found[item.example] |= {
                 "choice": best,
                 "text": examples[item.example].choices[best],
@@ -329,6 +334,25 @@ class Choose(Task):
         numbers = {"accuracy": sum(right) / number, "examples": len(examples)}
         return Scores(numbers, {**cuts, "chance": chance, "choices": by_choices}, tables, notes)
 
+    @property
+    def measure(self) -> str:
+        """Of the right choice."""
+        return "minus the logarithm of the right choice's probability"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered."""
+        return [
+            cross_entropy(p["scores"][e.right]) if p["scores"] and e.right is not None else None
+            for p, e in zip(answers.predictions, answers.examples, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Details:
+        """Which positions are taken for which, and how sure the model may be."""
+        pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p["choice"] is not None]
+        truth, guess = [str(e.right) for _, e in pairs], [str(p["choice"]) for p, _ in pairs]
+        positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
+        return of_labels("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
+
     def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Scores:
         """Always the position that is the right one most often in training; the last one where there are fewer."""
         times = Counter(example.right for example in training)
@@ -336,6 +360,11 @@ class Choose(Task):
         return self.score(
             [{"choice": min(most, len(e.choices) - 1), "tokens": 0, "tokens_read": 0} for e in dev], dev
         )
+
+
+def _most_cut(item: Item) -> Encoded:
+    """The sequence of an item that lost the most tokens; of equal ones the longest."""
+    return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.kept, sequence.tokens))
 
 
 def _id(example: ChoiceExample) -> dict[str, str]:

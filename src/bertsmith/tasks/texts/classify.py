@@ -20,6 +20,7 @@ from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
 from bertsmith.tasks.overview import listed
@@ -235,6 +236,24 @@ class Classify(TextTask):
             rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
             tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
         return Scores(numbers, {**details, "confusion": confusion}, tables, notes)
+
+    @property
+    def measure(self) -> str:
+        """Of the right label."""
+        return "minus the logarithm of the right label's probability"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered."""
+        gold = self.gold(answers.examples, self.facts)
+        return [
+            cross_entropy(p["scores"][label]) for p, (label,) in zip(answers.predictions, gold, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Which labels are taken for which, and how sure the model may be."""
+        truth = [gold for (gold,) in self.gold(examples, self.facts)]
+        guess, sure = [p["label"] for p in predictions], [p["score"] for p in predictions]
+        return of_labels("texts", truth, guess, sure, self.facts["labels"])
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the most frequent label of the training examples."""

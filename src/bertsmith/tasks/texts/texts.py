@@ -24,6 +24,7 @@ from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import listed
+from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
@@ -233,7 +234,7 @@ class TextTask(Task):
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes; with a stride,
         an item for each window of it."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         paired = any(example.second is not None for example in examples)
         if examples and self.facts.get("pairs") not in (None, paired):
             if not paired:
@@ -272,6 +273,11 @@ class TextTask(Task):
         read = tokens - (cut[0].encoded.tokens - cut[0].encoded.kept)
         for window in cut:
             yield WindowItem(number, (window.encoded,), target, window.first, tokens, read)
+
+    def reading(self, items: Sequence[Item]) -> Reading:
+        """The windows of one text, which hold the same tokens more than once."""
+        read, at_once = self.read_of(items[0]), items[0].sequences[0].kept
+        return Reading(read["tokens"], read["tokens_read"], at_once, len(items))
 
     def target(self, example: TextExample) -> Any:
         """What the loss takes for an example's label; None where there is none. InputError for a wrong label."""

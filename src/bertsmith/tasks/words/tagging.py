@@ -31,7 +31,7 @@ from bertsmith.metrics.schemes import (
     scheme_of,
     tag_of,
 )
-from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, marginals
+from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Finding
@@ -185,6 +185,27 @@ def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[t
         shares = marginals(rows, lengths, chain) if crf else rows.exp()
         for i, path, share in zip(some, best_paths(rows, lengths, chain), shares, strict=True):
             found[i] = path, share[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
+    return found
+
+
+def path_losses(
+    emissions: Sequence[Tensor], paths: Sequence[Sequence[int] | None], chain: Chain
+) -> list[float | None]:
+    """Minus the log-likelihood of a path through each sentence under a CRF; None where there is no path.
+
+    emissions, chain: as in `best_tags`."""
+    found: list[float | None] = [None] * len(emissions)
+    order = sorted((i for i, path in enumerate(paths) if path), key=lambda i: -len(emissions[i]))
+    while order:
+        longest, tags = emissions[order[0]].shape
+        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
+        order = order[len(some) :]
+        lengths = torch.tensor([len(emissions[i]) for i in some])
+        rows = pad_sequence([emissions[i] for i in some], batch_first=True)
+        wanted = pad_sequence([torch.tensor(paths[i]) for i in some], batch_first=True)
+        lost = log_partitions(rows, lengths, chain) - path_scores(rows, wanted, lengths, chain)
+        for i, loss in zip(some, lost.tolist(), strict=True):
+            found[i] = loss
     return found
 
 
