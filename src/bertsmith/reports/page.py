@@ -33,6 +33,7 @@ def render(template: str, **values: Any) -> str:
     environment.filters["number"] = number
     environment.filters["told"] = told
     environment.filters["counted"] = wording.counted
+    environment.filters["visible"] = visible
     for say in (wording.percent, wording.size, wording.seconds, console.duration):
         environment.filters[say.__name__] = _unbroken(say)
     return environment.get_template(template).render(**values)
@@ -49,6 +50,11 @@ def told(text: str) -> Markup:
     """A sentence whose figures stay with their units and whose options stay whole where a line ends."""
     shown = _UNIT.sub(_NO_BREAK, str(escape(text)))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', shown))
+
+
+def visible(text: Any) -> str:
+    """Somebody's text on one line; what would act on the page (marks of direction) is an escape."""
+    return console.visible(str(text), one_line=True)
 
 
 def _unbroken(say: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 INK, BAR, LINE, LOST = "#1c1f23", "#3b7fc0", "#d9dde2", "#c8452f"
 _OF_PAGE = {INK: "currentColor", BAR: "var(--bar)", LINE: "var(--line)", LOST: "var(--lost)"}
 _COLOUR = re.compile(f"(fill|stroke): ({'|'.join(_OF_PAGE)})")
-_SIZE = (340 / 72, 200 / 72)  # inches of 72 units
+WIDTH = 340 / 72  # inches of 72 units
+_SIZE = (WIDTH, 200 / 72)
 _TYPE = 11  # units
 _PNG_DOTS = 144  # an inch
 _LEAST_BARS = 8  # there is room for: a plot of one bar is not all bar

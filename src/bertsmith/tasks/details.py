@@ -102,15 +102,15 @@ def cross_entropy(share: float) -> float:
 def judged(
     task: Any,
     scores: Scores,
-    predictions: Sequence[Mapping[str, Any]],
-    examples: Sequence[Any],
-    losses: Sequence[float | None],
+    answers: Answers,
+    losses: Sequence[float | None] | None = None,
 ) -> dict[str, Any]:
-    """All that a report shows of the answers of a `Task` to some examples. losses: `Task.losses`."""
-    found = dict(task.details(predictions, examples))
+    """All that a report shows of the answers of a `Task`. losses: where they are known already."""
+    found = dict(task.details(answers.predictions, answers.examples))
+    losses = task.losses(answers) if losses is None else losses
     tables = [*scores.tables, *found.pop("tables", ())]
     shown = [_table(table) for table in tables if not _is_square(table)]
-    return {"tables": shown, **found, **_hardest(task, predictions, examples, losses)}
+    return {"tables": shown, **found, **_hardest(task, answers.predictions, answers.examples, losses)}
 
 
 def _hardest(

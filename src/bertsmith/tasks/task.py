@@ -25,6 +25,7 @@ from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Account, Coverage, by_example
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
@@ -35,7 +36,6 @@ from bertsmith.tasks.overview import (
     empty_texts,
     of_labels,
 )
-from bertsmith.tasks.reading import Account, Reading, by_example
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -307,16 +307,18 @@ class Task(Objective):
         """Tokens of a sequence at most, special ones included."""
         return min(self.config.longest, getattr(self.settings, "max_length", None) or self.config.longest)
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """How much of an example is read. items: all of its own, which are parts of it unless a task says more."""
         sequences = [sequence for item in items for sequence in item.sequences]
         read = sum(sequence.kept for sequence in sequences)
-        return Reading(sum(sequence.tokens for sequence in sequences), read, read)
+        return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
 
     def account(self, items: Sequence[Item]) -> Account:
         """What truncation costs of the examples that these items were made of."""
         special = len(items[0].sequences[0].ids) - items[0].sequences[0].kept if items else 0
-        return Account(self.hangs_on, self.reads, special, [self.reading(some) for some in by_example(items)])
+        return Account(
+            self.hangs_on, self.reads, special, [self.coverage(some) for some in by_example(items)]
+        )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the

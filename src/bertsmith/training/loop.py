@@ -55,6 +55,7 @@ class Progress:
     made: int = 0  # by this command
     planned: int = 0  # in all
     threads: int = 0  # that the last of them were made on
+    saving: float = 0.0  # seconds of this command's checkpoints
 
 
 @dataclass(frozen=True)
@@ -346,7 +347,9 @@ class _Running:
             return
         value = progress.evaluation[evaluation.best_by]
         if progress.best is None or value > progress.best:
+            since = machine.clock()
             sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
+            progress.saving += machine.clock() - since
             progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
 
     def _save(self) -> None:
@@ -366,6 +369,7 @@ class _Running:
         found = checkpoint.Checkpoint(self.progress.step, tensors, state)
         checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
         self.pace.speeds.checkpoint = machine.clock() - since
+        self.progress.saving += self.pace.speeds.checkpoint
 
 
 def fingerprint(*parts: str) -> str:

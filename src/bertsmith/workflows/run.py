@@ -38,6 +38,7 @@ _LAYOUT = disk.FolderLayout(
         CHECKPOINTS,
         REPORT,
         "report.html",
+        "figures",
         "log.jsonl",
         "plan.jsonl",
         "speed.jsonl",

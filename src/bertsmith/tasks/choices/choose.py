@@ -28,11 +28,11 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
-from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
@@ -254,10 +254,10 @@ class Choose(Task):
             ]
         return items
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """Of the sequence that is cut most, as `decode` has it."""
         worst = _most_cut(items[0])
-        return Reading(worst.tokens, worst.kept, worst.kept)
+        return Coverage(worst.tokens, worst.kept, worst.kept)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`right`: long [B], indices among each item's own choices."""

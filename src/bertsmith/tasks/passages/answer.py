@@ -30,6 +30,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
@@ -37,7 +38,6 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, threshold_of
 from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
-from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
@@ -273,7 +273,7 @@ class Answer(Task):
             ]
         return items
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """Question and passage, of which no window may have all; an answer counts where one has all of it. A
         question that has none, or whose answer is not known, has none to lose."""
         cut = [window_of(item) for item in items]
@@ -281,7 +281,7 @@ class Answer(Task):
         targets = [item.target not in (None, (0, 0)) for item in items]
         given = int(items[0].given) if isinstance(items[0], PassageItem) else 0
         at_once = cut[0].encoded.kept
-        return Reading(
+        return Coverage(
             tokens, read, at_once, len(items), given, min(given, sum(targets)), min(given, targets[0])
         )
 

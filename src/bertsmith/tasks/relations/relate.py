@@ -27,11 +27,11 @@ from bertsmith.metrics.relations import RelationCounts, count, has_direction, ma
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.overview import repeats
-from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.relations.related import (
     RelateSettings,
     RelationExample,
@@ -255,14 +255,14 @@ class Relate(Task):
         rows = tuple(window.row + row - begin for row in (head, tail))
         return RelationItem(number, (window.encoded,), self._target(example), begin, rows=(rows[0], rows[1]))
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """The window around both entities, which would be lost where a marker is behind the first tokens."""
         (item,) = items
         assert isinstance(item, RelationItem)
         (read,) = item.sequences
         assert read.sources is not None
         last = item.first + max(item.rows) - int(np.argmax(read.sources == 0))
-        return Reading(read.tokens, read.kept, read.kept, 1, 1, 1, int(last < read.kept))
+        return Coverage(read.tokens, read.kept, read.kept, 1, 1, 1, int(last < read.kept))
 
     def _target(self, example: RelationExample) -> int | None:
         """-1 for a relation that training did not have: whatever the model says is wrong there."""

@@ -20,11 +20,11 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
@@ -274,10 +274,10 @@ class TextTask(Task):
         for window in cut:
             yield WindowItem(number, (window.encoded,), target, window.first, tokens, read)
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """The windows of one text, which hold the same tokens more than once."""
         read, at_once = self.read_of(items[0]), items[0].sequences[0].kept
-        return Reading(read["tokens"], read["tokens_read"], at_once, len(items))
+        return Coverage(read["tokens"], read["tokens_read"], at_once, len(items))
 
     def target(self, example: TextExample) -> Any:
         """What the loss takes for an example's label; None where there is none. InputError for a wrong label."""

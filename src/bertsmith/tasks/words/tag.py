@@ -26,10 +26,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.reading import Reading
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
@@ -293,7 +293,7 @@ class Tag(Task):
                 length=len(example.words),
             )
 
-    def reading(self, items: Sequence[Item]) -> Reading:
+    def coverage(self, items: Sequence[Item]) -> Coverage:
         """All tokens of the sentence, in one window or in several; the tags are of the words with a token."""
         first = items[0].sequences[0]
         assert first.sources is not None
@@ -304,7 +304,7 @@ class Tag(Task):
             assert isinstance(item, TagItem)
             tokens, words = item.tokens, words + len(item.words)
             at_once += sum(row - begin + item.first < held for row in item.rows)
-        return Reading(tokens, tokens, min(tokens, held), len(items), words, words, at_once)
+        return Coverage(tokens, tokens, min(tokens, held), len(items), words, words, at_once)
 
     def _ids_of(self, tags: Sequence[str]) -> list[int]:
         """-1 for a label that training did not have: whatever the model says is wrong there."""

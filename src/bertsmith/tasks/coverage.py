@@ -13,7 +13,7 @@ from bertsmith.tasks.items import Item
 from bertsmith.wording import counted, percent
 
 
-class Reading(NamedTuple):
+class Coverage(NamedTuple):
     """How much of one example is read, in tokens without the special ones, and in what people gave it.
 
     tokens: of its texts; read: of these, in any window; at_once: in the first window alone. windows: how many.
@@ -41,15 +41,15 @@ class Account:
     noun: str
     limit: int
     special: int = 0
-    readings: list[Reading] = field(default_factory=list)
+    covered: list[Coverage] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """As a report holds it: `cut` is what was; `without_windows`, what would have been."""
-        given = {} if not self.noun else {f"{self.noun}s": sum(one.given for one in self.readings)}
+        given = {} if not self.noun else {f"{self.noun}s": sum(one.given for one in self.covered)}
         return {
             "limit": self.limit,
             "special_tokens": self.special,
-            "texts": len(self.readings),
+            "texts": len(self.covered),
             "tokens": self._tokens,
             **given,
             "in_windows": self._in_windows,
@@ -60,12 +60,12 @@ class Account:
     def lengths(self) -> dict[str, Any]:
         """How long the examples are, in tokens without the special ones: quantiles and a histogram."""
         found = Distribution()
-        found.add([one.tokens for one in self.readings])
+        found.add([one.tokens for one in self.covered])
         return found.summary()
 
     def told(self, remedy: str = "") -> list[str]:
         """What was cut, with `remedy`; what windows have saved."""
-        texts, windows, said = counted(len(self.readings), "text"), self._in_windows, []
+        texts, windows, said = counted(len(self.covered), "text"), self._in_windows, []
         cut, at_once = self._lost(at_once=False), self._lost(at_once=True)
         if any(cut.values()):
             are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
@@ -86,11 +86,11 @@ class Account:
 
     @property
     def _tokens(self) -> int:
-        return sum(one.tokens for one in self.readings)
+        return sum(one.tokens for one in self.covered)
 
     @property
     def _in_windows(self) -> int:
-        return sum(one.windows > 1 for one in self.readings)
+        return sum(one.windows > 1 for one in self.covered)
 
     def _lost(self, *, at_once: bool) -> dict[str, int]:
         """Texts, tokens, and what people gave, that are not read: in the first window, or in any."""
@@ -98,7 +98,7 @@ class Account:
             (one.tokens - one.at_once, one.given - one.given_at_once)
             if at_once
             else (one.tokens - one.read, one.given - one.given_read)
-            for one in self.readings
+            for one in self.covered
         ]
         lost = {"texts": sum(tokens > 0 for tokens, _ in pairs), "tokens": sum(tokens for tokens, _ in pairs)}
         return lost | ({f"{self.noun}s": sum(given for _, given in pairs)} if self.noun else {})
