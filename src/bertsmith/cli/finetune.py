@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -152,6 +153,7 @@ def _finetune(
         f"{counted(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
         f"{console.duration(report['seconds'])}"
     )
+    console.note(f"{Path(out) / 'report.html'}: all of it with plots; open it in a browser")
     console.note(f"next: bertsmith evaluate {out} --data FILE")
 
 

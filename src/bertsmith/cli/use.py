@@ -127,26 +127,37 @@ def _foreign_task(folder: Path) -> str | None:
 @click.command(cls=_OfRun)
 @click.argument("run")
 @click.option("--data", required=True, metavar="FILE", help="Labelled examples, as the task reads them.")
+@click.option(
+    "--report", metavar="DIR", help="Write a page (report.html), its numbers and plots to a new DIR."
+)
 @options.assignments
 @_DEVICE
 @options.as_json
 def evaluate(
-    run: str, data: str, device: str, as_json: bool, assignments: tuple[str, ...], **own: Any
+    run: str,
+    data: str,
+    report: str | None,
+    device: str,
+    as_json: bool,
+    assignments: tuple[str, ...],
+    **own: Any,
 ) -> None:
     """Score the fine-tuned model of RUN on a labelled file.
 
     \b
     Example:
       bertsmith evaluate moods --data test.csv
+      bertsmith evaluate moods --data test.csv --report moods-test
       bertsmith evaluate moods --data test.csv --json
     """
     from bertsmith import console
+    from bertsmith.use.evaluation import evaluate as evaluated
     from bertsmith.use.model import load
 
     _quiet_machine()
-    scores = load(run, device, console.note).answering.scores(
-        data, task_options.as_settings(own, assignments)
-    )
+    changes = task_options.as_settings(own, assignments)
+    model = load(run, device, console.note)
+    scores = evaluated(model.answering, data, changes, report, run, console.note)
     if as_json:
         console.result_json(scores.document())
         return

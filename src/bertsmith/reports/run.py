@@ -11,8 +11,8 @@ from typing import Any
 from bertsmith import disk
 from bertsmith.errors import MachineError
 from bertsmith.reports import plots
-from bertsmith.reports.page import render
-from bertsmith.reports.run_figures import Drawing, drawings, score_name
+from bertsmith.reports.page import render, score_name
+from bertsmith.reports.run_figures import Drawing, drawings
 
 REPORT, PAGE, FIGURES = "report.json", "report.html", "figures"
 _MOST_EVALUATIONS = 50  # rows

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith.reports import plots
+from bertsmith.reports.page import score_name
 from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ class Drawing(NamedTuple):
 def drawings(report: Mapping[str, Any]) -> list[Drawing]:
     """All plots that there are numbers for, in the order of the page."""
     return [*_curves(report), *_answers(report.get("answers", {})), *_lengths(report)]
-
-
-def score_name(name: str) -> str:
-    """A score as people read it."""
-    return name.replace("_", " ")
 
 
 def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
@@ -70,14 +66,15 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
         yield Drawing("scores", "Scores on dev", _lines(steps, scores, "score", best), said)
     if len(points) > 1:
         highest = max(rates)
-        said = f"learning rate: highest {highest:.2g} at update {steps_of(points, highest):,}"
-        of_points = [point["step"] for point in points]
-        yield Drawing("learning_rate", "Learning rate", _lines(of_points, {"": rates}, "learning rate"), said)
+        steps = [point["step"] for point in points]
+        said = f"the highest that was logged is {_plain(highest)}, at update {steps[rates.index(highest)]:,}"
+        figure = _lines(steps, {"": [rate * 1e6 for rate in rates]}, "millionths")
+        yield Drawing("learning_rate", "Learning rate", figure, said)
 
 
-def steps_of(points: Sequence[Mapping[str, Any]], rate: float) -> int:
-    """The first update with this learning rate."""
-    return next(int(point["step"]) for point in points if point["learning_rate"] == rate)
+def _plain(rate: float) -> str:
+    """A small number without a power of ten."""
+    return f"{rate:.9f}".rstrip("0").rstrip(".")
 
 
 def _lines(
@@ -92,8 +89,8 @@ def _lines(
             marker = _MARKERS[i % len(_MARKERS)] if len(steps) <= _MOST_BARS else None
             axes.plot(steps, values, dash, color=colour, marker=marker, markersize=4, label=name)
         if best is not None:
-            axes.axvline(best, color=plots.INK, linewidth=0.8, linestyle=":", label="kept")
-        if len(series) > 1 or best is not None:
+            axes.axvline(best, color=plots.INK, linewidth=0.8, linestyle=":", label="weights kept")
+        if len(series) > 1:
             axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
         ticks = plots.whole_ticks(0, max(steps), 5)
         axes.set_xticks(ticks, [plots.tick_label(tick) for tick in ticks])
@@ -138,7 +135,7 @@ def _reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot(sure, right, "-", color=plots.BAR, linewidth=1)
         axes.scatter(sure, right, [12 + 88 * one["number"] / most for one in bins], color=plots.BAR)
         axes.set_xlim(-0.03, 1.03)
-        axes.set_ylim(-0.03, 1.03)
+        axes.set_ylim(-0.06, 1.06)
         ticks = [0, 0.25, 0.5, 0.75, 1]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

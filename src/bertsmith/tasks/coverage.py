@@ -63,26 +63,28 @@ class Account:
         found.add([one.tokens for one in self.covered])
         return found.summary()
 
-    def told(self, remedy: str = "") -> list[str]:
-        """What was cut, with `remedy`; what windows have saved."""
-        texts, windows, said = counted(len(self.covered), "text"), self._in_windows, []
+    def told_of_cuts(self, remedy: str = "") -> list[str]:
+        """A sentence on what was cut, where anything was, with `remedy`."""
+        cut, texts = self._lost(at_once=False), counted(len(self.covered), "text")
+        if not any(cut.values()):
+            return []
+        are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
+        return [f"{cut['texts']:,} of {texts} {are} longer than the model reads; {lost} not seen{remedy}"]
+
+    def told_of_windows(self) -> list[str]:
+        """A sentence on what would have been cut, where windows have saved anything."""
         cut, at_once = self._lost(at_once=False), self._lost(at_once=True)
-        if any(cut.values()):
-            are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
-            said.append(
-                f"{cut['texts']:,} of {texts} {are} longer than the model reads; {lost} not seen{remedy}"
-            )
-        if windows:
+        if windows := self._in_windows:
             are, would = "is" if windows == 1 else "are", self._in_words(at_once, would=True)
-            said.append(
+            texts = counted(len(self.covered), "text")
+            return [
                 f"{windows:,} of {texts} {are} read in windows of {self.limit:,} tokens; without them {would} cut"
-            )
-        elif self.noun and (saved := at_once[f"{self.noun}s"] - cut[f"{self.noun}s"]):
-            beyond = f"beyond the first {self.limit:,} tokens of a text"
-            said.append(
-                f"{counted(saved, self.noun)} {beyond} {'is' if saved == 1 else 'are'} read all the same"
-            )
-        return said
+            ]
+        saved = at_once[f"{self.noun}s"] - cut[f"{self.noun}s"] if self.noun else 0
+        if not saved:
+            return []
+        beyond = f"beyond the first {self.limit:,} tokens of a text"
+        return [f"{counted(saved, self.noun)} {beyond} {'is' if saved == 1 else 'are'} read all the same"]
 
     @property
     def _tokens(self) -> int:

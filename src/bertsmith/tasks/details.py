@@ -35,7 +35,7 @@ class Answers(NamedTuple):
     outputs: Sequence[Tensor]
     items: Sequence[Item]
     examples: Sequence[Any]
-    predictions: Sequence[Mapping[str, Any]]
+    predictions: list[dict[str, Any]]
 
 
 def confusion(

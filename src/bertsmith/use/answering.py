@@ -16,6 +16,8 @@ from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Account
+from bertsmith.tasks.details import Answers
 from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
@@ -69,21 +71,30 @@ class Answering:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark.said)
-        return answered_of(self.task, [examples], self._answers(settings), tell)
+        return self._answered([examples], settings, tell)
 
     def of_lines(
         self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
-        return answered_of(self.task, parts, self._answers(self._settings(changes, "predict")), tell)
+        return self._answered(parts, self._settings(changes, "predict"), tell)
 
     def of_texts(
         self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return answered_of(self.task, [examples], self._answers(self._settings(changes, "predict")), tell)
+        return self._answered([examples], self._settings(changes, "predict"), tell)
+
+    def _answered(
+        self, parts: Iterable[Sequence[Any]], settings: Settings, tell: Callable[[str], None]
+    ) -> Iterator[Answered]:
+        """Each example of some parts with its answer; says at the end what was cut, and what windows have saved."""
+        account = self.task.under(settings).account([])
+        yield from answered_of(self.task, parts, self.answers(settings, account), tell)
+        for sentence in account.told_of_windows():
+            tell(sentence)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -94,9 +105,17 @@ class Answering:
 
     def scores(self, file: Source, changes: Changes) -> Scores:
         """The task's scores on a labelled file or data in memory."""
-        settings = self._settings(changes, "evaluate", file)
-        examples = self.task.read(self._source(file, settings), settings)
-        predictions = list(self._answers(settings)(examples))
+        settings, examples = self.labelled(file, changes)
+        return self.scored(list(self.answers(settings)(examples)), examples)
+
+    def labelled(self, file: Source, changes: Changes, verb: str = "evaluate") -> tuple[Settings, list[Any]]:
+        """The examples of a labelled file or of data in memory, and the settings that they are to be answered
+        with."""
+        settings = self._settings(changes, verb, file)
+        return settings, self.task.read(self._source(file, settings), settings)
+
+    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Scores:
+        """The scores of answers, with a note on examples where there was nothing to read."""
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -104,7 +123,7 @@ class Answering:
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
         warned of it."""
-        found = list(self._answers(settings)(examples))
+        found = list(self.answers(settings)(examples))
         empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
         if empty:
             warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=4)
@@ -144,13 +163,35 @@ class Answering:
             refuse_too_long(settings, self.encoder.config.longest)
         return settings
 
-    def _answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
-        """What answers examples under some settings: one answer each, in their order."""
-        task = self.task.under(settings)
+    def answers(
+        self, settings: Settings, account: Account | None = None
+    ) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order. account: is told how much
+        of them is read."""
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
-            for i in range(0, len(examples), _CHUNK):
-                some = examples[i : i + _CHUNK]
-                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+            for some in in_chunks(examples):
+                yield from self.with_outputs(some, settings, account).predictions
 
         return answers
+
+    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """Of some examples that are held in memory."""
+        return self.with_outputs(examples, settings).predictions
+
+    def with_outputs(
+        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
+    ) -> Answers:
+        """The same, with all that they were made of. account: is told how much of the examples is read."""
+        task = self.task.under(settings)
+        items = task.items(examples, self.tokenizer)
+        if account is not None:
+            account.covered += task.account(items).covered
+        outputs = task.outputs_of(self.encoder, items, self.place)
+        return Answers(outputs, items, examples, task.decode(outputs, items, examples))
+
+
+def in_chunks(examples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """As many at a time as are encoded and answered together."""
+    for i in range(0, len(examples), _CHUNK):
+        yield examples[i : i + _CHUNK]

@@ -31,6 +31,7 @@ from bertsmith.retrieval.index import Index
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
+from bertsmith.use.evaluation import evaluate
 from bertsmith.use.fill_mask import MaskFiller
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
@@ -358,9 +359,11 @@ class Model:
         """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
         return as_json(self.task, self.answering.of_lines(lines, place, changes))
 
-    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return Report(self.answering.scores(file, columns).document())
+    def evaluate(self, file: Source, *, report: str | Path | None = None, **columns: Any) -> dict[str, Any]:
+        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.
+
+        report: a new folder for a page of all that there is to see (report.html), its numbers and its plots."""
+        return Report(evaluate(self.answering, file, columns, report, str(self.path)).document())
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""

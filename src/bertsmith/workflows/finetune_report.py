@@ -46,7 +46,7 @@ def tell_of_texts(
     account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str, tell: Callable[[str], None]
 ) -> None:
     """Say what truncation costs, with `remedy`, and whether the vocabulary fits the texts."""
-    for sentence in account.told(remedy):
+    for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
         tell(sentence)
     sequences = [sequence for item in items for sequence in item.sequences]
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
