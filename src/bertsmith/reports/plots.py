@@ -134,4 +134,7 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
         axes.tick_params(axis="y", length=0)
         for part in (axes.xaxis.label, axes.yaxis.label):
             part.set_color(INK)
+        # once and for all, so that a picture does not depend on what was made of the figure before
+        made.draw_without_rendering()
+        made.set_layout_engine("none")
     return made

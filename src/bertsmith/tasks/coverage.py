@@ -43,6 +43,11 @@ class Account:
     special: int = 0
     covered: list[Coverage] = field(default_factory=list)
 
+    def add(self, other: Account) -> None:
+        """With what another account has of more examples."""
+        self.special = self.special or other.special
+        self.covered += other.covered
+
     def document(self) -> dict[str, Any]:
         """As a report holds it: `cut` is what was; `without_windows`, what would have been."""
         given = {} if not self.noun else {f"{self.noun}s": sum(one.given for one in self.covered)}

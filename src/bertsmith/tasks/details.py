@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertsmith.metrics.calibration import bins_of, calibration_error
-from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Scores, ScoreTable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertsmith.tasks.items import Item
 
 _SQUARE = 25  # labels of which a whole matrix is shown
 _CONFUSED = 30  # pairs of labels that are listed

@@ -90,7 +90,7 @@ class Answering:
     def _answered(
         self, parts: Iterable[Sequence[Any]], settings: Settings, tell: Callable[[str], None]
     ) -> Iterator[Answered]:
-        """Each example of some parts with its answer; says at the end what was cut, and what windows have saved."""
+        """Each example with its answer; says at the end what was cut, and what windows have saved."""
         account = self.task.under(settings).account([])
         yield from answered_of(self.task, parts, self.answers(settings, account), tell)
         for sentence in account.told_of_windows():
@@ -186,7 +186,7 @@ class Answering:
         task = self.task.under(settings)
         items = task.items(examples, self.tokenizer)
         if account is not None:
-            account.covered += task.account(items).covered
+            account.add(task.account(items))
         outputs = task.outputs_of(self.encoder, items, self.place)
         return Answers(outputs, items, examples, task.decode(outputs, items, examples))
 

@@ -1,4 +1,4 @@
-"""A fine-tuned model's scores on a labelled file, and the report of them: a folder with a page, plots and numbers."""
+"""A fine-tuned model's scores on a labelled file, and their report: a folder with a page, plots and numbers."""
 
 from __future__ import annotations
 
