@@ -14,7 +14,7 @@ from bertsmith.reports.page import score_name
 from bertsmith.reports.run import run_page, write_figures, write_report
 from bertsmith.reports.run_figures import drawings
 from bertsmith.reports.steps import Steps
-from bertsmith.tasks.details import confusion, numbers, reliability
+from bertsmith.tasks.details import confusion, numbers, reliability, shortened
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
 
@@ -26,6 +26,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
     guess = [names[(i * i) % labels] for i in range(10 * labels)]
     sure = [(i % 9) / 9 for i in range(10 * labels)]
     shape = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
+    short = shortened(text)
     account = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40, "in_windows": 2}
     return {
         "task": "classify",
@@ -67,7 +68,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
                 "measure": "the squared error",
                 "number": examples,
                 "examples": [
-                    {"place": f"f:{i}", "loss": 9.25 - i, "asked": {"t": text}, "truth": text, "prediction": "b"}
+                    {"place": f"f:{i}", "loss": 9.25 - i, "asked": {"t": short}, "truth": short, "prediction": "b"}
                     for i in range(min(20, examples))
                 ],
             },

@@ -71,8 +71,10 @@ class Account:
     def told_of_cuts(self, remedy: str = "") -> list[str]:
         """A sentence on what was cut, where anything was, with `remedy`."""
         cut, texts = self._lost(at_once=False), counted(len(self.covered), "text")
-        if not any(cut.values()):
-            return []
+        given = cut.get(f"{self.noun}s", 0)
+        if not cut["texts"]:
+            are = "is" if given == 1 else "are"
+            return [f"{counted(given, self.noun)} {are} whole in no window, and not learnt"] if given else []
         are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
         return [f"{cut['texts']:,} of {texts} {are} longer than the model reads; {lost} not seen{remedy}"]
 
