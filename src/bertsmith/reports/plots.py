@@ -135,6 +135,6 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
         for part in (axes.xaxis.label, axes.yaxis.label):
             part.set_color(INK)
         # once and for all, so that a picture does not depend on what was made of the figure before
-        made.draw_without_rendering()
+        made.get_layout_engine().execute(made)
         made.set_layout_engine("none")
     return made
