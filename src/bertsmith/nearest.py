@@ -104,7 +104,7 @@ def absent(
 ) -> InputError:
     """The error that a path is not there. The remedy is what is here under nearly its name, else the one given."""
     if not str(path).strip():
-        return InputError(f"the name of a {what} is empty", "give one, or leave the option out")
+        return InputError(f"the name of a {what} is empty", remedy)
     near = nearest_here(str(path))
     return InputError(f"{path}: no such {what}", f"did you mean {near}?" if near else remedy)
 

@@ -52,7 +52,7 @@ def test_what_reads_as_a_path_is_not_looked_up(name: str, hint: str, monkeypatch
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=asked))
     with pytest.raises(InputError) as refused:
         refuse_mistyped(name) if not name or "\0" in name else locate(name)
-    assert "no such folder" in refused.value.sentence
+    assert ("no such folder" if name else "the name of a folder is empty") in refused.value.sentence
     assert hint in (refused.value.remedy or "")
 
 

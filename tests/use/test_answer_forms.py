@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +16,8 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.tasks.passages.answer import Answer
 from bertsmith.tasks.passages.passages import PassageExample
+from bertsmith.tasks.relations.relate import Relate
+from bertsmith.tasks.relations.related import RelationExample
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tasks.words.tag import Tag
 from bertsmith.tasks.words.tagged import TagSettings
@@ -97,6 +100,15 @@ def test_answers_to_questions_are_one_object_by_id() -> None:
         some = [*examples, PassageExample("q", "migi", (), "a.json: 9", number)]
         with pytest.raises(InputError, match=f"a.json: 9: the question {said}"):
             list(Answer.answer_file(zip(some, [*answers, answers[0]], strict=True)))
+
+
+def test_relations_are_numbered_lines() -> None:
+    examples = [
+        RelationExample("kaba lode", (0, 4), (5, 9), None, "a", number) for number in ("7", None, None)
+    ]
+    answers: list[Any] = [{"label": "Other"}, None, {"label": "Cause-Effect(e2,e1)"}]
+    text = "".join(Relate.answer_file(zip(examples, answers, strict=True)))
+    assert text == "7\tOther\n3\tCause-Effect(e2,e1)\n"
 
 
 def test_a_task_declares_its_form_and_every_form_has_a_writer() -> None:

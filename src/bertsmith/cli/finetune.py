@@ -89,7 +89,12 @@ def _command(kind: type[Task]) -> click.Command:
             "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."
         ),
         click.option("--dev", metavar="FILE", help="Examples that decide which epoch is kept."),
-        click.option("--train", required=True, metavar="FILE", help="Examples to train on (.gz, .zst too)."),
+        click.option(
+            "--train",
+            required=True,
+            metavar="FILE",
+            help="Examples to train on (.gz, .zst too; or hub:NAME:SPLIT).",
+        ),
         click.option(
             "--model", required=True, metavar="DIR|NAME", help="A run, a model folder or a published name."
         ),

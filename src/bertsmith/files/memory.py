@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.files.published import PREFIX, published
 from bertsmith.wording import counted
 
 Source = Any
@@ -158,10 +159,12 @@ def as_files(data: Sources, name: str = "data") -> list[str | Path]:
 
 
 def as_file(data: Source, name: str, tuples: Callable[[int], Sequence[str]] | None = None) -> str | Path:
-    """A path as it is; data in memory under a name. tuples: names of the columns where rows are tuples of so many
-    values. InputError for what is neither."""
-    if isinstance(data, str):  # an InMemory among them
+    """A path as it is; data in memory under a name; `hub:NAME:SPLIT` as a table of the hub. tuples: names of the
+    columns where rows are tuples of so many values. InputError for what is neither."""
+    if isinstance(data, InMemory):
         return data
+    if isinstance(data, str):
+        return InMemory(data, _of_hub(data)) if data.startswith(PREFIX) else data
     if isinstance(data, os.PathLike):
         return Path(data)
     if hasattr(data, "with_format") and hasattr(data, "features"):
@@ -223,6 +226,11 @@ def _names_of_columns(table: Any) -> list[str]:
 def size_of(file: str | Path) -> int:
     """The bytes of a file, or of what is in memory."""
     return file.size if isinstance(file, InMemory) else os.path.getsize(file)
+
+
+def _of_hub(name: str) -> Sequence[Mapping[str, Any]]:
+    table, kinds = published(name)
+    return _Table(table, {column: made for column, kind in kinds.items() if (made := _named(kind))})
 
 
 def _of_dataset(data: Any, name: str) -> Sequence[Mapping[str, Any]]:

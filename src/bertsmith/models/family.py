@@ -15,8 +15,17 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.names import NameTable
 from bertsmith.registry import entry
 
-_UNNAMED: Mapping[frozenset[str], str] = {frozenset({"encoder", "relater"}): "ForEntityPairClassification"}
-"""Heads that the field has a class for in no family of ours, by how its classes of other families are called."""
+_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+_UNNAMED: Mapping[frozenset[str], str] = {
+    frozenset({"encoder", "relater"}): "ForEntityPairClassification",
+    **{
+        frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
+        for features in _FEATURES
+        for crf in ((), ("crf",))
+    },
+}
+"""Heads that the field has a class for in no family of ours, by how its classes of other families are called, or
+by what they do."""
 
 
 @dataclass(frozen=True)

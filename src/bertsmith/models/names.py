@@ -33,11 +33,22 @@ LAYER: Modules = {
 TASKS: Modules = {
     "classifier.linear": ("classifier",),
     "tagger.linear": ("classifier",),
+    "mix": ("mix",),
+    "joined.linear": ("joined",),
+    "recurrent.lstm": ("lstm",),
+    "recurrent4.lstm": ("lstm4",),
     "crf": ("crf",),
     "span": ("qa_outputs",),
     "chooser.linear": ("classifier",),
     "relater.linear": ("relater",),
 }
+_LSTM = tuple(
+    f"{kind}_{of}_l{layer}{direction}"
+    for layer in (0, 1)
+    for direction in ("", "_reverse")
+    for kind in BOTH
+    for of in ("ih", "hh")
+)
 # Tables have no bias; the masked head's own bias is the only tensor of its kind. A chain's are pytorch-crf's.
 _KINDS = {
     "encoder.embeddings.token": ("weight",),
@@ -45,6 +56,9 @@ _KINDS = {
     "encoder.embeddings.segment": ("weight",),
     "masked": ("bias",),
     "crf": ("start_transitions", "transitions", "end_transitions"),
+    "mix": ("weights", "scale"),
+    "recurrent.lstm": _LSTM,
+    "recurrent4.lstm": _LSTM,
 }
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "none": (),

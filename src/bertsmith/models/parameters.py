@@ -15,7 +15,7 @@ def count_parameters(
 
     `heads` names the parts that stand on the encoder: "pooler", "masked" (MLM; its decoder is the token table and
     is not counted twice), "pair" (NSP, SOP), "classifier", "tagger", "crf" and "relater" (with `labels` classes),
-    "span", "chooser".
+    "span", "chooser", "mix", "joined", "recurrent", "recurrent4".
     """
     v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
     width = "H" if config.embedding_size is None else "E"
@@ -30,6 +30,10 @@ def count_parameters(
         ],
         "pair": [Term("sentence pair", "2H + 2", 2 * h + 2)],
         "classifier": [*(dense if family(config.model_type).heads.dense_act else []), outputs],
+        "mix": [Term("layer mix", "L + 2", config.num_hidden_layers + 2)],
+        "joined": [Term("four layers joined", "4H² + H", 4 * h * h + h)],
+        "recurrent": [Term("BiLSTM", "12H² + 16H", 12 * h * h + 16 * h)],
+        "recurrent4": [Term("BiLSTM on four layers", "24H² + 16H", 24 * h * h + 16 * h)],
         "tagger": [Term("token classifier", "KH + K", labels * h + labels)],
         "crf": [Term("transitions", "K² + 2K", labels * labels + 2 * labels)],
         "span": [Term("span", "2H + 2", 2 * h + 2)],

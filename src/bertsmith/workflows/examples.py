@@ -93,7 +93,7 @@ def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mappin
     if data is None and file == name_of(None, name):
         raise InputError(f"the {name} examples of this run were in memory", f"give them again: {name}=…")
     if data is None or is_path(data):
-        return file
+        return as_file(file, name)
     return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
 
 

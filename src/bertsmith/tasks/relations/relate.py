@@ -10,7 +10,7 @@ read that holds both entities with as much context before as behind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from bertsmith.tasks.relations.related import (
     with_markers,
 )
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
@@ -76,6 +76,7 @@ class Relate(Task):
     inherits = ()
     may_name_labels = True
     settings_type = RelateSettings
+    answer_form = AnswerForm("semeval", "each example's number, a tab, its relation: SemEval-2010 task 8's")
     settings: RelateSettings
     facts_type = RelationFacts
 
@@ -185,6 +186,14 @@ class Relate(Task):
         number = {} if example.number is None else {"id": example.number}
         found = {"prediction": prediction["label"], "score": prediction["score"]}
         return [{**number, **cls.asked(example), **found}]
+
+    @classmethod
+    def answer_file(cls, answered: Iterable[tuple[RelationExample, Prediction | None]]) -> Iterator[str]:
+        """What SemEval's scorer reads: a line with the example's number and its relation; counted from 1 where the
+        file has no numbers. An empty text, which has no answer, has no line."""
+        for place, (example, prediction) in enumerate(answered, start=1):
+            if prediction is not None:
+                yield f"{place if example.number is None else example.number}\t{prediction['label']}\n"
 
     @classmethod
     def is_empty(cls, example: RelationExample) -> bool:

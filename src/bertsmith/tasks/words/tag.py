@@ -25,6 +25,7 @@ from bertsmith.metrics.schemes import OUTSIDE, scheme_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
@@ -95,6 +96,8 @@ class Tag(Task):
         self._spans = ("roles" if self._roles else "entities") if facts["scheme"] else None
         self._blank = "" if facts.get("characters") else " "
         self._ids = {label: i for i, label in enumerate(self._tagging.labels)}
+        recurrent = facts.get("head") == "bilstm"
+        self.features = Features(config, generator, facts.get("layers", "last"), recurrent=recurrent)
         self.head = TokenHead(config, generator, len(self._ids))
         self.crf = Crf(len(self._ids)) if facts.get("decoder") == "crf" else None
         for name, part in self._tagging.chain()._asdict().items():
@@ -102,7 +105,7 @@ class Tag(Task):
 
     def under(self, settings: TagSettings) -> Self:
         """InputError where what was learnt would have to be another."""
-        for name in ("scheme", "decoder"):
+        for name in ("scheme", "decoder", "layers", "head"):
             if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
                 raise InputError(
                     f"task.{name} is {asked}, and this model was trained with {own}",
@@ -154,7 +157,8 @@ class Tag(Task):
         rows = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
         facts = facts_of_tags(rows, settings.scheme, names, examples[0].place, roles=roles)
-        return {**facts, "decoder": settings.decoder, "characters": by_characters(examples)}
+        kept = {name: getattr(settings, name) for name in ("decoder", "layers", "head")}
+        return {**facts, **kept, "characters": by_characters(examples)}
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -341,8 +345,12 @@ class Tag(Task):
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
-        """The tagger, and the CRF where there is one."""
-        return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
+        """The tagger, what it reads, and the CRF where there is one."""
+        return {
+            **self.features.parts,
+            **self.head.parts,
+            **({} if self.crf is None else {"crf": self.crf}),
+        }
 
     def _chain(self, device: torch.device | None = None) -> Chain:
         """What the scheme forbids and the CRF has learnt."""
@@ -354,7 +362,7 @@ class Tag(Task):
         """Summed cross-entropy over the words; with a CRF minus the log-likelihoods of the runs of words, summed,
         which are also counted by words. Right is a word whose logit of its own is the highest."""
         wanted = batch.tensors["tags"]
-        logits = self.head(encoder(batch.packed)[batch.tensors["rows"]]).float()
+        logits = self.head(self.features(encoder, batch.packed)[batch.tensors["rows"]]).float()
         right = (logits.detach().argmax(-1) == wanted).sum()
         if self.crf is None:
             total = F.cross_entropy(logits, wanted, reduction="sum")
@@ -371,7 +379,8 @@ class Tag(Task):
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Logits [tokens, tags] of each window."""
-        return torch.split(self.head(encoder(batch.packed)).float(), batch.packed.lengths.tolist())
+        found = self.head(self.features(encoder, batch.packed)).float()
+        return torch.split(found, batch.packed.lengths.tolist())
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]
@@ -443,12 +452,14 @@ class Tag(Task):
         return "the cross-entropy, summed over its words"
 
     def losses(self, answers: Answers) -> list[float | None]:
-        """Of each sentence; none where it has a tag that the model never saw."""
+        """Of each sentence; none where it has a tag that the model never saw, or under a CRF a word without a
+        token."""
         examples = self._as_trained(answers.examples)
         emissions, read = self._emissions(answers.outputs, answers.items, examples)
         paths = [None if example.tags is None else self._ids_of(example.tags) for example in examples]
         known = [path if path and min(path) >= 0 else None for path in paths]
         if self.crf is not None:
+            known = [path if held.all() else None for path, held in zip(known, read, strict=True)]
             return path_losses(emissions, known, self._chain(torch.get_default_device()))
         return [
             None if path is None else -float(rows[torch.arange(len(path)), path][held].sum())

