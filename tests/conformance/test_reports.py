@@ -87,7 +87,7 @@ def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
         if isinstance(value, float):
             assert f">{value:.4f}<" in page, name
     assert "<script" not in page
-    assert not re.search(r"(?:src|href)=|url\((?!#)|@import", page)
+    assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
     assert "http" not in re.sub(r'xmlns(?::\w+)?="[^"]*"', "", page)
     assert page.count("<svg") == page.count('role="img" aria-label="')
 

@@ -31,7 +31,7 @@ class Steps:
 
     def moved(self, name: str, to: str, seconds: float) -> None:
         """What of a step's time was another's, which could not be told from outside."""
-        self._seconds[name] -= seconds
+        self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
     def document(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import disk
+from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
@@ -73,7 +74,11 @@ def evaluate(
 
 def _new_folder(folder: Path) -> Path:
     """InputError where it holds something: a report is never mixed with another's, nor with a run."""
-    disk.refuse_filled(folder, in_place=True, argument="report")
+    try:
+        disk.refuse_filled(folder, in_place=True)
+    except InputError as error:
+        remedy = "name another folder with --report, or remove it"
+        raise InputError(error.sentence, remedy, python="name another report=…, or remove it") from None
     return folder
 
 
