@@ -120,9 +120,11 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
-        made = Figure(figsize=size, layout="constrained")
+        layout = ConstrainedLayoutEngine()
+        made = Figure(figsize=size, layout=layout)
         FigureCanvasAgg(made)
         axes = made.add_subplot()
         draw(axes)
@@ -135,6 +137,6 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
         for part in (axes.xaxis.label, axes.yaxis.label):
             part.set_color(INK)
         # once and for all, so that a picture does not depend on what was made of the figure before
-        made.get_layout_engine().execute(made)
+        layout.execute(made)
         made.set_layout_engine("none")
     return made
