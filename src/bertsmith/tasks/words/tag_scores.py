@@ -77,9 +77,8 @@ def wrong_words(words: Sequence[str], gold: Sequence[str], guess: Sequence[str])
     wrong = [row for row in zip(words, gold, guess, strict=True) if row[1] != row[2]]
     if not wrong:
         return "all tags are right", "all tags are right"
-    return ", ".join(f"{word} {tag}" for word, tag, _ in wrong), ", ".join(
-        f"{word} {tag}" for word, _, tag in wrong
-    )
+    right, said = (" ".join(f"{row[0]}/{row[i]}" for row in wrong) for i in (1, 2))
+    return right, said
 
 
 def _kind(tag: str, tagging: Tagging) -> str:
