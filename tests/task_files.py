@@ -1,4 +1,4 @@
-"""Files of every task, small and drawn from a seed; what all tasks' tests bring."""
+"""Small files of examples for each task and its variants; for the tests that hold for all tasks."""
 
 from __future__ import annotations
 

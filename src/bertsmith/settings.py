@@ -33,6 +33,9 @@ _LONGEST_SHOWN = 60  # characters of a value in a message
 # In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. A run's numbers so far do not
 # depend on it.
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
+# A setting that runs of earlier versions do not have: at its default it means what they did, so it is no part of
+# what they are known by, and they continue.
+ADDED_LATER: dict[str, Any] = {"added_later": True}
 
 
 class Settings(BaseModel):
@@ -60,6 +63,11 @@ class Settings(BaseModel):
     def may_change(cls) -> frozenset[str]:
         """The dotted names of the settings that may change when a run continues (`MAY_CHANGE`)."""
         return frozenset(name for name, field in cls.names() if may_change(field))
+
+    @classmethod
+    def added_later(cls) -> frozenset[str]:
+        """The dotted names of the settings that earlier versions did not have (`ADDED_LATER`)."""
+        return frozenset(name for name, field in cls.names() if _is_marked(field, "added_later"))
 
     @classmethod
     def of(cls, values: Mapping[str, Any], place: str) -> Self:
@@ -225,8 +233,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def may_change(field: FieldInfo) -> bool:
     """Whether a field is marked with `MAY_CHANGE`."""
+    return _is_marked(field, "may_change_on_resume")
+
+
+def _is_marked(field: FieldInfo, mark: str) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("may_change_on_resume"))
+    return isinstance(extra, dict) and bool(extra.get(mark))
 
 
 def describe(cls: type[Settings], name: str) -> str:

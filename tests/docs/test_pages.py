@@ -119,7 +119,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     words = shlex.split(re.sub(r"--minutes \d+", "--steps 3", line))
     target = words.index(">") if ">" in words else len(words)
     given = words[:target]
-    if given[1] in ("pretrain", "finetune") and "--threads" not in given:
+    if given[1] in ("pretrain", "finetune", "lr-find") and "--threads" not in given:
         given += ["--threads", "1"]
     monkeypatch.setattr(sys, "argv", given)
     with pytest.raises(SystemExit) as exit_:
@@ -134,6 +134,8 @@ BEFORE = {
     "choices-and-relations.md": ("texts", "bert"),
     "classifier.md": ("texts", "bert"),
     "tagger.md": ("texts", "bert"),
+    "repeats.md": ("texts", "bert"),
+    "training-aids.md": ("texts", "bert"),
     "resume.md": ("texts",),
     "search.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),

@@ -1,11 +1,15 @@
-"""The learning rate of each update: warm-up and decay of spec 2.7, and the reference library's."""
+"""The learning rate of each update: warm-up and decay of spec 2.7, the reference library's, and torch's."""
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.training.aim import _SHAPES
 from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
 
 
@@ -41,11 +45,11 @@ def test_the_releases_decay_falls_from_the_first_update_on() -> None:
 def test_every_rate_is_the_references() -> None:
     """Its schedulers count from 0."""
     transformers = pytest.importorskip("transformers")
-    import torch
-
-    for shape in ("linear", "cosine"):
+    for shape in ("linear", "cosine", "inverse_sqrt"):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        schedule = getattr(transformers, f"get_{shape}_schedule_with_warmup")(optimizer, 7, 40)
+        steps = (7,) if shape == "inverse_sqrt" else (7, 40)
+        name = f"get_{shape}_schedule" + ("" if shape == "inverse_sqrt" else "_with_warmup")
+        schedule = getattr(transformers, name)(optimizer, *steps)
         for update in range(1, 41):
             optimizer.step()
             schedule.step()
@@ -53,10 +57,56 @@ def test_every_rate_is_the_references() -> None:
             assert ours == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
 
 
+def rates_of(schedule: Any, optimizer: torch.optim.Optimizer, updates: int) -> list[float]:
+    """What torch gives each update; its schedulers are stepped behind an update."""
+    found = []
+    for update in range(updates):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        if update < updates - 1:
+            schedule.step()
+    return found
+
+
+def sgd() -> torch.optim.SGD:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3.0, momentum=0.9)
+
+
+@pytest.mark.parametrize(("updates", "warmup"), [(40, 12), (40, 2), (100, 30), (37, 37), (10, 4)])
+def test_one_cycle_is_torchs(updates: int, warmup: int) -> None:
+    optimizer = sgd()
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=3.0, total_steps=updates, pct_start=warmup / updates, cycle_momentum=False
+    )
+    ours = [
+        learning_rate(u, peak=3.0, warmup=warmup, updates=updates, shape="one_cycle")
+        for u in range(1, updates + 1)
+    ]
+    assert ours == pytest.approx(rates_of(schedule, optimizer, updates), rel=1e-12)
+    assert (ours[0], ours[warmup - 1]) == (pytest.approx(3.0 / 25), 3.0)
+
+
+@pytest.mark.parametrize("drops_at", [(0.5, 0.75), (0.29,), (0.1, 0.7, 0.9)])
+def test_steps_are_torchs_milestones(drops_at: tuple[float, ...]) -> None:
+    optimizer = sgd()
+    milestones = [round(share * 100) for share in drops_at]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
+    ours = [
+        learning_rate(u, peak=3.0, warmup=0, updates=100, shape="step", drop=0.2, drops_at=drops_at)
+        for u in range(1, 101)
+    ]
+    assert ours == pytest.approx(rates_of(schedule, optimizer, 100), rel=1e-12)
+    assert len({round(rate, 9) for rate in ours}) == len(drops_at) + 1
+
+
+def test_each_shape_has_words_for_a_run_that_continues() -> None:
+    assert _SHAPES.keys() == set(get_args(Shape))
+
+
 @given(
     updates=st.integers(1, 400),
     warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 500)),
-    shape=st.sampled_from(["linear", "linear_release", "cosine", "constant", "constant_then_down"]),
+    shape=st.sampled_from(get_args(Shape)),
 )
 def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     updates: int, warmup: float, shape: Shape
@@ -70,7 +120,8 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     assert 0 <= rates[-1] <= 2.0
     if first and shape != "linear_release":
         assert max(rates) == rates[first - 1] == 2.0
-        assert shape.startswith("constant") or rates.count(2.0) == 1
+        stays = ("constant", "constant_then_down", "plateau", "step")
+        assert shape in stays or rates.count(2.0) == 1
     rising = first - (shape == "linear_release")
     assert rates[: max(0, rising)] == sorted(rates[: max(0, rising)])
     assert rates[first:] == sorted(rates[first:], reverse=True)

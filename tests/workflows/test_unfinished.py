@@ -148,7 +148,7 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
 
 def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second; checkpoints are ten seconds apart."""
-    from bertsmith.training.loop import Progress
+    from bertsmith.training.standing import Progress
     from bertsmith.workflows import run
 
     clock, written = [0.0], []

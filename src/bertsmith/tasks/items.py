@@ -144,6 +144,11 @@ class ItemStream:
         return draws.permutation(self._seed, "examples", len(self._items), epoch)
 
 
+def log_of(shares: Tensor) -> Tensor:
+    """Logits whose softmax are these probabilities; those of 0 are as low as numbers go."""
+    return shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
+
+
 def run_over(
     items: Sequence[Item],
     collate: Callable[[Sequence[Item]], TaskBatch],
@@ -158,7 +163,7 @@ def run_over(
     found: list[Tensor | None] = [None] * len(items)
     order = sorted(range(len(items)), key=lambda i: items[i].size)
     with torch.inference_mode():
-        for some in _within_budget(order, items):
+        for some in within_budget(order, [item.size for item in items]):
             answers = forward(place.send(collate([items[i] for i in some])))
             if len(answers) != len(some):
                 raise ValueError(f"{len(answers)} outputs for {len(some)} items")
@@ -169,14 +174,15 @@ def run_over(
     return [part for part in found if part is not None]
 
 
-def _within_budget(order: Sequence[int], items: Sequence[Item]) -> Iterator[list[int]]:
+def within_budget(order: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of `order`, as many together as fit in one forward pass. sizes: tokens of each."""
     some: list[int] = []
     tokens = 0
     for i in order:
-        if some and tokens + items[i].size > _BATCH_TOKENS:
+        if some and tokens + sizes[i] > _BATCH_TOKENS:
             yield some
             some, tokens = [], 0
         some.append(i)
-        tokens += items[i].size
+        tokens += sizes[i]
     if some:
         yield some

@@ -18,6 +18,10 @@ _SHAPES = {
     "cosine": "falls along a cosine to 0",
     "constant": "stays constant",
     "constant_then_down": "stays constant, then falls in a line to 0",
+    "one_cycle": "falls along a cosine to nearly 0",
+    "step": "falls in steps",
+    "inverse_sqrt": "falls with the square root of the updates",
+    "plateau": "stays constant as long as evaluations get better",
 }
 
 

@@ -6,7 +6,6 @@ What changes numbers is `step.update`.
 from __future__ import annotations
 
 import hashlib
-import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import machine
-from bertsmith.errors import MachineError, Stopped
+from bertsmith.errors import Stopped
 from bertsmith.place import Place
 from bertsmith.training import checkpoint
 from bertsmith.training.aim import Aim
@@ -29,6 +28,7 @@ from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
+from bertsmith.training.standing import Evaluation, Progress, evaluated
 from bertsmith.training.step import Trained, update
 from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
 from bertsmith.wording import counted
@@ -38,35 +38,6 @@ _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
 _CLEARLY = 0.9  # what an update must take of its time to change the number of threads
 
 
-@dataclass
-class Progress:
-    """Where a run stands; what a checkpoint's state.json holds beside the tensors, and what this
-    command did."""
-
-    step: int = 0
-    phase: int = 0
-    position: Position = field(default_factory=Position)
-    tokens: int = 0
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int | None = None
-    best_sha256: str | None = None
-    evaluation: dict[str, float] = field(default_factory=dict)
-    made: int = 0  # by this command
-    planned: int = 0  # in all
-    threads: int = 0  # that the last of them were made on
-    saving: float = 0.0  # seconds of this command's checkpoints
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a run is judged on its way: `measure` gives named numbers; `best_by` names the one that decides
-    which weights are kept as the best (the highest; None keeps the last)."""
-
-    measure: Callable[[], dict[str, float]]
-    best_by: str | None = None
-
-
 @dataclass(frozen=True)
 class Course:
     """What is to be done: how far, the phases, how they are judged, and where what comes of it is kept.
@@ -74,7 +45,8 @@ class Course:
     run: the run folder; log.jsonl, plan.jsonl and checkpoints/ are written there. title: of the bar. fingerprint:
     of the settings and data; a resume under another one is refused. aim: how far, on how many threads. speeds:
     what a trial said of this machine. unfinished: is told of each checkpoint but the last, and whether the run
-    stops there, so that a model can be used before the run has finished.
+    stops there, so that a model can be used before the run has finished. thaws: of parameters that are not trained
+    from the first update on, the number of the update from which on they are.
     """
 
     phases: Sequence[Phase]
@@ -86,6 +58,7 @@ class Course:
     evaluation: Evaluation | None = None
     speeds: Speeds = field(default_factory=Speeds)
     unfinished: Callable[[Progress, bool], None] | None = None
+    thaws: Mapping[nn.Parameter, int] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> Path:
@@ -117,7 +90,7 @@ def train(
     SIGINT (once saved), InputError where no checkpoint can be read.
     """
     trained = Trained(encoder, objective)
-    optimizer = optimizer_of(trained, course.settings)
+    optimizer = optimizer_of(trained, course.settings, course.thaws)
     progress, log_bytes, plan = Progress(), 0, course.aim.first()
     kept = moments(optimizer)
     named = {name: p for name, p in trained.named_parameters() if p in kept}
@@ -136,6 +109,8 @@ def train(
             progress, log_bytes, sealed = _restore(found, trained, optimizer, place)
             log_bytes = _log_end(course.run / LOG, log_bytes, tell)
         plan = _planned(course, plan, progress, sealed, tell)
+        if plan.begins_after(progress.step):
+            progress.forget_waiting()
     write_plan(course.run, plan)
     recorder = Recorder(
         course.run,
@@ -148,8 +123,12 @@ def train(
     running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell)
     with recorder, stop_signals() as stopped:
         trained.train()
-        running.to_the_end(stopped)
-    progress.seconds, progress.threads = running.seconds, plan.last.threads
+        try:
+            running.to_the_end(stopped)
+        finally:
+            for parameter in course.thaws:
+                parameter.requires_grad_(True)
+    progress.seconds, progress.threads, progress.early = running.seconds, plan.last.threads, running.early
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
@@ -232,7 +211,9 @@ class _Running:
                 work = next(stream)
                 step = progress.step + 1
                 machine.use_threads(self.plan.at(step).threads)
-                rate = self.plan.rate(step, settings)
+                rate = self._rate(step)
+                for parameter, first in self.course.thaws.items():
+                    parameter.requires_grad_(step >= first)
                 values = update(self.trained, self.optimizer, work, rate, settings, self.place, step)
                 progress.step, progress.position = step, work.behind
                 progress.tokens += work.tokens
@@ -241,6 +222,7 @@ class _Running:
                 ends = step == self.plan.updates
                 self._record(work, rate, values, ends)
                 self._evaluate_when_due(ends)
+                ends = step == self.plan.updates  # the evaluation may have ended it
                 stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
                 if ends or stopping or step % settings.checkpoint_every == 0:
                     self._save()
@@ -249,6 +231,18 @@ class _Running:
                         course.unfinished(progress, stopping)
                 if stopping:
                     raise self._stopped(stopped[0])
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of an update: the schedule's, less what evaluations have taken from it."""
+        settings = self.course.settings
+        return self.plan.rate(step, settings) * settings.drop**self.progress.drops
+
+    @property
+    def early(self) -> str | None:
+        """Why the run ended before its budget; None where it did not."""
+        evaluation, last = self.course.evaluation, self.plan.last
+        ended = last.step == last.updates == self.progress.step
+        return last.why if ended and evaluation and evaluation.gives_up(self.progress) else None
 
     def _stopped(self, number: int) -> Stopped:
         course = self.course
@@ -340,17 +334,21 @@ class _Running:
         if evaluation is None or not self._is_evaluated(ends):
             return
         since = machine.clock()
-        progress.evaluation = _evaluated(self.trained, evaluation, progress.step)
+        progress.evaluation = evaluated(self.trained, evaluation, progress.step)
         self.pace.speeds.evaluation = machine.clock() - since
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
         if evaluation.best_by is None:
             return
-        value = progress.evaluation[evaluation.best_by]
-        if progress.best is None or value > progress.best:
+        if evaluation.is_better(progress):
             since = machine.clock()
             sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
             progress.saving += machine.clock() - since
-            progress.best, progress.best_step, progress.best_sha256 = value, progress.step, sha256
+            progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
+            return
+        progress.wait(evaluation.drop_after)
+        if evaluation.gives_up(progress) and progress.step < (planned := self.plan.updates):
+            self.plan.end_at(progress.step, evaluation.said(progress, planned))
+            write_plan(self.course.run, self.plan)
 
     def _save(self) -> None:
         since, self.progress.seconds = machine.clock(), self.seconds
@@ -402,17 +400,3 @@ def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:
     if whole != expected:
         tell(f"{log}: lines are missing at its end; it continues with what comes now")
     return whole
-
-
-def _evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[str, float]:
-    trained.eval()
-    with torch.inference_mode():
-        values = evaluation.measure()
-    trained.train()
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise MachineError(
-                f"step {step}: the evaluation's {name} is {value}",
-                "lower train.learning_rate; --resume continues from the last checkpoint",
-            )
-    return values

@@ -23,20 +23,22 @@ class Muon(torch.optim.Optimizer):
     """Muon over matrices [R, C]: W ← W - rate · (decay · W + 0.2 · sqrt(max(R, C)) · orthogonal(momentum)).
 
     The factor makes an update as large as AdamW's at the same rate (Liu et al. 2025, section 2.2; torch's
-    `match_rms_adamw`). The momentum is Nesterov's. joined: how many matrices of C columns stand above each other
+    `match_rms_adamw`). The momentum is Nesterov's. matrices: as torch's optimisers take them, in groups or not.
+    joined: how many matrices of C columns stand above each other
     in a parameter; each is made orthogonal by itself.
     """
 
     def __init__(
         self,
-        matrices: Iterable[nn.Parameter],
+        matrices: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
         *,
         lr: float,
         momentum: float,
         weight_decay: float,
         joined: Callable[[nn.Parameter], int] = lambda matrix: 1,
     ) -> None:
-        super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        groups: Any = list(matrices)
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self._joined = joined
 
     @torch.no_grad()

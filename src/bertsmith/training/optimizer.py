@@ -20,11 +20,13 @@ _ADAMWS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MUONS = frozenset({"momentum_buffer"})
 
 
-def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The settings' optimiser over all parameters.
+def optimizer_of(
+    trained: nn.Module, settings: TrainSettings, thaws: Mapping[nn.Parameter, int] | None = None
+) -> torch.optim.Optimizer:
+    """The settings' optimiser over all parameters that are trained, or will be.
 
     Each group's `rate` says what multiple of the run's learning rate is its own: of Muon's matrices, and of a
-    module with a `rate`.
+    module with a `rate` (that of an inner module holds). thaws: see `Course`.
     """
     named = dict(trained.named_parameters())
     matrices = {}
@@ -43,19 +45,21 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
         weight_decay=settings.weight_decay,
         bias_correction=settings.bias_correction,
         rates=rates,
+        thaws=thaws,
     )
     trainable = {p: 3 if name.endswith(_QKV) else 1 for name, p in matrices.items() if p.requires_grad}
     if not trainable:
         return rest
     decay = settings.weight_decay if settings.muon_weight_decay is None else settings.muon_weight_decay
+    ratio = settings.muon_learning_rate / settings.learning_rate
+    own = {p: ratio * rates.get(p, 1.0) for p in trainable}
     muon = Muon(
-        trainable,
+        [{"params": [p for p in own if own[p] == rate], "rate": rate} for rate in sorted(set(own.values()))],
         lr=0.0,
         momentum=settings.muon_momentum,
         weight_decay=decay,
         joined=trainable.__getitem__,
     )
-    muon.param_groups[0]["rate"] = settings.muon_learning_rate / settings.learning_rate
     return Joined([muon, rest])
 
 
@@ -103,6 +107,7 @@ def make_optimizer(
     weight_decay: float,
     bias_correction: bool = True,
     rates: Mapping[nn.Parameter, float] | None = None,
+    thaws: Mapping[nn.Parameter, int] | None = None,
 ) -> torch.optim.AdamW:
     """Fused AdamW over named parameters; its learning rate is set before each update.
 
@@ -112,13 +117,16 @@ def make_optimizer(
     bias_correction: whether the running means are divided by 1 - beta^t (Kingma and Ba 2015, algorithm 1). With
     it the first step is as long as the rate; without it, as in BERT's release, 3.16 times as long.
 
-    rates: of parameters with a rate of their own, the multiple of the run's.
+    rates: of parameters with a rate of their own, the multiple of the run's. thaws: of parameters that are not
+    trained from the first update on, the update; a group's parameters have all been updated equally often.
     """
-    rates = rates or {}
+    rates, thaws = rates or {}, thaws or {}
     groups: list[dict[str, Any]] = []
-    trained = [parameter for _, parameter in named if parameter.requires_grad]
-    for rate in sorted({1.0, *rates.values()}):
-        own = [parameter for parameter in trained if rates.get(parameter, 1.0) == rate]
+    alike: dict[tuple[float, int], list[nn.Parameter]] = {}
+    for _, parameter in named:
+        if parameter.requires_grad:
+            alike.setdefault((rates.get(parameter, 1.0), thaws.get(parameter, 1)), []).append(parameter)
+    for (rate, _), own in sorted(alike.items(), key=lambda group: group[0]):
         for decay, some in (
             (weight_decay, [parameter for parameter in own if parameter.dim() > 1]),
             (0.0, [parameter for parameter in own if parameter.dim() <= 1]),
@@ -134,23 +142,27 @@ class UncorrectedAdamW(torch.optim.AdamW):
 
     The kernel computes lr · (m / c1) / (sqrt(v / c2) + eps) with c1 = 1 - beta1^t and c2 = 1 - beta2^t. Given
     lr · c1 / sqrt(c2) and eps / sqrt(c2) in their place that is lr · m / (sqrt(v) + eps); the decay, which it
-    multiplies by the rate, is divided by the same factor. All parameters must have been updated equally often.
+    multiplies by the rate, is divided by the same factor. All parameters of a group must have been updated equally
+    often.
     """
 
-    _made: int | None = None  # updates so far; asked of the state once, since that may lie on another device
+    _made: list[int] | None = None  # updates of each group; asked of the state once, which may lie elsewhere
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update, as `torch.optim.AdamW.step`."""
         if self._made is None:
-            own = (self.state[p] for group in self.param_groups for p in group["params"] if p in self.state)
-            self._made = max((int(state["step"]) for state in own), default=0)
-        self._made += 1
+            own = ([self.state[p] for p in group["params"] if p in self.state] for group in self.param_groups)
+            self._made = [max((int(state["step"]) for state in states), default=0) for states in own]
+        for number, group in enumerate(self.param_groups):
+            self._made[number] += any(p.grad is not None for p in group["params"])
         usual = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
-        for group, (rate, epsilon, decay) in zip(self.param_groups, usual, strict=True):
+        for group, made, (rate, epsilon, decay) in zip(self.param_groups, self._made, usual, strict=True):
             beta1, beta2 = group["betas"]
-            root = (1 - beta2**self._made) ** 0.5
-            factor = (1 - beta1**self._made) / root
+            if not made:  # nothing of this group is trained yet
+                continue
+            root = (1 - beta2**made) ** 0.5
+            factor = (1 - beta1**made) / root
             group["lr"], group["eps"], group["weight_decay"] = rate * factor, epsilon / root, decay / factor
         try:
             return super().step(closure)

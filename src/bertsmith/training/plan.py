@@ -78,6 +78,19 @@ class RunPlan:
         known = self.entries_until(step)[-1]
         return known.progress if known.step == step else self.position(step) / known.updates
 
+    def end_at(self, step: int, why: str) -> None:
+        """Have the run end with update number `step`, before the updates that were planned."""
+        self.entries.append(
+            self.last.model_copy(
+                update={"step": step, "updates": step, "progress": self.progress(step), "why": why}
+            )
+        )
+
+    def begins_after(self, step: int) -> bool:
+        """Whether the schedule begins with the update after this one."""
+        entry = self.at(step + 1)
+        return entry.step == step and not entry.progress
+
     def entries_until(self, step: int) -> list[Entry]:
         """Those decided after at most `step` updates."""
         return [entry for entry in self.entries if entry.step <= step]
@@ -104,6 +117,8 @@ class RunPlan:
             updates=whole,
             shape=settings.schedule,
             down=settings.down,
+            drop=settings.drop,
+            drops_at=settings.drops_at,
         )
 
     def phase(self, step: int, shares: Sequence[float]) -> int:

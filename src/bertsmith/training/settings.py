@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.training.schedule import Shape
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
+_Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _one_or_more(value: Any) -> Any:
+    """One share may be given as it is, without brackets."""
+    return (value,) if isinstance(value, int | float) else value
 
 
 class TrainSettings(Settings):
@@ -68,11 +74,25 @@ class TrainSettings(Settings):
     schedule: Shape = Field(
         "linear",
         description="after warm-up: linear (to 0 at the last update), linear_release (as BERT's release: on the "
-        "line that falls from the first update on), cosine, constant, or constant_then_down (in a line to 0 over "
-        "the last `down`)",
+        "line that falls from the first update on), cosine, constant, constant_then_down (in a line to 0 over "
+        "the last `down`), one_cycle (up and down along cosines), step (times `drop` after each share in "
+        "`drops_at`), inverse_sqrt, or in fine-tuning plateau (times `drop` where evaluations get no better)",
     )
     down: float = Field(
         0.4, gt=0, le=1, description="share of the updates over which constant_then_down falls to 0"
+    )
+    drop: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="what the schedules step and plateau multiply the rate by each time",
+        json_schema_extra=ADDED_LATER,
+    )
+    drops_at: Annotated[tuple[_Share, ...], BeforeValidator(_one_or_more)] = Field(
+        (0.5, 0.75),
+        min_length=1,
+        description="shares of the updates after which the schedule step falls",
+        json_schema_extra=ADDED_LATER,
     )
     weight_decay: float = Field(
         0.01, ge=0, le=10, description="the optimiser's decay; biases and LayerNorm are exempt"

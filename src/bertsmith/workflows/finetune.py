@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
 from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.finetune_work import Work
-from bertsmith.workflows.label_names import names_of
+from bertsmith.workflows.finetune_work import FineTuning
+from bertsmith.workflows.label_names import as_listed, names_of
 from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
@@ -80,7 +80,7 @@ def finetune(
         "dev": None if dev is None else name_of(dev, "dev"),
         "dev_share": dev_share,
         "sample": sample,
-        "label_names": None if label_names is None else _listed(names_of(label_names)),
+        "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
     kind = kind.variant(chosen.task)
@@ -91,15 +91,16 @@ def finetune(
     place = place_of(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
-    work = Work.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
+    work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
-        if chosen.files.dev_share is not None:
+        if chosen.files.dev is None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         work = work.with_evaluations()
+    work = work.with_states(out)
     on = footing(
-        work.encoder,
+        work.read,
         work.head,
         [work.phase()],
         work.chosen.train,
@@ -116,7 +117,7 @@ def finetune(
         work = work.settled(on.place)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     with work.steps.step("training"):
-        progress = _train(work.encoder, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
+        progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
     else:
@@ -148,8 +149,3 @@ def _settings(
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     return chosen
-
-
-def _listed(names: Names) -> list[Any]:
-    """As settings have them."""
-    return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tasks.task import Task
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.examples import FileSettings
+
+
+def _updates_or_epoch(value: Any) -> Any:
+    if value is None or value == "epoch" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError("this is a number of updates, or epoch")
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -24,6 +30,50 @@ class FinetuneTrainSettings(TrainSettings):
     )
     learning_rate: float = Field(
         5e-5, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="early stopping: evaluations in a row without a better score after which the run ends; none: "
+        "never",
+        json_schema_extra=ADDED_LATER,
+    )
+    drop_after: int = Field(
+        2,
+        ge=1,
+        description="evaluations in a row without a better score after which the schedule plateau falls",
+        json_schema_extra=ADDED_LATER,
+    )
+    frozen: bool = Field(
+        False,
+        description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
+        "computed once and kept on disk as long as the run lasts",
+        json_schema_extra=ADDED_LATER,
+    )
+    freeze_embeddings: bool = Field(
+        False,
+        description="leave the embeddings as the base has them",
+        json_schema_extra=ADDED_LATER,
+    )
+    freeze_layers: int = Field(
+        0,
+        ge=0,
+        description="leave so many first layers, and the embeddings below them, as the base has them",
+        json_schema_extra=ADDED_LATER,
+    )
+    unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
+        None,
+        description="gradual unfreezing: the head alone at first, then one more layer from the top down each so "
+        "many updates, or each epoch, the embeddings last; none: all from the first update on",
+        json_schema_extra=ADDED_LATER,
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the rate of each layer as a multiple of the one above; the top layer and the head have the "
+        "whole rate, the embeddings the lowest",
+        json_schema_extra=ADDED_LATER,
     )
 
 

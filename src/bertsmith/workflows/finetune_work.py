@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.files.memory import Source
@@ -23,11 +23,13 @@ from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.loader import Phase
-from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
+from bertsmith.training.loop import Course, fingerprint
+from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.training.step import Trained
 from bertsmith.use.model import Model
 from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
+from bertsmith.workflows.finetune_layers import settle_layers, thaws
 from bertsmith.workflows.finetune_report import (
     curve_of,
     evaluations,
@@ -37,6 +39,7 @@ from bertsmith.workflows.finetune_report import (
     told_of_learning,
 )
 from bertsmith.workflows.finetune_settings import FinetuneSettings, FinetuneTrainSettings
+from bertsmith.workflows.frozen import FEATURES, Frozen
 from bertsmith.workflows.run import (
     CHECKPOINTS,
     OnTheWay,
@@ -47,7 +50,7 @@ from bertsmith.workflows.run import (
 
 
 @dataclass(frozen=True)
-class Work:
+class FineTuning:
     """What is trained on what, and how it is judged."""
 
     chosen: FinetuneSettings
@@ -59,6 +62,7 @@ class Work:
     dev_items: list[Item]
     place: Place
     steps: Steps = field(default_factory=Steps)
+    frozen: Frozen | None = None
 
     @classmethod
     def of(
@@ -69,7 +73,7 @@ class Work:
         sources: Mapping[str, Source],
         place: Place,
         tell: Callable[[str], None],
-    ) -> Work:
+    ) -> FineTuning:
         """Read the examples, build the model, encode."""
         steps = Steps()
         with steps.step("reading the files"):
@@ -78,7 +82,7 @@ class Work:
         for remark in kind.remarks([*examples.train, *examples.dev]):
             tell(remark.said)
         with steps.step("building the model"):
-            encoder, head = _build(kind, base.folder, chosen, examples.facts, place, tell)
+            encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
         with steps.step("encoding"):
             items = head.items(examples.train, base.tokenizer)
             dev_items = head.items(examples.dev, base.tokenizer)
@@ -86,11 +90,26 @@ class Work:
         tell_of_texts(head.account(items), items, base.tokenizer, remedy, tell)
         return cls(chosen, base, encoder, head, examples, items, dev_items, place, steps)
 
+    @property
+    def read(self) -> Encoder:
+        """What the heads read: the encoder, or its states on disk, which answer as it does."""
+        return self.encoder if self.frozen is None else cast("Encoder", self.frozen)
+
+    def with_states(self, out: Path) -> FineTuning:
+        """With the hidden states of an encoder that is not trained, in the run folder."""
+        if not self.chosen.train.frozen:
+            return self
+        frozen = Frozen(self.encoder, self.head.layers_read, self.place, out / FEATURES / "states.f32")
+        sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
+        with self.steps.step("hidden states"):
+            frozen.remember(sequences, self.base.folder.weights_digest())
+        return replace(self, frozen=frozen)
+
     def scores(self) -> tuple[Scores, Answers]:
         """On dev, once what is chosen on it is; and the answers that have them."""
         head, items, examples = self.head, self.dev_items, self.examples.dev
         with self.steps.step("evaluations"):
-            outputs = head.outputs_of(self.encoder, items, self.place)
+            outputs = head.outputs_of(self.read, items, self.place)
             head.fit(outputs, items, examples)
             predictions = head.decode(outputs, items, examples)
             return head.score(predictions, examples), Answers(outputs, items, examples, predictions)
@@ -117,17 +136,17 @@ class Work:
         check_accumulation(train, self.updates_per_epoch)
         return math.ceil(train.epochs * self.updates_per_epoch)
 
-    def with_evaluations(self) -> Work:
+    def with_evaluations(self) -> FineTuning:
         """With an evaluation an epoch where none was asked."""
         train = self.chosen.train
         every = train.evaluate_every or max(1, round(self.updates_per_epoch))
         return self._training(train.model_copy(update={"evaluate_every": every}))
 
-    def settled(self, place: Place) -> Work:
+    def settled(self, place: Place) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
         return replace(self._training(settled(self.chosen.train, place)), place=place)
 
-    def _training(self, train: FinetuneTrainSettings) -> Work:
+    def _training(self, train: FinetuneTrainSettings) -> FineTuning:
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def phase(self) -> Phase:
@@ -143,7 +162,7 @@ class Work:
                 dev = {} if progress.best is None else {"dev": {self.head.decides: progress.best}}
                 self._write(out, self._record(progress) | dev | mark)
 
-        weights = self.base.folder.weights_digest()
+        weights, train = self.base.folder.weights_digest(), self.chosen.train
         return Course(
             [self.phase()],
             self.chosen.train,
@@ -153,8 +172,14 @@ class Work:
                 numbers(self.chosen), _content(self.items), _content(self.dev_items), weights
             ),
             aim=aim,
-            evaluation=Evaluation(self.logged, best_by=self.head.decides),
+            evaluation=Evaluation(
+                self.logged,
+                best_by=self.head.decides,
+                patience=train.patience,
+                drop_after=train.drop_after if train.schedule == "plateau" else None,
+            ),
             unfinished=OnTheWay(write_so_far),
+            thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
         )
 
     def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
@@ -171,6 +196,8 @@ class Work:
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             tell(f"warning: {warning}")
         write_report(out, report | {"wall_time": steps.document()}, drawn)
+        if self.frozen is not None:
+            self.frozen.forget()
 
     def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
         """What the report shows besides: of what people may look for when they ask why."""
@@ -208,6 +235,7 @@ class Work:
             "device": chosen.train.device,
             "threads": progress.threads,
             "best_step": progress.best_step,
+            "stopped_early": progress.early,
             "baseline": dict(baseline.numbers),
             "baseline_name": head.baseline_name,
             "dev": dev.document(),
@@ -234,7 +262,7 @@ class Work:
         if progress.best_step is None:
             yield
             return
-        trained = Trained(self.encoder, self.head)
+        trained = Trained(self.read, self.head)
         latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
         trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
         try:
@@ -257,7 +285,7 @@ class Work:
             )
 
 
-def _build(
+def build_model(
     kind: type[Task],
     base: ModelFolder,
     chosen: FinetuneSettings,
@@ -279,6 +307,7 @@ def _build(
         else:
             tell(f"{base.path}: the base has no {part}, a new one is trained")
     place.settle(encoder, head)
+    settle_layers(encoder, head, chosen.train, tell)
     return encoder, head
 
 

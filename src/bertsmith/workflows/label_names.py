@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.tables import read_table
@@ -37,6 +38,11 @@ def names_of(given: str | Path | Names) -> Names:
             f"--label-names {given}: two names or more are needed", "one name per line, or a,b,c"
         )
     return names
+
+
+def as_listed(names: Names) -> list[Any]:
+    """As settings have them."""
+    return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)
 
 
 def _of_file(file: str | Path) -> Names:

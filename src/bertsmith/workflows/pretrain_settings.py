@@ -66,6 +66,15 @@ class PretrainTrainSettings(TrainSettings):
         description="tokens in a batch at most, of instances of similar length; in place of batch_size",
     )
 
+    @model_validator(mode="after")
+    def _knows_no_plateau(self) -> PretrainTrainSettings:
+        if self.schedule == "plateau":
+            raise ValueError(
+                "schedule plateau lowers the rate where a score on dev gets no better, and pre-training has no "
+                "such score: set train.schedule=constant_then_down, or step"
+            )
+        return self
+
 
 class ObjectiveSettings(Settings):
     """What the text is asked; the objective's own settings are added to this group."""

@@ -19,8 +19,9 @@ from bertsmith.objectives.objective import Objective, held_out_figures
 from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
-from bertsmith.training.loop import Course, Evaluation, Progress, fingerprint
+from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.pace import Speeds
+from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.use.model import Model
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing

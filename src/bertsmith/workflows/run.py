@@ -14,14 +14,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
+from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import Progress
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.standing import Progress
 from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
 
@@ -78,6 +79,14 @@ def holds_run(folder: Path) -> bool:
 
 def _no_run(out: Path) -> InputError:
     """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
+    if (names := runs_in(out)) is not None:
+        return InputError(
+            f"{out}: this is a folder of {counted(len(names), 'run')}, not a run itself",
+            "to continue them, give the same --restarts, --folds or --grid; to continue one, name it: "
+            f"{_shown(out / names[0])}",
+            python="to continue them, call finetune_repeatedly; to continue one, name it: out="
+            f"{_shown(out / names[0])}",
+        )
     around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
     near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
     if not near:
@@ -203,16 +212,20 @@ def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
 
 def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
     """Say that a run that was to be continued has nothing left to do."""
+    how = progress.early or f"finished, after {counted(progress.step, 'update')}"
     tell(
-        f"{out}: the run is finished, after {counted(progress.step, 'update')}; its model stays as it is. "
+        f"{out}: the run {'' if progress.early else 'is '}{how}; its model stays as it is. "
         "A larger budget would train it further"
     )
 
 
 def numbers(settings: Settings) -> str:
-    """The settings that a run's numbers depend on, as text to take a fingerprint of."""
-    values, free = flat(settings.model_dump(mode="json")), type(settings).may_change()
-    return json.dumps({k: v for k, v in values.items() if k not in free}, sort_keys=True)
+    """The settings that a run's numbers depend on, as text to take a fingerprint of. Those that earlier versions
+    did not have are in it where they are not at their defaults."""
+    kind, values = type(settings), flat(settings.model_dump(mode="json"))
+    usual, later = flat(kind().model_dump(mode="json")), kind.added_later()
+    left_out = kind.may_change() | {name for name in later if values[name] == usual[name]}
+    return json.dumps({k: v for k, v in values.items() if k not in left_out}, sort_keys=True)
 
 
 def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:

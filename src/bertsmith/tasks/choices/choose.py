@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.errors import InputError
 from bertsmith.files.choices import check_choices, read_choices
 from bertsmith.loss import Loss
+from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
@@ -31,7 +32,7 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
-from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
 from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
@@ -309,6 +310,14 @@ class Choose(Task):
             }
         return found
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return output.double().softmax(0)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return log_of(super().outcome(votes))
+
     @property
     def decides(self) -> str:
         """Accuracy."""
@@ -352,6 +361,11 @@ class Choose(Task):
         truth, guess = [str(e.right) for _, e in pairs], [str(p["choice"]) for p, _ in pairs]
         positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
         return of_labels("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Tallies:
+        """Accuracy."""
+        right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
+        return mean_tallies({"accuracy": right})
 
     def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Scores:
         """Always the position that is the right one most often in training; the last one where there are fewer."""

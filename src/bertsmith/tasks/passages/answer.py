@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics import squad
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
@@ -35,7 +36,7 @@ from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, threshold_of
+from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, tallied, threshold_of
 from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
@@ -95,6 +96,8 @@ class Answer(Task):
     inputs = ("question", "context")
     settings_type = AnswerSettings
     facts_type = AnswerFacts
+    by_token = True
+    own_facts = ("null_threshold",)
     settings: AnswerSettings
     answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
     null_threshold: Tensor
@@ -441,6 +444,10 @@ class Answer(Task):
         """The answers of people, each once, and the model's."""
         gold = " / ".join(dict.fromkeys(answer or "no answer" for answer in example.gold))
         return gold, prediction["answer"] or "no answer"
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Tallies:
+        """F1 and exact match over all questions."""
+        return tallied(predictions, examples, self.settings.rules)
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
         """Always the most frequent answer of the training examples, which may be none."""

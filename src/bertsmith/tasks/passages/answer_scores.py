@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.files.scripts import HAN
 from bertsmith.metrics import cmrc, squad
+from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.tasks.details import confusion, reliability
 from bertsmith.tasks.passages.passages import PassageExample
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
@@ -39,11 +40,7 @@ def scored(
     """
     chosen = _chosen(examples, rules)
     how = _how(chosen, examples)
-    answers = [str(prediction["answer"]) for prediction in predictions]
-    f1 = [how.f1(answer, example.gold) for answer, example in zip(answers, examples, strict=True)]
-    exact = [
-        float(how.exact(answer, example.gold)) for answer, example in zip(answers, examples, strict=True)
-    ]
+    f1, exact = _of_each(predictions, examples, how)
     cuts, told = told_of_cuts(predictions)
     numbers = {"f1": fmean(f1), "exact_match": fmean(exact), "examples": len(examples)}
     details = {**cuts, **details, **({"rules": chosen} if chosen != "squad" else {})}
@@ -63,14 +60,7 @@ def details_of(
 ) -> dict[str, Any]:
     """What a report shows: how often answers of some probability are one of people's; and of questions that may
     have none, the scores of both kinds, and which were taken for which."""
-    how = _how(_chosen(examples, rules), examples)
-    exact, f1 = (
-        [
-            float(score(str(prediction["answer"]), example.gold))
-            for prediction, example in zip(predictions, examples, strict=True)
-        ]
-        for score in (how.exact, how.f1)
-    )
+    f1, exact = _of_each(predictions, examples, _how(_chosen(examples, rules), examples))
     sure = [float(prediction["score"]) for prediction in predictions]
     found: dict[str, Any] = {"reliability": reliability("questions", sure, [value > 0 for value in exact])}
     kinds = ["no answer" if example.unanswerable else "an answer" for example in examples]
@@ -84,6 +74,20 @@ def details_of(
         rows.append([f"with {kind}", *means, f"{len(held):,}"])
     table = ScoreTable("", ["questions", "exact match", "F1", "number"], rows)
     return {"tables": [table], "confusion": confusion("questions", kinds, said), **found}
+
+
+def tallied(predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules) -> Tallies:
+    """Both means over all questions."""
+    f1, exact = _of_each(predictions, examples, _how(_chosen(examples, rules), examples))
+    return mean_tallies({"f1": f1, "exact_match": exact})
+
+
+def _of_each(
+    predictions: Sequence[Prediction], examples: Sequence[PassageExample], how: _Compare
+) -> tuple[list[float], list[float]]:
+    """F1 and exact match of each answer."""
+    pairs = [(str(p["answer"]), example.gold) for p, example in zip(predictions, examples, strict=True)]
+    return [how.f1(*pair) for pair in pairs], [float(how.exact(*pair)) for pair in pairs]
 
 
 def threshold_of(

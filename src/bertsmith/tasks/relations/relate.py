@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.files.related import tagged
 from bertsmith.loss import Loss
-from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1
+from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.overview import repeats
 from bertsmith.tasks.relations.related import (
@@ -343,6 +344,14 @@ class Relate(Task):
         found: str | None = self.facts.get("none") if chosen is None else _none_of(self._names, chosen)
         return found
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return output.double().softmax(-1)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return log_of(super().outcome(votes))
+
     @property
     def decides(self) -> str:
         """SemEval's macro F1 where relations have directions, else micro F1, as for TACRED."""
@@ -401,6 +410,12 @@ class Relate(Task):
         truth = [self._naming.name(str(e.relation)) for _, e in pairs]
         guess, sure = [p["label"] for p, _ in pairs], [p["score"] for p, _ in pairs]
         return of_labels("texts", truth, guess, sure, self._names)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Tallies:
+        """All scores."""
+        truth = [self._naming.name(str(example.relation)) for example in examples]
+        guess = [str(prediction["label"]) for prediction in predictions]
+        return tallied(truth, guess, self._names, self._none)
 
     def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Scores:
         """Always the most frequent relation of the training examples but "no relation", which F1 leaves out."""

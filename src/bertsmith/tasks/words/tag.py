@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
@@ -29,13 +30,13 @@ from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
-from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tasks.words.roles import has_roles, read_roles
-from bertsmith.tasks.words.tag_scores import details_of, scored, wrong_words
+from bertsmith.tasks.words.tag_scores import details_of, scored, tallied, wrong_words
 from bertsmith.tasks.words.tagged import (
     TagExample,
     TagSettings,
@@ -85,6 +86,8 @@ class Tag(Task):
     legal_transitions: Tensor
     legal_end: Tensor
     facts_type = TagFacts
+    by_token = True
+    own_facts = ("layers", "head")
     answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
@@ -112,6 +115,11 @@ class Tag(Task):
                     "leave it out, or fine-tune another one",
                 )
         return super().under(settings)
+
+    @property
+    def layers_read(self) -> list[int]:
+        """Those of the setting `layers`."""
+        return self.features.layers
 
     # From a file to examples
 
@@ -422,6 +430,25 @@ class Tag(Task):
             read[item.example][words] = True
         return emissions, read
 
+    def together(self, others: Sequence[Self]) -> Self:
+        """Of CRFs also the mean of what they have learnt: the score of a path is the mean of its scores."""
+        made = super().together(others)
+        if made.crf is not None:
+            every = [dict(task.crf.named_parameters()) for task in (self, *others) if task.crf is not None]
+            with torch.no_grad():
+                for name, parameter in made.crf.named_parameters():
+                    parameter.copy_(torch.stack([one[name] for one in every]).mean(0))
+        return made
+
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities; of a CRF the emissions."""
+        return output.double().softmax(-1) if self.crf is None else output
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        mean = super().outcome(votes)
+        return log_of(mean).float() if self.crf is None else mean
+
     @property
     def decides(self) -> str:
         """F1 of the entities; accuracy where the tags make none."""
@@ -474,6 +501,11 @@ class Tag(Task):
         """The words whose tags are wrong, with the right ones and the model's."""
         (gold,) = self.gold([example], self.facts)
         return wrong_words(prediction["words"], gold, prediction["tags"])
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Tallies:
+        """All but the strict F1."""
+        truth = self.gold(examples, self.facts)
+        return tallied(truth, [prediction["tags"] for prediction in predictions], self._tagging)
 
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
         """Always the most frequent tag of the training words."""

@@ -1,0 +1,172 @@
+"""`bertsmith lr-find TASK`: at which learning rates a task is learnt, by a range test on its own batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith import console, disk, machine
+from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, name_of
+from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.models.parameters import count_parameters
+from bertsmith.place import Place
+from bertsmith.reports.rates import rate_plot
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.task import refuse_too_long, task_type
+from bertsmith.training.loader import Phase
+from bertsmith.training.range_test import Reading, range_test, rates_between, suggestion
+from bertsmith.training.step import Trained
+from bertsmith.use.model import Model, load
+from bertsmith.use.predictions import refuse_existing
+from bertsmith.wording import counted
+from bertsmith.workflows.examples import read_training
+from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.finetune_work import build_model
+from bertsmith.workflows.label_names import as_listed, names_of
+
+_FEWEST = 10  # updates, below which a curve says nothing
+
+
+@dataclass(frozen=True)
+class RateTest:
+    """What `find_rate` found.
+
+    rates: that were tried, ascending. losses: by seed, of each update's batches before the update; fewer than
+    there are rates where the loss diverged before. readings: by seed, what a curve says. suggestion: a rate to
+    train with; None where the curves give none. said: why, in a sentence.
+    """
+
+    task: str
+    rates: list[float]
+    losses: Mapping[int, list[float]]
+    readings: Mapping[int, Reading]
+    suggestion: float | None
+    said: str
+
+    def document(self) -> dict[str, Any]:
+        """All of it as one JSON object."""
+        return {
+            "task": self.task,
+            "suggestion": self.suggestion,
+            "said": self.said,
+            "rates": self.rates,
+            "seeds": {
+                str(seed): {
+                    "losses": self.losses[seed],
+                    "smoothed": list(reading.smoothed),
+                    "lowest_at": reading.lowest,
+                    "falls_clearly": reading.clear,
+                    "diverges_at": reading.diverges,
+                }
+                for seed, reading in self.readings.items()
+            },
+        }
+
+    def plot(self) -> bytes:
+        """The curves as a PNG."""
+        curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
+        return rate_plot(self.rates, curves, self.suggestion)
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return self.plot()
+
+
+def find_rate(
+    task: str,
+    model: str | Path | Model,
+    *,
+    train: Source,
+    seeds: int = 3,
+    steps: int = 100,
+    low: float = 1e-7,
+    high: float = 1.0,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    sample: int | None = None,
+    label_names: str | Path | Names | None = None,
+    recipe: str | Path | None = None,
+    settings: Chosen = (),
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
+) -> RateTest:
+    """Try learning rates from `low` to `high`, one an update, and see where the loss falls and where it diverges
+    (Smith 2017). The model given stays as it is, and nothing is kept but what is returned.
+
+    train, sample, label_names, recipe, settings, keywords: as for `finetune`; the updates are those that it would
+    make, but for the rate. seeds: how often it is done, with a head, an order of the examples and dropout drawn
+    anew each time, by train.seed and the numbers after it. steps: updates of each. out: a PNG of the curves to
+    write. A rate is suggested only where every curve falls clearly, then diverges, and the seeds agree within half
+    a decade on where it is lowest.
+
+    Raises InputError for what a user can fix.
+    """
+    kind, plot = task_type(task), None if out is None else Path(out)
+    if plot is not None and not overwrite:
+        refuse_existing(plot)
+    _check(seeds, steps, low, high)
+    base = model if isinstance(model, Model) else load(model, tell=tell)
+    said = assignments_of(settings_type(kind), settings, keywords, find_rate, own=("files", "base"))
+    given = {
+        "train": name_of(train, "train"),
+        "sample": sample,
+        "label_names": None if label_names is None else as_listed(names_of(label_names)),
+    }
+    values = read_yaml(recipe) if recipe is not None else {}
+    files = (values.get("files") or {}) | {name: value for name, value in given.items() if value is not None}
+    values = {**values, "base": str(base.path), "files": files}
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(said)
+    kind = kind.variant(chosen.task)
+    refuse_too_long(chosen.task, base.folder.config.longest)
+    machine.prepare_process(chosen.train.threads)
+    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, tell)
+    parameters = sum(term.size for term in count_parameters(base.folder.config))
+    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
+    rates, losses, readings = rates_between(low, high, steps), {}, {}
+    items: list[Item] = []
+    for number in range(seeds):
+        seed = chosen.train.seed + number
+        here = Place.of(str(place.device), place.precision, seed)
+        encoder, head = build_model(kind, base.folder, chosen, facts, here, tell if not number else _silent)
+        items = items or head.items(examples, base.tokenizer)
+        phase = Phase(ItemStream(head, items, seed), 1.0, chosen.train.batch_size)
+        with console.Bar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
+
+            def shown(made: int, loss: float, bar: console.Bar = bar) -> None:
+                bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
+
+            losses[seed] = range_test(Trained(encoder, head), phase, chosen.train, here, rates, shown)
+        readings[seed] = Reading.of(rates, losses[seed])
+    rate, why = suggestion(list(readings.values()), high)
+    passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
+    tell(
+        f"{counted(steps, 'update')} a seed, {passes:.2g} times through {counted(len(examples), 'example')}; "
+        "the model stays as it is"
+    )
+    found = RateTest(kind.name, rates, losses, readings, rate, why)
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_bytes(plot, found.plot())
+    return found
+
+
+def _check(seeds: int, steps: int, low: float, high: float) -> None:
+    """InputError for what no curve can be drawn of."""
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: there is nothing to do", "give 1 or more")
+    if steps < _FEWEST:
+        raise InputError(f"--steps {steps}: a curve of so few updates says nothing", "give 50 or more")
+    if not 0 < low < high <= 10:
+        raise InputError(
+            f"--low {low:g}, --high {high:g}: rates rise from low to high", "0 < low < high <= 10"
+        )
+
+
+def _silent(text: str) -> None:
+    """What the first seed has told already."""

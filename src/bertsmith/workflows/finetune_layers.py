@@ -1,0 +1,90 @@
+"""Which layers of a model are fine-tuned, from which update on, and at which multiple of the rate.
+
+Frozen layers keep the base's weights: no gradient is computed for them and no moment kept. Their dropout stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.task import Task
+from bertsmith.wording import counted
+from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
+
+
+def settle_layers(
+    encoder: Encoder, head: Task, train: FinetuneTrainSettings, tell: Callable[[str], None]
+) -> None:
+    """Freeze what keeps the base's weights, and give each layer its multiple of the rate: the top layer 1, each
+    one below `layer_decay` times that of the one above, the embeddings the lowest (Sun et al. 2019, after Howard
+    and Ruder 2018, section 3.2). InputError where the model has no such layers.
+    """
+    layers = encoder.layers
+    first = len(layers) if train.frozen else train.freeze_layers
+    if train.frozen and (train.unfreeze_every is not None or train.layer_decay < 1):
+        other = "unfreeze_every" if train.unfreeze_every is not None else "layer_decay"
+        raise InputError(
+            f"train.frozen and train.{other} exclude each other: no layer is trained", "leave one of them out"
+        )
+    if first > len(layers):
+        raise InputError(
+            f"train.freeze_layers={first}: the model has {counted(len(layers), 'layer')}",
+            f"give {len(layers)} or fewer",
+        )
+    _refuse_shared(encoder, train)
+    frozen = [encoder.embeddings] if train.freeze_embeddings or first else []
+    for module in [*frozen, *layers[:first]]:
+        module.requires_grad_(False)
+    everything = [*encoder.parameters(), *head.parameters()]
+    trained = sum(p.numel() for p in everything if p.requires_grad)
+    if not trained:
+        asked = "train.frozen" if train.frozen else f"train.freeze_layers={first}"
+        raise InputError(
+            f"{asked}: nothing would be trained, since the task '{head.name}' has no head",
+            "freeze fewer layers",
+        )
+    if frozen:
+        also = "" if not first else " and the first layer" if first == 1 else f" and the first {first} layers"
+        of = counted(sum(p.numel() for p in everything), "parameter")
+        tell(f"the embeddings{also} stay as the base has them: {trained:,} of {of} are trained")
+    if train.layer_decay < 1:
+        for under, module in enumerate(reversed([encoder.embeddings, *layers])):
+            setattr(module, "rate", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
+
+
+def thaws(
+    encoder: Encoder, head: Task, train: FinetuneTrainSettings, updates_per_epoch: float
+) -> dict[nn.Parameter, int]:
+    """From which update on each parameter is trained, where that is not the first: gradual unfreezing (Howard and
+    Ruder 2018, section 3.3). A task without a head begins with the top layer."""
+    if train.unfreeze_every is None:
+        return {}
+    every = train.unfreeze_every
+    updates = max(1, round(updates_per_epoch)) if every == "epoch" else every
+    begin = any(p.requires_grad for p in head.parameters())
+    from_the_top = reversed([encoder.embeddings, *encoder.layers])
+    return {
+        parameter: updates * number + 1
+        for number, module in enumerate(from_the_top, start=int(begin))
+        for parameter in module.parameters()
+        if parameter.requires_grad and number
+    }
+
+
+def _refuse_shared(encoder: Encoder, train: FinetuneTrainSettings) -> None:
+    """InputError for what sets layers apart that are one."""
+    apart = {
+        f"freeze_layers={train.freeze_layers}": 0 < train.freeze_layers < len(encoder.layers),
+        f"unfreeze_every={train.unfreeze_every}": train.unfreeze_every is not None,
+        f"layer_decay={train.layer_decay:g}": train.layer_decay < 1,
+    }
+    asked = [name for name, is_asked in apart.items() if is_asked]
+    if encoder.config.share != "none" and asked:
+        raise InputError(
+            f"train.{asked[0]}: the layers of this model share their weights, so none is trained by itself",
+            f"leave it out, or freeze all {len(encoder.layers)} layers with train.freeze_layers",
+        )

@@ -1,0 +1,151 @@
+"""An encoder that is not trained: its hidden states are computed once, kept on disk, and read from there.
+
+That is the feature-based way (Devlin et al. 2019, section 5.3). It answers as the encoder in evaluation does,
+without dropout, and a head on it is trained many times faster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith import console, disk
+from bertsmith.errors import MachineError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.packed import Packed
+from bertsmith.place import Place
+from bertsmith.tasks.items import Encoded, within_budget
+
+FEATURES = "features"  # of a run folder
+_BYTES = 4  # of a number
+_BLOCK = 2**20  # bytes written at a time
+
+
+class Frozen(nn.Module):
+    """An encoder's hidden states, looked up by the sequence that they are of.
+
+    It has no weights of its own, so that checkpoints hold the heads alone. layers: those that are asked for, by
+    number; 0 is the embeddings' output. file: where the states lie, float32 [tokens, layers, H].
+    """
+
+    def __init__(self, encoder: Encoder, layers: Sequence[int], place: Place, file: Path) -> None:
+        super().__init__()
+        self._encoder = (encoder,)  # in a tuple, so that torch does not count it among this module's own
+        self._layers, self._place, self._file = list(layers), place, file
+        self._starts: dict[bytes, int] = {}
+        self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The encoder's."""
+        return self._encoder[0].config
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The encoder's."""
+        return self._encoder[0].generator
+
+    def remember(self, sequences: Iterable[Encoded], weights: str) -> None:
+        """Compute the states of these sequences, of equal ones once; or find them on disk, where an earlier part
+        of the run computed them. weights: a digest of the encoder's. MachineError where the disk is full."""
+        different = {_key(one.ids, one.segments): one for one in sequences}
+        keys = sorted(different, key=lambda key: (len(different[key].ids), key))
+        lengths = [len(different[key].ids) for key in keys]
+        self._starts = dict(zip(keys, np.cumsum([0, *lengths])[:-1].tolist(), strict=True))
+        shape = (sum(lengths), len(self._layers), self.config.hidden_size)
+        whole = hashlib.sha256("\n".join([weights, *map(str, (self._layers, shape))]).encode("ascii"))
+        for key in keys:
+            whole.update(key)
+        mark = self._file.with_suffix(".sha256")
+        found = mark.read_text(encoding="ascii") if mark.is_file() and self._file.is_file() else ""
+        if found == whole.hexdigest() and self._file.stat().st_size == _BYTES * int(np.prod(shape)):
+            self._states = np.memmap(self._file, np.float32, "r", shape=shape)
+            return
+        mark.unlink(missing_ok=True)
+        states = self._allocated(shape)
+        with console.Bar("hidden states", len(keys), unit="texts") as bar:
+            row = done = 0
+            for some in within_budget(range(len(keys)), lengths):
+                rows = self._computed([different[keys[i]] for i in some])
+                states[row : row + len(rows)] = rows
+                row, done = row + len(rows), done + len(some)
+                bar.advance_to(done)
+        states.flush()
+        disk.write_text(mark, whole.hexdigest())
+        self._states = states
+
+    def forget(self) -> None:
+        """Remove the file: a finished run does not need it."""
+        self._starts.clear()
+        self._states = self._states[:0].copy()
+        for file in (self._file, self._file.with_suffix(".sha256")):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody put something else there
+            self._file.parent.rmdir()
+
+    def forward(self, packed: Packed) -> Tensor:
+        """The last layer's states [N, H]."""
+        return self._read(packed)[:, -1]
+
+    def hidden_states(self, packed: Packed) -> list[Tensor]:
+        """The embeddings' output and each layer's, [N, H] each; zeros for a layer that was not asked for."""
+        rows = self._read(packed)
+        nothing = rows.new_zeros(()).expand(len(rows), rows.shape[2])
+        known = dict(zip(self._layers, rows.unbind(1), strict=True))
+        return [known.get(layer, nothing) for layer in range(self.config.num_hidden_layers + 1)]
+
+    def _read(self, packed: Packed) -> Tensor:
+        """[N, layers, H] of a batch, from the file."""
+        ids, segments = packed.tokens.cpu().numpy(), packed.segments.cpu().numpy()
+        ends = np.cumsum(packed.lengths)
+        found = np.empty((len(ids), *self._states.shape[1:]), np.float32)
+        for end, length in zip(ends.tolist(), packed.lengths.tolist(), strict=True):
+            here = slice(end - length, end)
+            start = self._starts[_key(ids[here], segments[here])]
+            found[here] = self._states[start : start + length]
+        return torch.from_numpy(found).to(packed.tokens.device)
+
+    def _computed(self, some: Sequence[Encoded]) -> NDArray[np.float32]:
+        lengths = np.array([len(one.ids) for one in some], dtype=np.int64)
+        ids, segments = (
+            np.concatenate([getattr(one, name) for one in some]).astype(np.int64)
+            for name in ("ids", "segments")
+        )
+        packed = self._place.send(Packed.of_arrays(ids, segments, lengths))
+        encoder = self._encoder[0].eval()
+        with torch.inference_mode():
+            states = encoder.hidden_states(packed)
+            rows = torch.stack([states[layer] for layer in self._layers], 1).float().cpu()
+        found: NDArray[np.float32] = rows.numpy()
+        return found
+
+    def _allocated(self, shape: tuple[int, ...]) -> np.memmap[tuple[int, ...], np.dtype[np.float32]]:
+        """A file of that size, all of it written: a mapped file that outgrows a full disk kills the process."""
+        size = _BYTES * int(np.prod(shape))
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._file.open("wb") as file:
+                for begin in range(0, size, _BLOCK):
+                    file.write(bytes(min(_BLOCK, size - begin)))
+        except OSError as error:
+            self._file.unlink(missing_ok=True)
+            if not disk.is_full(error):
+                raise
+            raise MachineError(
+                f"{self._file}: the disk has no room for {size / 1e9:.1f} GB of hidden states",
+                "free some space, take fewer layers (task.layers) or fewer examples (--sample)",
+            ) from None
+        return np.memmap(self._file, np.float32, "r+", shape=shape)
+
+
+def _key(ids: NDArray[np.integer], segments: NDArray[np.integer]) -> bytes:
+    """What tells a sequence from another: its tokens, with their segments."""
+    return ids.astype(np.int32).tobytes() + segments.astype(np.uint8).tobytes()

@@ -1,0 +1,272 @@
+"""Runs whose evaluations lower the rate or end them, and runs whose layers are trained one after another: killed
+anywhere and resumed, each is the run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load, load_file
+
+import bertsmith as bs
+import tiny_run
+from bertsmith import disk
+from bertsmith.errors import Stopped
+from bertsmith.training import checkpoint, loop
+from bertsmith.training.progress import Recorder
+from outcomes import Killed, assert_same, outcome
+
+SETTINGS = [
+    "train.max_steps=24",
+    "train.batch_size=4",
+    "train.learning_rate=2e-3",
+    "train.evaluate_every=2",
+    "train.checkpoint_every=5",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+    "train.log_every=1",
+]
+
+AIDS = {
+    "plateau": ["train.schedule=plateau", "train.drop=0.5", "train.drop_after=1"],
+    "early": ["train.patience=3", "train.schedule=constant"],
+    "early on a plateau": ["train.schedule=plateau", "train.drop_after=2", "train.patience=5"],
+    "one cycle": ["train.schedule=one_cycle", "train.warmup=0.3", "train.freeze_layers=1"],
+    "steps": ["train.schedule=step", "train.drops_at=[0.3, 0.6]", "train.layer_decay=0.7"],
+    "unfreezing": ["train.unfreeze_every=4"],
+    "unfreezing uncorrected": ["train.unfreeze_every=4", "train.bias_correction=false"],
+    "unfreezing by muon": ["train.unfreeze_every=3", "train.optimizer=muon", "train.layer_decay=0.8"],
+    "unfreezing by epochs": ["train.unfreeze_every=epoch", "train.freeze_embeddings=true"],
+}
+
+
+class Aided(NamedTuple):
+    """A run with an aid that nothing stopped, and what made it."""
+
+    name: str
+    own: list[str]
+    base: Path
+    train: Path
+    dev: Path
+    straight: dict[str, Any]
+    log: list[dict[str, Any]]
+    report: dict[str, Any]
+
+    def run(self, out: Path, *more: str, resume: bool = False, **named: Any) -> bs.Model:
+        settings = [*SETTINGS, *self.own, *more]
+        return bs.finetune(
+            "classify",
+            self.base,
+            out,
+            train=self.train,
+            dev=self.dev,
+            settings=settings,
+            resume=resume,
+            **named,
+        )
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    folder = tmp_path_factory.mktemp("material")
+    base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=1").path
+    # labels that texts say nothing of: a score is soon not surpassed
+    rows = [(text, ("joy", "fear")[i * 7 % 5 % 2]) for i, (text, _) in enumerate(tiny_run.examples(20))]
+    dev = [(text, ("joy", "fear")[i * 3 % 4 % 2]) for i, (text, _) in enumerate(tiny_run.examples(12, 1))]
+    return base, tiny_run.table(folder / "train.csv", rows), tiny_run.table(folder / "dev.csv", dev)
+
+
+@pytest.fixture(scope="module", params=list(AIDS))
+def aided(
+    request: pytest.FixtureRequest,
+    material: tuple[Path, Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Aided:
+    out = tmp_path_factory.mktemp("aided") / "straight"
+    aided = Aided(request.param, AIDS[request.param], *material, {}, [], {})
+    model = aided.run(out)
+    return aided._replace(straight=outcome(out), log=log_of(out), report=model.report)
+
+
+def by_torchs_plateau(log: list[dict[str, Any]], factor: float, patience: int) -> list[float]:
+    """The rates that torch's scheduler would give after the evaluations of a log, with our warm-up."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-3)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, mode="max", factor=factor, patience=patience, threshold=0, eps=0
+    )
+    found = []
+    for line in log:
+        if line["kind"] == "train":
+            found.append(optimizer.param_groups[0]["lr"] * min(1, line["step"] / 2))  # a tenth of 24
+        else:
+            schedule.step(line["accuracy"])
+    return found
+
+
+def test_the_aid_is_at_work(aided: Aided) -> None:
+    """So that what follows is about something."""
+    rates = [line["learning_rate"] for line in aided.log if line["kind"] == "train"]
+    state = aided.straight["state"]
+    if "plateau" in aided.name:
+        assert state["drops"] >= 2
+        expected = by_torchs_plateau(aided.log, *((0.1, 1) if "early" in aided.name else (0.5, 0)))
+        assert rates == pytest.approx(expected, rel=1e-12)
+    if "early" in aided.name:
+        assert state["step"] < 24
+        assert aided.report["stopped_early"].startswith(f"stopped early after update {state['step']} of 24: ")
+    else:
+        assert (state["step"], aided.report["stopped_early"]) == (24, None)
+    if "unfreezing" in aided.name:
+        made = updates_made(aided.straight["optimizer.safetensors"])
+        assert {n for name, n in made.items() if name.startswith("objective.")} == {24.0}
+        every = 3 if "muon" in aided.name else 5 if "epochs" in aided.name else 4
+        for part, thawed in (("blocks.1", every), ("blocks.0", 2 * every), ("embeddings", 3 * every)):
+            steps = {n for name, n in made.items() if name.startswith(f"encoder.{part}.")}
+            assert steps == (set() if (part, every) == ("embeddings", 5) else {24.0 - thawed})
+
+
+def updates_made(optimizer: bytes) -> dict[str, float]:
+    """How often each parameter was updated, by its name, as AdamW counts."""
+    tensors = load(optimizer)
+    return {name.removesuffix("/step"): float(t) for name, t in tensors.items() if name.endswith("/step")}
+
+
+def die_after(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Die right behind the so-manieth call of a function."""
+    function, calls = getattr(owner, name), [0]
+
+    def deadly(*arguments: Any, **named: Any) -> Any:
+        answer = function(*arguments, **named)
+        calls[0] += 1
+        if calls[0] == call:
+            raise Killed
+        return answer
+
+    patch.setattr(owner, name, deadly)
+
+
+PLACES = [
+    *((Recorder, "stepped", call) for call in (1, 7, 11)),
+    *((checkpoint, "save", call) for call in (1, 2)),
+    (loop, "write_plan", 2),  # the early end is decided and written, its checkpoint is not
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), PLACES, ids=[f"{p[1]} {p[2]}" for p in PLACES])
+def test_killed_there_and_resumed_is_straight(
+    aided: Aided, tmp_path: Path, owner: Any, name: str, call: int
+) -> None:
+    if name == "write_plan" and "early" not in aided.name:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        die_after(patch, owner, name, call)
+        try:
+            aided.run(tmp_path / "run")
+        except Killed:
+            pass
+        else:
+            assert aided.straight["state"]["step"] < call  # there is no such call
+            return
+    model = aided.run(tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", aided.straight)
+    clocks = ("seconds", "tokens_per_second")
+    assert {k: v for k, v in model.report.items() if k not in clocks} == {
+        k: v for k, v in aided.report.items() if k not in clocks
+    }
+
+
+def test_stopped_by_signals_and_resumed_is_straight(aided: Aided, tmp_path: Path) -> None:
+    """Again and again, at every third update."""
+    stepped = Recorder.stepped
+
+    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
+        if number % 3 == 0 and number > begun:
+            os.kill(os.getpid(), signal.SIGINT)
+        stepped(self, number, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "stepped", signal_then_step)
+        for begun in range(0, 24, 3):
+            try:
+                aided.run(tmp_path / "run", resume=begun > 0)
+            except Stopped:
+                continue
+            break
+    assert_same(tmp_path / "run", aided.straight)
+
+
+def test_a_run_that_stopped_early_is_finished(material: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    aided = Aided("early", AIDS["early"], *material, {}, [], {})
+    run = tmp_path / "run"
+    aided.run(run)
+    before, log = outcome(run), log_of(run)
+    made = before["state"]["step"]
+    told: list[str] = []
+    aided.run(run, resume=True, tell=told.append)
+    assert_same(run, before)
+    assert told[-1].startswith(
+        f"{run}: the run stopped early after update {made} of 24: 3 evaluations in a row "
+    )
+    assert told[-1].endswith(
+        "(train.patience=3); its model stays as it is. A larger budget would train it further"
+    )
+    assert bs.info(run)["run"]["finished"]
+    told.clear()
+    aided.run(run, "train.max_steps=30", resume=True, tell=told.append)
+    assert any(
+        line.startswith(f"the run was finished after {made} updates; max_steps=30 adds") for line in told
+    )
+    later = log_of(run)
+    assert later[: len(log)] == log
+    evaluations = [line for line in later[len(log) :] if line["kind"] == "evaluation"]
+    assert len(evaluations) >= 3  # it does not give up at the first
+
+
+def test_a_checkpoint_of_before_these_settings_continues(
+    material: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Its state has no counts of evaluations, its settings.yaml none of the new names; the fingerprint is of what
+    both know."""
+    plain = Aided("plain", [], *material, {}, [], {})
+    plain.run(tmp_path / "straight")
+    with pytest.MonkeyPatch.context() as patch:
+        die_after(patch, Recorder, "stepped", 12)
+        with pytest.raises(Killed):
+            plain.run(tmp_path / "run")
+    file = tmp_path / "run" / "settings.yaml"
+    new = ("patience", "drop", "drop_after", "drops_at", "freeze", "unfreeze", "layer_decay")
+    kept: list[str] = []
+    for line in file.read_text().splitlines(keepends=True):
+        if line.strip().startswith(new) or (kept and kept[-1] == "gone" and line.strip().startswith("- 0.")):
+            kept.append("gone")
+        else:
+            kept.append(line)
+    file.write_text("".join(line for line in kept if line != "gone"))
+    for step in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        state = json.loads((step / "state.json").read_text())
+        assert (state.pop("waited"), state.pop("drops")) != (None, None)
+        (step / "state.json").write_text(json.dumps(state, indent=1))
+        manifest = json.loads((step / "manifest.json").read_text())
+        size = (step / "state.json").stat().st_size
+        manifest["files"]["state.json"] = {"bytes": size, "sha256": disk.digest(step / "state.json")}
+        (step / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    plain.run(tmp_path / "run", resume=True)
+    newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")
+    for name in ("weights", "optimizer"):
+        ours, theirs = (
+            load_file(tmp_path / run / "checkpoints" / str(newest) / f"{name}.safetensors")
+            for run in ("run", "straight")
+        )
+        assert all(ours[key].equal(theirs[key]) for key in theirs)
+    logs = [(tmp_path / run / "log.jsonl").read_bytes() for run in ("run", "straight")]
+    assert logs[0] == logs[1]

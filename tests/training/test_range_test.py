@@ -1,0 +1,98 @@
+"""What is read off the curve of a range test: where the loss is lowest, and whether that says anything."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.training.range_test import Reading, rates_between, suggestion
+
+RATES = rates_between(1e-7, 1.0, 100)
+
+
+def curve(
+    lowest: float,
+    *,
+    begin: float = 0.7,
+    fall: float = 0.5,
+    rise: float = 2.0,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> list[float]:
+    """Flat, then down over a decade and a half to `lowest`, then up by `rise` in a decade."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for rate in RATES:
+        decades = math.log10(rate / lowest)
+        level = begin - fall * max(0.0, 1 - max(0.0, -decades) / 1.5)
+        found.append(level + rise * max(0.0, decades) + noise * float(draw.standard_normal()))
+    return found
+
+
+def test_rates_rise_by_the_same_multiple() -> None:
+    assert (RATES[0], RATES[-1]) == (pytest.approx(1e-7), pytest.approx(1.0))
+    assert np.diff(np.log(RATES)) == pytest.approx(np.full(99, math.log(1e7) / 99))
+
+
+@given(st.floats(-4.5, -1.5), st.floats(0.3, 5.0), st.integers(0, 2**31))
+def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
+    lowest: float, begin: float, seed: int
+) -> None:
+    shape = {"begin": begin, "fall": 0.7 * begin, "rise": 3 * begin, "noise": 0.05 * begin}
+    readings = [Reading.of(RATES, curve(10**lowest, **shape, seed=seed + n)) for n in range(3)]
+    for reading in readings:
+        assert reading.clear
+        assert math.log10(reading.lowest) == pytest.approx(lowest, abs=0.35)
+        assert reading.diverges is not None
+        assert reading.lowest < reading.diverges < 10 * reading.lowest
+    rate, said = suggestion(readings, 1.0)
+    assert rate is not None
+    assert math.log10(rate) == pytest.approx(lowest - 1, abs=0.35)
+    assert said.startswith(f"suggestion: train.learning_rate={rate:g}, ")
+
+
+@given(st.floats(0.1, 5.0), st.floats(0.0, 0.3), st.booleans(), st.integers(0, 2**31))
+def test_noise_alone_suggests_nothing(begin: float, noise: float, ends_in_fire: bool, seed: int) -> None:
+    losses = curve(1e-2, begin=begin, fall=0, rise=3.0 * ends_in_fire, noise=noise * begin, seed=seed)
+    rate, said = suggestion([Reading.of(RATES, losses)], 1.0)
+    assert rate is None
+    assert said.startswith("no suggestion: the loss does not fall clearly at any rate")
+
+
+def test_a_fall_without_an_end_suggests_nothing() -> None:
+    reading = Reading.of(RATES, curve(1e-3, rise=0))
+    assert (reading.clear, reading.diverges) == (True, None)
+    rate, said = suggestion([reading, Reading.of(RATES, curve(1e-3))], 1.0)
+    assert (rate, said) == (
+        None,
+        "no suggestion: the loss does not rise again up to the highest rate, 1 (--high tries more)",
+    )
+
+
+def test_seeds_that_disagree_suggest_nothing() -> None:
+    near = [Reading.of(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
+    assert suggestion(near, 1.0)[0] is not None
+    rate, said = suggestion([*near, Reading.of(RATES, curve(2e-2))], 1.0)
+    assert rate is None
+    assert said.startswith("no suggestion: the seeds do not agree, their losses are lowest at rates from ")
+    unclear = suggestion([*near, Reading.of(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
+    assert unclear.startswith("no suggestion: with 1 seed the loss does not fall clearly at any rate")
+
+
+@pytest.mark.parametrize("ended", [0, 1, 19, 20, 21, 60, 99])
+def test_a_curve_that_ended_before_the_last_rate_diverges_there_at_the_latest(ended: int) -> None:
+    reading = Reading.of(RATES, curve(RATES[55])[:ended])
+    assert reading.diverges is not None
+    assert reading.diverges <= RATES[ended]
+    assert reading.clear == (ended > 45)
+    assert len(reading.smoothed) == ended
+
+
+def test_what_explodes_does_not_move_the_lowest() -> None:
+    losses = curve(1e-3)
+    exploded = [loss if loss < 0.9 else 1e9 for loss in losses]
+    assert Reading.of(RATES, exploded).lowest == pytest.approx(Reading.of(RATES, losses).lowest, rel=0.5)

@@ -1,0 +1,217 @@
+"""A range test on each task's own batches: afterwards everything is as it was, to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.place import Place
+from bertsmith.tasks.items import ItemStream
+from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.training.loader import Phase
+from bertsmith.training.optimizer import optimizer_of, set_rate
+from bertsmith.training.range_test import range_test, rates_between
+from bertsmith.training.step import Trained
+from bertsmith.workflows.examples import read_training
+from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.finetune_work import build_model
+from task_files import FILES, OWN
+
+FEW: dict[str, Any] = {"threads": 1, "precision": "fp32", "batch_size": 5}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_every_task_has_its_curve_and_leaves_the_model_alone(
+    base: bs.Model, tmp_path: Path, name: str
+) -> None:
+    suffix, write = FILES[name]
+    file, before = write(tmp_path / f"train.{suffix}", 0), digests(base.path)
+    settings = [f"train.{key}={value}" for key, value in FEW.items()]
+    found = bs.find_rate(
+        name.split()[0], base, train=file, seeds=2, steps=12, settings=[*settings, *OWN.get(name, [])]
+    )
+    assert len(found.rates) == 12
+    assert list(found.losses) == [0, 1]
+    assert found.losses[0][0] != found.losses[1][0]  # another head, or another order and dropout
+    assert all(math.isfinite(loss) for losses in found.losses.values() for loss in losses)
+    assert digests(base.path) == before
+    document = found.document()
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert found.said.startswith(("suggestion: ", "no suggestion: "))
+
+
+def test_no_task_is_forgotten() -> None:
+    assert {name.split()[0] for name in FILES} == set(TASKS)
+
+
+class Made:
+    """A model under training, as a run has it: moments, gradients, a generator that was drawn from."""
+
+    def __init__(self, base: bs.Model, file: Path, *settings: str) -> None:
+        kind = task_type("classify")
+        values = {"base": str(base.path), "files": {"train": str(file)}}
+        chosen = settings_type(kind).of(values, "test").changed(settings)
+        self.settings = chosen.train
+        self.place = Place.of("auto", "fp32", 3)
+        examples, facts = read_training(kind, chosen.files, chosen.task)
+        encoder, head = build_model(kind, base.folder, chosen, facts, self.place, lambda text: None)
+        self.trained = Trained(encoder, head)
+        items = head.items(examples, base.tokenizer)
+        self.phase = Phase(ItemStream(head, items, 0), 1.0, 4)
+        self.optimizer = optimizer_of(self.trained, self.settings)
+        self.trained.train()
+        for start in (0, 4):
+            batch = self.phase.stream.batch(0, start, start + 4)
+            self.optimizer.zero_grad()
+            self.trained.loss(batch).over(batch.counts, {}).backward()
+            set_rate(self.optimizer, 1e-3)
+            self.optimizer.step()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All of it, by name."""
+        trained, optimizer = self.trained, self.optimizer
+        found = {f"weights {name}": tensor for name, tensor in trained.state_dict().items()}
+        for name, p in trained.named_parameters():
+            found[f"needs {name}"] = torch.tensor(p.requires_grad)
+            if p.grad is not None:
+                found[f"gradient {name}"] = p.grad
+            found |= {f"{key} {name}": tensor for key, tensor in optimizer.state.get(p, {}).items()}
+        found |= {f"rate {n}": torch.tensor(g["lr"]) for n, g in enumerate(optimizer.param_groups)}
+        found["generator"] = self.place.generator.get_state()
+        found |= {f"mode {name}": torch.tensor(m.training) for name, m in trained.named_modules()}
+        return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("train.optimizer=muon", "train.muon_learning_rate=1e-4", "train.accumulate=2"),
+        ("train.freeze_layers=1", "train.layer_decay=0.5"),
+        ("train.bias_correction=false", "train.workers=0"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("high", [1e-3, 1e30])
+def test_afterwards_everything_is_as_it_was(
+    base: bs.Model, tmp_path: Path, settings: tuple[str, ...], high: float
+) -> None:
+    """Weights, buffers, gradients, the run's own optimiser, the generator, the mode; also after a divergence."""
+    made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)), *settings)
+    before = made.state()
+    rates = rates_between(1e-6, high, 30)
+    losses = range_test(made.trained, made.phase, made.settings, made.place, rates)
+    assert_equal(made.state(), before)
+    assert (len(losses) < 30) == (high > 1)
+    again = range_test(made.trained, made.phase, made.settings, made.place, rates)
+    assert again == losses  # from the same state, the same
+    made.trained.eval()
+    still = made.state()
+    range_test(made.trained, made.phase, made.settings, made.place, rates[:3])
+    assert_equal(made.state(), still)
+
+
+def test_an_interruption_leaves_it_as_it_was_too(base: bs.Model, tmp_path: Path) -> None:
+    made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)))
+    before = made.state()
+
+    def interrupted(step: int, loss: float) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        range_test(
+            made.trained, made.phase, made.settings, made.place, rates_between(1e-6, 1, 9), interrupted
+        )
+    assert_equal(made.state(), before)
+
+
+def test_data_in_memory_and_keywords(base: bs.Model, tmp_path: Path) -> None:
+    rows = [{"title": text, "label": label} for text, label in tiny_run.examples(24)]
+    found = bs.find_rate(
+        "classify",
+        base,
+        train=rows,
+        text_column="title",
+        seeds=1,
+        steps=10,
+        seed=5,
+        low=1e-5,
+        high=1e-2,
+        **FEW,
+    )
+    assert list(found.losses) == [5]
+    assert (found.rates[0], found.rates[-1]) == (pytest.approx(1e-5), pytest.approx(1e-2))
+
+
+def call(*words: object) -> Any:
+    return CliRunner().invoke(bertsmith, ["lr-find", "classify", *map(str, words)])
+
+
+def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    out = tmp_path / "plots" / "rates.png"
+    words = ["--model", base.path, "--train", train, "--steps", 15, "--seeds", 2, "--threads", 1]
+    words += ["--set", "train.precision=fp32", "--out", out]
+    made = call(*words)
+    assert made.exit_code == 0, made.output
+    assert out.read_bytes().startswith(b"\x89PNG\r\n")
+    assert "training loss by learning rate, smoothed" in made.stdout
+    assert "suggestion: " in made.stdout
+    again = call(*words)
+    assert again.exception.sentence == f"{out}: already exists"
+    out.unlink()
+    told = call(*words, "--json")
+    document = json.loads(told.stdout)
+    assert (len(document["rates"]), list(document["seeds"]), document["plot"]) == (15, ["0", "1"], str(out))
+    assert {"losses", "smoothed", "lowest_at", "falls_clearly", "diverges_at"} == document["seeds"][
+        "0"
+    ].keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--low", "1e-2", "--high", "1e-3"), "--low 0.01, --high 0.001: rates rise from low to high"),
+        (("--steps", "5"), "--steps 5: a curve of so few updates says nothing"),
+        (("--seeds", "2", "--set", "train.freeze_layers=3"), "train.freeze_layers=3: the model has 2 layers"),
+        (
+            ("--batch-size", "4", "--set", "train.batch_size=4"),
+            "--batch-size and --set train.batch_size exclude",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    base: bs.Model, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
+    failed = call("--model", base.path, "--train", train, *words)
+    assert isinstance(failed.exception, InputError)
+    assert failed.exception.sentence.startswith(said)

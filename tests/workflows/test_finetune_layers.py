@@ -1,0 +1,241 @@
+"""Frozen layers, layers that are trained one after another, layers with rates of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.task import Task, task_type
+from bertsmith.training.optimizer import UncorrectedAdamW, make_optimizer, optimizer_of
+from bertsmith.training.step import Trained
+from bertsmith.workflows.finetune_layers import settle_layers, thaws
+from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
+
+FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+
+
+def made(task: str = "classify", *, layers: int = 4, **sizes: Any) -> tuple[Encoder, Task]:
+    """A small encoder and a head."""
+    config = ModelConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=16,
+        **sizes,
+    )
+    draw, kind = torch.Generator().manual_seed(0), task_type(task)
+    facts: dict[str, Any] = (
+        {"kind": "graded"} if task == "embed" else {"labels": ["a", "b"], "numbered": False}
+    )
+    return Encoder(config, draw), kind(config, draw, facts, kind.settings_type())
+
+
+def layer_of(name: str) -> str:
+    """The part of the model that a parameter is of: a layer's number, "embeddings" or "head"."""
+    found = re.match(r"encoder\.(?:blocks\.(\d+)|(embeddings))\.", name)
+    return (found[1] or found[2]) if found else "head"
+
+
+def settled(encoder: Encoder, head: Task, **settings: Any) -> tuple[FinetuneTrainSettings, list[str]]:
+    told: list[str] = []
+    train = FinetuneTrainSettings(**settings)
+    settle_layers(encoder, head, train, told.append)
+    return train, told
+
+
+@pytest.mark.parametrize(
+    ("settings", "frozen"),
+    [
+        ({}, set()),
+        ({"freeze_embeddings": True}, {"embeddings"}),
+        ({"freeze_layers": 2}, {"embeddings", "0", "1"}),
+        ({"freeze_layers": 4}, {"embeddings", "0", "1", "2", "3"}),
+    ],
+)
+def test_what_is_frozen_needs_no_gradient_and_has_no_moments(
+    settings: dict[str, Any], frozen: set[str]
+) -> None:
+    encoder, head = made()
+    train, told = settled(encoder, head, **settings)
+    trained = Trained(encoder, head)
+    named = dict(trained.named_parameters())
+    assert {layer_of(name) for name, p in named.items() if not p.requires_grad} == frozen
+    held = {p for group in optimizer_of(trained, train).param_groups for p in group["params"]}
+    assert {layer_of(name) for name, p in named.items() if p in held} == (
+        {"embeddings", "0", "1", "2", "3", "head"} - frozen
+    )
+    number = sum(p.numel() for p in named.values() if p.requires_grad)
+    assert len(told) == bool(frozen)
+    if told:
+        assert told[0].endswith(
+            f": {number:,} of {sum(p.numel() for p in named.values()):,} parameters are trained"
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str) -> None:
+    """Sun et al. 2019: the top layer and the head have the whole rate."""
+    encoder, head = made()
+    train, _ = settled(encoder, head, layer_decay=0.5, optimizer=optimizer, muon_learning_rate=1e-3)
+    names = {p: name for name, p in Trained(encoder, head).named_parameters()}
+    rates: dict[tuple[str, bool], set[float]] = {}
+    for group in optimizer_of(Trained(encoder, head), train).param_groups:
+        for p in group["params"]:
+            rates.setdefault((layer_of(names[p]), "momentum" in group), set()).add(group.get("rate", 1.0))
+    expected = {"head": 1.0, "3": 1.0, "2": 0.5, "1": 0.25, "0": 0.125, "embeddings": 0.0625}
+    assert {layer: found for (layer, muon), found in rates.items() if not muon} == {
+        layer: {rate} for layer, rate in expected.items()
+    }
+    ratio = 1e-3 / train.learning_rate
+    by_muon = {layer: found for (layer, muon), found in rates.items() if muon}
+    assert by_muon.keys() == ({"0", "1", "2", "3"} if optimizer == "muon" else set())
+    for layer, found in by_muon.items():
+        assert list(found) == pytest.approx([ratio * expected[layer]])
+
+
+def begins(settings: dict[str, Any], task: str = "classify", **more: Any) -> dict[str, set[int]]:
+    """From which update on the parameters of each part are trained."""
+    encoder, head = made(task)
+    train, _ = settled(encoder, head, **settings)
+    since = thaws(encoder, head, train, **{"updates_per_epoch": 7.4, **more})
+    found: dict[str, set[int]] = {}
+    for name, p in Trained(encoder, head).named_parameters():
+        if p.requires_grad:
+            found.setdefault(layer_of(name), set()).add(since.get(p, 1))
+    return found
+
+
+def test_layers_are_unfrozen_from_the_top_down() -> None:
+    by_updates = {"head": {1}, "3": {11}, "2": {21}, "1": {31}, "0": {41}, "embeddings": {51}}
+    assert begins({"unfreeze_every": 10}) == by_updates
+    assert begins({"unfreeze_every": "epoch"})["3"] == {8}
+    assert begins({"unfreeze_every": "epoch"}, updates_per_epoch=0.2)["2"] == {3}
+    kept = begins({"unfreeze_every": 10, "freeze_layers": 2})
+    assert kept == {name: by_updates[name] for name in ("head", "3", "2")}
+    # a task without a head begins with the top layer
+    assert begins({"unfreeze_every": 10}, "embed") == {
+        "3": {1}, "2": {11}, "1": {21}, "0": {31}, "embeddings": {41}
+    }  # fmt: skip
+    assert begins({}) == {name: {1} for name in by_updates}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"freeze_layers": 5}, "train.freeze_layers=5: the model has 4 layers"),
+        (
+            {"freeze_layers": 4},
+            "train.freeze_layers=4: nothing would be trained, since the task 'embed' has no",
+        ),
+    ],
+)
+def test_what_leaves_nothing_to_train_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        settled(*made("embed"), **settings)
+    assert refused.value.sentence.startswith(said)
+
+
+@pytest.mark.parametrize("share", ["all", "attention", "feed_forward"])
+@pytest.mark.parametrize("name", ["freeze_layers", "unfreeze_every", "layer_decay"])
+def test_layers_that_are_one_are_not_set_apart(share: str, name: str) -> None:
+    value = 0.5 if name == "layer_decay" else 2
+    with pytest.raises(InputError, match=rf"^train\.{name}={value}: the layers of this model share"):
+        settled(*made(share=share), **{name: value})
+    encoder, head = made(share=share)
+    settled(encoder, head, freeze_layers=4)
+    assert not any(p.requires_grad for p in encoder.parameters())
+    settled(*made(share=share), freeze_embeddings=True)
+
+
+def test_without_bias_correction_each_counts_its_own_updates() -> None:
+    """A parameter that is trained from update 3 on moves as if its first update were the run's first."""
+    late, early = (nn.Parameter(torch.full((3, 2), 0.5)) for _ in range(2))
+    alone = nn.Parameter(late.detach().clone())
+    usual: dict[str, Any] = {"betas": (0.9, 0.999), "epsilon": 1e-6, "weight_decay": 0.1}
+    both = make_optimizer(
+        {"late": late, "early": early}.items(), bias_correction=False, thaws={late: 3}, **usual
+    )
+    own = make_optimizer({"alone": alone}.items(), bias_correction=False, **usual)
+    assert isinstance(both, UncorrectedAdamW)
+    for step in range(1, 7):
+        early.grad = torch.full((3, 2), float(step))
+        if step >= 3:
+            late.grad = torch.full((3, 2), 0.1 * step)
+            alone.grad = late.grad.clone()
+        for optimizer in (both, own) if step >= 3 else (both,):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01
+            optimizer.step()
+        assert torch.equal(late, alone)
+    assert not torch.equal(late, torch.full((3, 2), 0.5))
+
+
+def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(tmp_path: Path) -> None:
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
+    rows = tiny_run.table(tmp_path / "rows.csv", tiny_run.examples(12))
+    told: list[str] = []
+    run = bs.finetune(
+        "classify",
+        base,
+        tmp_path / "run",
+        train=rows,
+        dev=rows,
+        settings=FEW,
+        freeze_layers=1,
+        tell=told.append,
+    )
+    assert any(
+        line.startswith("the embeddings and the first layer stay as the base has them: ") for line in told
+    )
+    before, after = (load_file(model.model_folder / "model.safetensors") for model in (base, run))
+    same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
+    frozen = {name for name in after if ".embeddings." in name or "layer.0." in name}
+    assert frozen
+    assert frozen <= same
+    assert {name for name in after if "layer.1." in name and name.endswith("weight")}.isdisjoint(same)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "train.unfreeze_every=0",
+            "setting 'train.unfreeze_every': this is a number of updates, or epoch",
+        ),
+        (
+            "train.unfreeze_every=day",
+            "setting 'train.unfreeze_every': this is a number of updates, or epoch",
+        ),
+        ("train.layer_decay=1.5", "train.layer_decay is 1.5, and should be less than or equal to 1"),
+        ("train.drops_at=[1.5]", "train.drops_at.0 is 1.5, and should be less than 1"),
+        ("train.patience=0", "train.patience is 0, and should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_place(setting: str, said: str) -> None:
+    from bertsmith.workflows.finetune_settings import FinetuneSettings
+
+    with pytest.raises(InputError) as refused:
+        FinetuneSettings().changed([setting])
+    assert refused.value.sentence.startswith(f"--set: {said}")
+
+
+def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None:
+    from bertsmith.workflows.finetune_settings import FinetuneSettings
+    from bertsmith.workflows.pretrain_settings import PretrainSettings
+
+    assert FinetuneSettings().changed(["train.drops_at=0.6"]).train.drops_at == (0.6,)
+    assert FinetuneSettings().changed(["train.schedule=plateau"]).train.schedule == "plateau"
+    with pytest.raises(InputError, match=r"pre-training has no such score: set train\.schedule="):
+        PretrainSettings().changed(["train.schedule=plateau"])
