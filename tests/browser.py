@@ -48,7 +48,8 @@ class Browser:
         self._read, tell = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, str(hear), str(tell), command, "--headless", "--no-sandbox",
-             "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe",
+             "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
              f"--user-data-dir={self._folder.name}"],
             pass_fds=(hear, tell), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -227,6 +228,7 @@ def _show_run(out: str, report: dict[str, Any]) -> None:
         f"{counted(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
         f"{console.duration(report['seconds'])}"
     )
+    console.note(f"{Path(out) / 'report.html'}: all of it with plots; open it in a browser")
     console.note(f"next: bertsmith evaluate {out} --data FILE")
 
 

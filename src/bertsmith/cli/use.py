@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 @click.command(cls=OfRun)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--data", required=True, metavar="FILE", help="Labelled examples, as the task reads them.")
+@click.option(
+    "--report", metavar="DIR", help="Write a page (report.html), its numbers and plots to a new DIR."
+)
 @options.assignments
 @DEVICE
 @options.as_json
 def evaluate(
     runs: tuple[str, ...],
     data: str,
+    report: str | None,
     device: str,
     as_json: bool,
     assignments: tuple[str, ...],
@@ -41,18 +45,24 @@ def evaluate(
     \b
     Example:
       bertsmith evaluate moods --data test.csv
+      bertsmith evaluate moods --data test.csv --report moods-test
       bertsmith evaluate moods --data test.csv --json
       bertsmith evaluate runs/seed-0 runs/seed-1 runs/seed-2 --data test.csv
     """
     from bertsmith import console
+    from bertsmith.errors import InputError
+    from bertsmith.use.evaluation import evaluate as evaluated
     from bertsmith.use.model import load
 
     quiet_machine()
     changes = task_options.as_settings(own, assignments)
     if len(runs) > 1:
+        if report is not None:
+            raise InputError("--report is for one run", "evaluate each RUN by itself for its report")
         _evaluate_together(runs, data, device, changes, as_json=as_json)
         return
-    scores = load(runs[0], device, console.note).answering.scores(data, changes)
+    model = load(runs[0], device, console.note)
+    scores = evaluated(model.answering, data, changes, report, runs[0], console.note)
     if as_json:
         console.result_json(scores.document())
     else:

@@ -37,10 +37,10 @@ def loss_curve(log: Path) -> Markup | None:
         axes.plot(*zip(*trained, strict=True), label="training")
         if judged:
             axes.plot(*zip(*judged, strict=True), "o-", color=_DECIDES, label="held out")
-            axes.legend(frameon=False, labelcolor=plots._INK)
+            axes.legend(frameon=False, labelcolor=plots.INK)
         axes.set_xlabel("update")
         axes.set_ylabel(f"{part.upper()} loss" if of_part else "loss")
 
     (first, begin), (last, end) = trained[0], trained[-1]
     said = f"loss from {begin:.3f} at update {first:,} to {end:.3f} at update {last:,}"
-    return plots.picture(plots._figure(draw), said)
+    return plots.picture(plots.figure(draw), said)

@@ -18,6 +18,8 @@ from bertsmith import console, wording
 
 _NO_BREAK = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
+_SCORES = {"f1": "F1", "ndcg": "nDCG", "mrr": "MRR", "auc": "AUC"}  # as they are written in prose
+_SCORE = re.compile("|".join(_SCORES))
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines behind its hyphens
 
 
@@ -33,6 +35,8 @@ def render(template: str, **values: Any) -> str:
     environment.filters["number"] = number
     environment.filters["told"] = told
     environment.filters["counted"] = wording.counted
+    environment.filters["visible"] = visible
+    environment.filters["score"] = score_name
     for say in (wording.percent, wording.size, wording.seconds, console.duration):
         environment.filters[say.__name__] = _unbroken(say)
     return environment.get_template(template).render(**values)
@@ -49,6 +53,16 @@ def told(text: str) -> Markup:
     """A sentence whose figures stay with their units and whose options stay whole where a line ends."""
     shown = _UNIT.sub(_NO_BREAK, str(escape(text)))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', shown))
+
+
+def score_name(name: str) -> str:
+    """A score as people read it: "macro F1"."""
+    return _SCORE.sub(lambda found: _SCORES[found[0]], name).replace("_", " ")
+
+
+def visible(text: Any) -> str:
+    """Somebody's text on one line; what would act on the page (marks of direction) is an escape."""
+    return console.visible(str(text), one_line=True)
 
 
 def _unbroken(say: Callable[[Any], str]) -> Callable[[Any], str]:

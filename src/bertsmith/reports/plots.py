@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What stands for the page's colours until the picture is written.
-_INK, _BAR, _LINE = "#123457", "#123458", "#123459"
-_OF_PAGE = {_INK: "currentColor", _BAR: "var(--bar)", _LINE: "var(--line)"}
-_ON_WHITE = {_INK: "#1c1f23", _BAR: "#3b7fc0", _LINE: "#d9dde2"}  # what they are in light pages
-_DOTS = 200  # an inch of a PNG
-_SIZE = (340 / 72, 200 / 72)  # inches of 72 units
+# The page's light colours, which a PNG keeps; in a page they become the page's own, whatever its scheme.
+INK, BAR, LINE, LOST = "#1c1f23", "#3b7fc0", "#d9dde2", "#c8452f"
+_OF_PAGE = {INK: "currentColor", BAR: "var(--bar)", LINE: "var(--line)", LOST: "var(--lost)"}
+_COLOUR = re.compile(f"(fill|stroke): ({'|'.join(_OF_PAGE)})")
+WIDTH = 340 / 72  # inches of 72 units
+_SIZE = (WIDTH, 200 / 72)
 _TYPE = 11  # units
+_PNG_DOTS = 144  # an inch
 _LEAST_BARS = 8  # there is room for: a plot of one bar is not all bar
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], across: str, up: str) -> Figure:
-    """Counts of whole numbers between edges (the right one not within).
+def histogram(
+    edges: Sequence[float], counts: Sequence[int], across: str, up: str, mark: float | None = None
+) -> Figure:
+    """Counts of whole numbers between edges (the right one not within). mark: a number to draw a line at.
 
     Bars of one number each stand on a plain scale, wider ones on a scale of logarithms.
     """
@@ -38,22 +42,24 @@ def histogram(edges: Sequence[float], counts: Sequence[int], across: str, up: st
         widths = [right - left for left, right in pairwise(edges)]
         low, high = edges[0], max(edges[0], edges[-1] - 1)
         if all(width == 1 for width in widths):
-            axes.bar(edges[:-1], counts, width=0.9, color=_BAR)
+            axes.bar(edges[:-1], counts, width=0.9, color=BAR)
             spare = max(0.0, (_LEAST_BARS - len(counts)) / 2)
             axes.set_xlim(low - 0.6 - spare, high + 0.6 + spare)
             ticks = whole_ticks(low, high)
         else:
-            axes.bar(edges[:-1], counts, width=widths, align="edge", color=_BAR)
+            axes.bar(edges[:-1], counts, width=widths, align="edge", color=BAR)
             axes.set_xscale("log")
             ticks = log_ticks(low, high)
         axes.set_xticks(ticks, [tick_label(tick) for tick in ticks])
         heights = whole_ticks(0, max(1, *counts), 5)
         axes.set_yticks(heights, [tick_label(height) for height in heights])
         axes.minorticks_off()
+        if mark is not None and low <= mark <= high:
+            axes.axvline(mark, color=LOST, linestyle="--")
         axes.set_xlabel(across)
         axes.set_ylabel(up)
 
-    return _figure(draw)
+    return figure(draw)
 
 
 def whole_ticks(low: float, high: float, most: int = 6) -> list[int]:
@@ -84,17 +90,16 @@ def tick_label(tick: int) -> str:
     return f"{tick // 1000:,} k" if tick >= 10_000 and tick % 1000 == 0 else f"{tick:,}"
 
 
-def picture(figure: Figure, alternative: str) -> Markup:
+def picture(drawn: Figure, alternative: str) -> Markup:
     """A figure as SVG to stand in a page, with a description for those who do not see it."""
     import matplotlib
 
     out = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": alternative}):
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        drawn.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     body = text[text.index("<svg") :]
-    for drawn, shown in _OF_PAGE.items():
-        body = body.replace(drawn, shown)
+    body = _COLOUR.sub(lambda found: f"{found[1]}: {_OF_PAGE[found[2]]}", body)
     # Matplotlib has escaped the words in it; links in its metadata would be the page's only ones outwards.
     begin, end = body.find("<metadata>"), body.find("</metadata>")
     if begin >= 0:
@@ -103,36 +108,35 @@ def picture(figure: Figure, alternative: str) -> Markup:
     return label + Markup(body[len("<svg ") :])
 
 
-def png(figure: Figure) -> bytes:
-    """A figure as a PNG on white, for a file of its own."""
-    coloured: list[Any] = figure.findobj(lambda artist: hasattr(artist, "get_color"))
-    for artist in coloured:
-        colour = artist.get_color()
-        if isinstance(colour, str) and colour in _ON_WHITE:  # of several lines at once it is an array
-            artist.set_color(_ON_WHITE[colour])
-    for axes in figure.axes:
-        axes.spines["bottom"].set_color(_ON_WHITE[_INK])
+def png(drawn: Figure) -> bytes:
+    """A figure as a PNG on white."""
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=_DOTS, facecolor="white", metadata={"Software": None})
+    drawn.savefig(out, format="png", dpi=_PNG_DOTS, facecolor="white", metadata={"Software": None})
     return out.getvalue()
 
 
-def _figure(draw: Callable[[Axes], None]) -> Figure:
+def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> Figure:
+    """A figure of what `draw` puts on its axes, in the page's type and colours. size: in inches of 72 units."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
+        layout = ConstrainedLayoutEngine()
+        made = Figure(figsize=size, layout=layout)
+        FigureCanvasAgg(made)
+        axes = made.add_subplot()
         draw(axes)
         axes.set_axisbelow(True)
-        axes.grid(axis="y", color=_LINE, linewidth=0.8)
+        axes.grid(axis="y", color=LINE, linewidth=0.8)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color(_INK)
-        axes.tick_params(colors=_INK)
+        axes.spines["bottom"].set_color(INK)
+        axes.tick_params(colors=INK)
         axes.tick_params(axis="y", length=0)
         for part in (axes.xaxis.label, axes.yaxis.label):
-            part.set_color(_INK)
-    return figure
+            part.set_color(INK)
+        # once and for all, so that a picture does not depend on what was made of the figure before
+        layout.execute(made)
+        made.set_layout_engine("none")
+    return made

@@ -28,7 +28,7 @@ def rate_plot(
             (line,) = axes.plot(rates[: len(smoothed)], smoothed, linewidth=1.6, label=f"seed {seed}")
             axes.plot(rates[: len(losses)], losses, ".", color=line.get_color(), alpha=0.25, markersize=3)
         if suggested is not None:
-            axes.axvline(suggested, color=plots._INK, linestyle="--", linewidth=1.2)
+            axes.axvline(suggested, color=plots.INK, linestyle="--", linewidth=1.2)
             axes.annotate(
                 f"{suggested:g}",
                 (suggested, 1),
@@ -36,12 +36,12 @@ def rate_plot(
                 xytext=(3, -3),
                 textcoords="offset points",
                 va="top",
-                color=plots._INK,
+                color=plots.INK,
             )
         axes.set_xscale("log")
         axes.set_ylim(low - 0.05 * (first - low), first + max(_ROOM * first, 0.5 * (first - low)))
-        axes.legend(frameon=False, labelcolor=plots._INK, loc="lower left", fontsize="small")
+        axes.legend(frameon=False, labelcolor=plots.INK, loc="lower left", fontsize="small")
         axes.set_xlabel("learning rate")
         axes.set_ylabel("training loss")
 
-    return plots.png(plots._figure(draw))
+    return plots.png(plots.figure(draw))

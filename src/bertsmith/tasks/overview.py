@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.scores import Overview, ScoreTable
+from bertsmith.tasks.scores import Finding, Overview, ScoreTable
 from bertsmith.wording import counted
 
 _ROWS = 20  # of a table of labels; the others are summed in one more
@@ -71,8 +71,8 @@ def excerpt(text: str) -> str:
 def of_labels(train: Labels, dev: Labels, known: Sequence[str]) -> Overview:
     """The table of labels and what is odd about them. known: the labels that the model is to have."""
     times = {"train": dict(train.times.most_common()), "dev": dict(dev.times.most_common())}
-    warnings = [*_rare(train), *_on_one_side(train, dev, known), *_alike(train, dev)]
-    return Overview({"labels": times}, [_table(train.times, dev.times)], warnings)
+    findings = [*_rare(train), *_on_one_side(train, dev, known), *_alike(train, dev)]
+    return Overview({"labels": times}, [_table(train.times, dev.times)], findings)
 
 
 def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
@@ -94,6 +94,11 @@ def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
     return Overview({"numbers": figures}, [ScoreTable("numbers", columns, rows)])
 
 
+def empty_texts(places: Sequence[str]) -> Finding:
+    """Examples without any text."""
+    return Finding("empty texts", told_of_empty(places), places)
+
+
 def told_of_empty(places: Sequence[str]) -> str:
     """A sentence on examples without any text."""
     return (
@@ -102,8 +107,8 @@ def told_of_empty(places: Sequence[str]) -> str:
     )
 
 
-def told_of_contradictions(found: Iterable[GoldAnswer]) -> str | None:
-    """A sentence on equal texts with different answers."""
+def contradictions(found: Iterable[GoldAnswer]) -> Finding | None:
+    """Equal texts with different answers."""
     answers: dict[Hashable, dict[tuple[str, ...], GoldAnswer]] = {}
     for one in found:
         answers.setdefault(one.content, {}).setdefault(one.answer, one)
@@ -111,22 +116,26 @@ def told_of_contradictions(found: Iterable[GoldAnswer]) -> str | None:
     if not several:
         return None
     said = listed(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in several[0])
-    return (
+    return Finding(
+        "equal texts, different labels",
         f"{counted(len(several), 'text occurs', 'texts occur')} with different labels: "
-        f"{excerpt(several[0][0].text)} has {said}"
+        f"{excerpt(several[0][0].text)} has {said}",
+        [one.place for of_text in several for one in of_text],
     )
 
 
-def told_of_repeats(found: Iterable[tuple[Hashable, str]]) -> str | None:
-    """A sentence on training examples that are there more than once. found: each example whole, with its place."""
+def repeats(found: Iterable[tuple[Hashable, str]]) -> Finding | None:
+    """Training examples that are there more than once. found: each example whole, with its place."""
     first: dict[Hashable, str] = {}
     again = [(place, first[whole]) for whole, place in found if first.setdefault(whole, place) != place]
     if not again:
         return None
     is_one = "repeats" if len(again) == 1 else "repeat"
-    return (
+    return Finding(
+        "repeated examples",
         f"{counted(len(again), 'training example')} {is_one} an earlier one: {again[0][0]} is {again[0][1]}: "
-        "each copy counts again in training"
+        "each copy counts again in training",
+        [place for place, _ in again],
     )
 
 
@@ -141,17 +150,19 @@ def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
             )
 
 
-def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> str | None:
-    """A sentence on dev examples whose text is also trained on. train: contents, each with its first place."""
+def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> Finding | None:
+    """Dev examples whose text is also trained on. train: contents, each with its first place."""
     every = list(dev)
     both = [(content, place) for content, place in every if content in train]
     if not both:
         return None
     content, place = both[0]
     have = "has a text that is" if len(both) == 1 else "have a text that is"
-    return (
+    return Finding(
+        "dev texts that are trained on",
         f"{len(both):,} of {counted(len(every), 'dev example')} {have} also trained on, which raises the scores: "
-        f"{place} is {train[content]}"
+        f"{place} is {train[content]}",
+        [f"{place} is {train[content]}" for content, place in both],
     )
 
 
@@ -169,39 +180,49 @@ def _shares(labels: Sequence[str], times: Counter[str]) -> tuple[str, str]:
     return f"{number:,}", f"{number / max(1, whole):.1%}"
 
 
-def _rare(train: Labels) -> Iterator[str]:
+def _rare(train: Labels) -> Iterator[Finding]:
     once = [label for label, times in train.times.items() if times == 1]
     if once:
         few = "occurs only once in training" if len(once) == 1 else "occur only once in training"
-        yield f"{counted(len(once), 'label')} {few}: {listed(map(train.shown, once))}: too little to learn from"
+        yield Finding(
+            "labels that occur once",
+            f"{counted(len(once), 'label')} {few}: {listed(map(train.shown, once))}: too little to learn from",
+            [train.first[label] for label in once],
+        )
 
 
-def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[str]:
+def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[Finding]:
     if unseen := [label for label in dev.times if label not in train.times]:
-        yield (
+        yield Finding(
+            "labels of dev unseen in training",
             f"{counted(len(unseen), 'label of dev does', 'labels of dev do')} not occur in training, so the model "
-            f"cannot learn {'it' if len(unseen) == 1 else 'them'}: {listed(map(dev.shown, unseen))}"
+            f"cannot learn {'it' if len(unseen) == 1 else 'them'}: {listed(map(dev.shown, unseen))}",
+            [dev.first[label] for label in unseen],
         )
     if idle := [label for label in known if label not in train.times and label not in dev.times]:
         has = "has" if len(idle) == 1 else "have"
-        yield f"{counted(len(idle), 'label')} {has} no training example: {listed(_quoted(idle))}"
+        said = f"{counted(len(idle), 'label')} {has} no training example: {listed(_quoted(idle))}"
+        yield Finding("labels without an example", said)
     if not dev.times:
         return
     missing = [label for label in train.times if label not in dev.times]
     if len(dev.times) == 1 and missing:
-        yield (
+        yield Finding(
+            "a dev of one label",
             f"everything in dev has the label '{next(iter(dev.times))}', so its scores say nothing of the others: "
-            "dev needs examples of each label"
+            "dev needs examples of each label",
         )
     elif missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
-        yield (
+        yield Finding(
+            "labels missing in dev",
             f"{counted(len(missing), 'label')} of train {are} missing in dev, so its scores say nothing of "
-            f"{them}: {listed(_quoted(missing))}"
+            f"{them}: {listed(_quoted(missing))}",
+            [train.first[label] for label in missing],
         )
 
 
-def _alike(train: Labels, dev: Labels) -> Iterator[str]:
+def _alike(train: Labels, dev: Labels) -> Iterator[Finding]:
     """Labels that are written nearly as another one is."""
     times, first = train.times + dev.times, {**dev.first, **train.first}
     spelt: dict[str, list[str]] = {}
@@ -211,16 +232,20 @@ def _alike(train: Labels, dev: Labels) -> Iterator[str]:
         _by_times(pair, times) for same in spelt.values() if len(same) > 1 for pair in combinations(same, 2)
     ]
     if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * times[a] <= times[b]]:
-        yield (
+        yield Finding(
+            "labels nearly alike",
             "labels that differ only by case or spaces are different labels to the model: "
-            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs)
+            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs),
+            [first[a] for a, _ in pairs],
         )
     if pairs := sorted(
         {_by_times(p, times) for p in _one_letter_pairs(times) if _is_rare(*_by_times(p, times), times)}
     ):
-        yield (
+        yield Finding(
+            "labels that may be misspelt",
             "labels that may be misspelt, one letter from another: "
-            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs)
+            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs),
+            [first[a] for a, _ in pairs],
         )
 
 

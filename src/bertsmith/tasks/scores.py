@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from bertsmith.wording import counted
 
+_PLACES = 20  # of a finding, that a report lists
+
 
 class ScoreTable(NamedTuple):
     """A table for people: a title, the columns' names, rows of text."""
@@ -39,24 +41,49 @@ class Scores:
         return {**self.numbers, **self.details, **notes}
 
 
+class Finding(NamedTuple):
+    """What people should know of some examples before they are learnt from.
+
+    kind: what it is, in a few words. said: the whole sentence, the first places within. places: file and line of
+    each example that it is about; empty where it is about all of them.
+    """
+
+    kind: str
+    said: str
+    places: Sequence[str] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As a report holds it: of very many places the first."""
+        return {
+            "kind": self.kind,
+            "said": self.said,
+            "places": list(self.places[:_PLACES]),
+            "number": len(self.places),
+        }
+
+
 @dataclass(frozen=True)
 class Overview:
     """What the examples to learn from are like, before anything is learnt.
 
-    details: plain JSON, for the report. tables: for people. warnings: what may be a mistake, a sentence each, with
-    its places.
+    details: plain JSON, for the report. tables: for people. findings: what may be a mistake.
     """
 
     details: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[ScoreTable] = ()
-    warnings: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence each finding."""
+        return [finding.said for finding in self.findings]
 
     def __or__(self, other: Overview) -> Overview:
         """Both, this one first."""
         return Overview(
             {**self.details, **other.details},
             [*self.tables, *other.tables],
-            [*self.warnings, *other.warnings],
+            [*self.findings, *other.findings],
         )
 
 

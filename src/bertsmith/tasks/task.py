@@ -27,16 +27,18 @@ from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Account, Coverage, by_example
+from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import (
     GoldAnswer,
     Labels,
+    contradictions,
+    empty_texts,
     of_labels,
-    told_of_contradictions,
-    told_of_empty,
 )
-from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
@@ -106,7 +108,8 @@ class Task(Objective):
     writes. baseline_name: what the column of the baseline's scores is called. pooled: whether answers of several
     models, of each fold's, may be scored together: not where they are on scales of their own. by_token: whether
     outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that may
-    differ between these, numbers chosen on dev among them.
+    differ between these, numbers chosen on dev among them. hangs_on: what people gave that is lost where its place
+    in the text is not read, such as "tag"; "" where it is of the whole text.
     """
 
     name: ClassVar[str]
@@ -119,6 +122,7 @@ class Task(Objective):
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
+    hangs_on: ClassVar[str] = ""
     pooled: ClassVar[bool] = True
     by_token: ClassVar[bool] = False
     own_facts: ClassVar[tuple[str, ...]] = ()
@@ -174,9 +178,8 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
-    def remarks(cls, examples: Sequence[Any]) -> list[str]:
-        """What people should know of how some examples were read (what was mended or passed over), a sentence
-        each; `score` puts them into its notes."""
+    def remarks(cls, examples: Sequence[Any]) -> list[Finding]:
+        """What people should know of how some examples were read (what was mended or passed over)."""
         return []
 
     @classmethod
@@ -268,12 +271,10 @@ class Task(Objective):
             for example, gold in zip(every, cls.gold(every, facts), strict=True)
             if not cls.is_empty(example)
         )
-        found = [told_of_contradictions(answered)]
+        found = [contradictions(answered)]
         if empty := [example.place for example in every if cls.is_empty(example)]:
-            found.append(told_of_empty(empty))
-        return cls.overview_of_answers(train, dev, facts) | Overview(
-            warnings=[text for text in found if text]
-        )
+            found.append(empty_texts(empty))
+        return cls.overview_of_answers(train, dev, facts) | Overview(findings=[one for one in found if one])
 
     @classmethod
     def overview_of_answers(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:
@@ -313,6 +314,24 @@ class Task(Objective):
                     "give single texts, or take a model with model.type_vocab_size=2",
                 )
         return found
+
+    @property
+    def reads(self) -> int:
+        """Tokens of a sequence at most, special ones included."""
+        return min(self.config.longest, getattr(self.settings, "max_length", None) or self.config.longest)
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """How much of an example is read. items: all of its own, which are parts of it unless a task says more."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        read = sum(sequence.kept for sequence in sequences)
+        return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
+
+    def account(self, items: Sequence[Item]) -> Account:
+        """What truncation costs of the examples that these items were made of."""
+        special = len(items[0].sequences[0].ids) - items[0].sequences[0].kept if items else 0
+        return Account(
+            self.hangs_on, self.reads, special, [self.coverage(some) for some in by_example(items)]
+        )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """What the loss and the outputs want to know of a batch besides its text, by name, and the counts of the
@@ -409,6 +428,27 @@ class Task(Objective):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Scores:
         """The task's scores, as the field's scripts have them; the examples hold the gold answers."""
         raise NotImplementedError
+
+    # What a report shows besides
+
+    @property
+    def measure(self) -> str:
+        """What `losses` are, in words."""
+        return ""
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """How wrong each answer is; None where that is not known."""
+        return [None] * len(answers.examples)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Details:
+        """What a report shows beside the scores."""
+        return {}
+
+    def compared(self, example: Any, prediction: Prediction) -> tuple[str, str]:
+        """The right answer and the model's, in words."""
+        rows = [row.get("prediction") for row in self.rows(example, prediction)]
+        gold = self.gold([example], self.facts)[0]
+        return ", ".join(gold), ", ".join(str(cell) for cell in rows if cell is not None)
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Tallies | None:
         """Those of the scores that are functions of sums over examples, equal to what `score` has: of many

@@ -340,7 +340,9 @@ class _Running:
         if evaluation.best_by is None:
             return
         if evaluation.is_better(progress):
+            since = machine.clock()
             sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
+            progress.saving += machine.clock() - since
             progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
             return
         progress.wait(evaluation.drop_after)
@@ -365,6 +367,7 @@ class _Running:
         found = checkpoint.Checkpoint(self.progress.step, tensors, state)
         checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
         self.pace.speeds.checkpoint = machine.clock() - since
+        self.progress.saving += self.pace.speeds.checkpoint
 
 
 def fingerprint(*parts: str) -> str:

@@ -36,6 +36,7 @@ class Progress:
     made: int = 0  # by this command
     planned: int = 0  # in all
     threads: int = 0  # that the last of them were made on
+    saving: float = 0.0  # seconds of this command's checkpoints
     early: str | None = None  # why the run ended before its budget
 
     def keep_best(self, score: float, sha256: str) -> None:

@@ -16,6 +16,8 @@ from bertsmith.files.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Account
+from bertsmith.tasks.details import Answers
 from bertsmith.tasks.overview import told_of_empty
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
@@ -68,22 +70,31 @@ class Answering:
         settings = self._settings(changes, "predict", file)
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
-            tell(remark)
-        return answered_of(self.task, [examples], self.answers(settings), tell)
+            tell(remark.said)
+        return self._answered([examples], settings, tell)
 
     def of_lines(
         self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
-        return answered_of(self.task, parts, self.answers(self._settings(changes, "predict")), tell)
+        return self._answered(parts, self._settings(changes, "predict"), tell)
 
     def of_texts(
         self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return answered_of(self.task, [examples], self.answers(self._settings(changes, "predict")), tell)
+        return self._answered([examples], self._settings(changes, "predict"), tell)
+
+    def _answered(
+        self, parts: Iterable[Sequence[Any]], settings: Settings, tell: Callable[[str], None]
+    ) -> Iterator[Answered]:
+        """Each example with its answer; says at the end what was cut, and what windows have saved."""
+        account = self.task.under(settings).account([])
+        yield from answered_of(self.task, parts, self.answers(settings, account), tell)
+        for sentence in account.told_of_windows():
+            tell(sentence)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -152,19 +163,32 @@ class Answering:
             refuse_too_long(settings, self.encoder.config.longest)
         return settings
 
-    def answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
-        """What answers examples under some settings: one answer each, in their order."""
+    def answers(
+        self, settings: Settings, account: Account | None = None
+    ) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+        """What answers examples under some settings: one answer each, in their order. account: is told how much
+        of them is read."""
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
             for some in in_chunks(examples):
-                yield from self.answers_of(some, settings)
+                yield from self.with_outputs(some, settings, account).predictions
 
         return answers
 
     def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """Of some examples that are held in memory."""
+        return self.with_outputs(examples, settings).predictions
+
+    def with_outputs(
+        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
+    ) -> Answers:
+        """The same, with all that they were made of. account: is told how much of the examples is read."""
         task = self.task.under(settings)
-        return task.answers(self.encoder, task.items(examples, self.tokenizer), examples, self.place)
+        items = task.items(examples, self.tokenizer)
+        if account is not None:
+            account.add(task.account(items))
+        outputs = task.outputs_of(self.encoder, items, self.place)
+        return Answers(outputs, items, examples, task.decode(outputs, items, examples))
 
 
 def in_chunks(examples: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -17,6 +17,8 @@ from torch import Tensor
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Account
+from bertsmith.tasks.details import Answers
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Scores
@@ -42,9 +44,14 @@ class _Together(Answering):
 
     members: tuple[Answering, ...] = ()
 
-    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
-        """What all say together."""
-        return self.all_of(examples, settings)[0]
+    def with_outputs(
+        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
+    ) -> Answers:
+        """What all say together. account: is told how much of the examples the first one reads."""
+        answers = self.all_of(examples, settings)[0]
+        if account is not None:
+            account.add(self.task.under(settings).account(answers.items))
+        return answers
 
     def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
         """The first model's settings with those given, which are told by `model_fields_set`: each of the others
@@ -56,10 +63,11 @@ class _Together(Answering):
 
     def all_of(
         self, examples: Sequence[Any], settings: Settings
-    ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    ) -> tuple[Answers, list[list[dict[str, Any]]]]:
         """The answers of all together, and of each alone."""
         changed = {name: getattr(settings, name) for name in settings.model_fields_set}
         votes: list[list[Tensor]] = []
+        every: list[Sequence[Tensor]] = []
         alone = []
         items: list[list[Item]] = []
         for member in self.members:
@@ -68,13 +76,14 @@ class _Together(Answering):
             items.append(task.items(examples, member.tokenizer))
             outputs = task.outputs_of(member.encoder, items[-1], member.place)
             alone.append(task.decode(outputs, items[-1], examples))
+            every.append(outputs)
             votes.append([task.vote(output) for output in outputs])
         self._check_items(items, examples)
         if len(self.members) == 1:  # to the bit
-            return alone[0], alone
+            return Answers(every[0], items[0], examples, alone[0]), alone
         task = self.task.under(settings)
         outcomes = [task.outcome(of_item) for of_item in zip(*votes, strict=True)]
-        return task.decode(outcomes, items[0], examples), alone
+        return Answers(outcomes, items[0], examples, task.decode(outcomes, items[0], examples)), alone
 
     def _check_items(self, items: Sequence[Sequence[Item]], examples: Sequence[Any]) -> None:
         """InputError where the models read an example in another number of windows."""
@@ -128,7 +137,7 @@ class Ensemble(Predictor):
         alone: list[list[dict[str, Any]]] = [[] for _ in self.models]
         for some in in_chunks(examples):
             answers, each = answering.all_of(some, settings)
-            together += answers
+            together += answers.predictions
             for found, own in zip(alone, each, strict=True):
                 found += own
         return EnsembleScores(

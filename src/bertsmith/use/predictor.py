@@ -11,6 +11,7 @@ from bertsmith import console
 from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
+from bertsmith.use.evaluation import evaluate
 from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
 
 if TYPE_CHECKING:
@@ -95,9 +96,13 @@ class Predictor:
         """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
         return as_json(self.task, self.answering.of_lines(lines, place, changes))
 
-    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return Report(self.answering.scores(file, columns).document())
+    def evaluate(self, file: Source, *, report: str | Path | None = None, **columns: Any) -> dict[str, Any]:
+        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.
+
+        report: a new folder for a page of all that there is to see (report.html), its numbers and its plots."""
+        return Report(
+            evaluate(self.answering, file, columns, report, str(getattr(self, "path", ""))).document()
+        )
 
 
 def wants_list(verb: str, text: str) -> InputError:

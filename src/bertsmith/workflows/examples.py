@@ -17,7 +17,7 @@ from bertsmith.files.memory import Source, as_file, is_path, name_of
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import on_both_sides
-from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.scores import Finding, Overview
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.wording import counted
 from bertsmith.workflows.folds import folds_of
@@ -72,7 +72,7 @@ def gather(
     given: what `files` names where it is in memory, by train and dev.
     """
     training, dev, facts = parts_of(kind, files, settings, given)
-    sides = Overview(warnings=list(_told_of_sides(kind, files, training, dev)))
+    sides = Overview(findings=list(_of_both_sides(kind, files, training, dev)))
     return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
 
 
@@ -146,16 +146,17 @@ def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mappin
     return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
 
 
-def _told_of_sides(
+def _of_both_sides(
     kind: type[Task], files: FileSettings, train: Sequence[Any], dev: Sequence[Any]
-) -> Iterator[str]:
-    """Says so where training and dev share examples: scores on dev are then of what was learnt by heart."""
+) -> Iterator[Finding]:
+    """Where training and dev share examples: scores on dev are then of what was learnt by heart."""
     if files.dev is not None and Path(files.dev).resolve() == Path(files.train).resolve():
-        yield f"{files.dev}: training and dev are the same file, so the scores on dev say nothing of other texts"
+        said = f"{files.dev}: training and dev are the same file, so the scores on dev say nothing of other texts"
+        yield Finding("one file for both", said)
         return
     known = {kind.content(example): example.place for example in reversed(train)}
-    if said := on_both_sides(known, ((kind.content(example), example.place) for example in dev)):
-        yield said
+    if found := on_both_sides(known, ((kind.content(example), example.place) for example in dev)):
+        yield found
 
 
 def write_split(

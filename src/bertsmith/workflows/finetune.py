@@ -116,7 +116,8 @@ def finetune(
     else:
         work = work.settled(on.place)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
-    progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
+    with work.steps.step("training"):
+        progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,6 +11,7 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.models.config import ModelConfig
+from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -17,6 +19,7 @@ from bertsmith.training.progress import LOG
 from bertsmith.wording import counted
 
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
+_POINTS = 400  # of a curve
 _LONGER = 3  # times the budget that was too small
 _OPTIONS = {"epochs": "--epochs ", "max_steps": "--steps "}
 _FEW_UPDATES = 100  # a new head hardly learns anything in fewer
@@ -40,19 +43,12 @@ def tell_of_dropout(config: ModelConfig, base: ModelConfig, tell: Callable[[str]
 
 
 def tell_of_texts(
-    items: Sequence[Item], tokenizer: Tokenizer, remedy: str, tell: Callable[[str], None]
+    account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str, tell: Callable[[str], None]
 ) -> None:
     """Say what truncation costs, with `remedy`, and whether the vocabulary fits the texts."""
+    for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
+        tell(sentence)
     sequences = [sequence for item in items for sequence in item.sequences]
-    cut = [s for s in sequences if s.kept < s.tokens]
-    if cut:
-        lost = sum(s.tokens - s.kept for s in cut)
-        share = lost / max(1, sum(s.tokens for s in sequences))
-        are = "is" if len(cut) == 1 else "are"
-        tell(
-            f"{len(cut):,} of {counted(len(sequences), 'text')} {are} longer than the model reads; "
-            f"{counted(lost, 'token')} ({share:.1%}) {'is' if lost == 1 else 'are'} not seen{remedy}"
-        )
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
         tell(
@@ -78,6 +74,23 @@ def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> l
             found.append({"step": step, "epoch": epoch, "loss": loss, **line, "best": step == best_step})
             losses = []
     return found
+
+
+def curve_of(run: Path) -> dict[str, Any]:
+    """Loss and learning rate over the updates, as log.jsonl has them; of a long run each point is the mean of some
+    lines (`mean_of`), at the last one's update."""
+    lines = (json.loads(text) for text in (run / LOG).read_text(encoding="utf-8").splitlines())
+    rows = [row for row in lines if row["kind"] == "train" and "loss" in row]
+    size = math.ceil(len(rows) / _POINTS) or 1
+    parts = [rows[i : i + size] for i in range(0, len(rows), size)]
+    points = [
+        {
+            "step": some[-1]["step"],
+            **{name: fmean(row[name] for row in some) for name in ("loss", "learning_rate")},
+        }
+        for some in parts
+    ]
+    return {"mean_of": size, "points": points}
 
 
 def told_of_learning(

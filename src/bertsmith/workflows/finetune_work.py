@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,9 @@ from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.files.memory import Source
 from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
+from bertsmith.reports.run import write_figures, write_report
+from bertsmith.reports.steps import Steps
+from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Facts, Task
@@ -28,6 +31,7 @@ from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
 from bertsmith.workflows.finetune_layers import settle_layers, thaws
 from bertsmith.workflows.finetune_report import (
+    curve_of,
     evaluations,
     tell_of_dropout,
     tell_of_examples,
@@ -42,7 +46,6 @@ from bertsmith.workflows.run import (
     check_accumulation,
     numbers,
     settled,
-    write_report,
 )
 
 
@@ -58,6 +61,7 @@ class FineTuning:
     items: list[Item]
     dev_items: list[Item]
     place: Place
+    steps: Steps = field(default_factory=Steps)
     frozen: Frozen | None = None
 
     @classmethod
@@ -71,17 +75,20 @@ class FineTuning:
         tell: Callable[[str], None],
     ) -> FineTuning:
         """Read the examples, build the model, encode."""
-        examples = gather(kind, chosen.files, chosen.task, sources)
+        steps = Steps()
+        with steps.step("reading the files"):
+            examples = gather(kind, chosen.files, chosen.task, sources)
         tell_of_examples(examples.overview, tell)
         for remark in kind.remarks([*examples.train, *examples.dev]):
-            tell(remark)
-        encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
-        items = head.items(examples.train, base.tokenizer)
-        dev_items = head.items(examples.dev, base.tokenizer)
-        tell_of_texts(
-            items, base.tokenizer, IN_WINDOWS if isinstance(chosen.task, TextSettings) else "", tell
-        )
-        return cls(chosen, base, encoder, head, examples, items, dev_items, place)
+            tell(remark.said)
+        with steps.step("building the model"):
+            encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
+        with steps.step("encoding"):
+            items = head.items(examples.train, base.tokenizer)
+            dev_items = head.items(examples.dev, base.tokenizer)
+        remedy = IN_WINDOWS if isinstance(chosen.task, TextSettings) else ""
+        tell_of_texts(head.account(items), items, base.tokenizer, remedy, tell)
+        return cls(chosen, base, encoder, head, examples, items, dev_items, place, steps)
 
     @property
     def read(self) -> Encoder:
@@ -94,19 +101,22 @@ class FineTuning:
             return self
         frozen = Frozen(self.encoder, self.head.layers_read, self.place, out / FEATURES / "states.f32")
         sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
-        frozen.remember(sequences, self.base.folder.weights_digest())
+        with self.steps.step("hidden states"):
+            frozen.remember(sequences, self.base.folder.weights_digest())
         return replace(self, frozen=frozen)
 
-    def scores(self) -> Scores:
-        """On dev, once what is chosen on it is."""
+    def scores(self) -> tuple[Scores, Answers]:
+        """On dev, once what is chosen on it is; and the answers that have them."""
         head, items, examples = self.head, self.dev_items, self.examples.dev
-        outputs = head.outputs_of(self.read, items, self.place)
-        head.fit(outputs, items, examples)
-        return head.score(head.decode(outputs, items, examples), examples)
+        with self.steps.step("evaluations"):
+            outputs = head.outputs_of(self.read, items, self.place)
+            head.fit(outputs, items, examples)
+            predictions = head.decode(outputs, items, examples)
+            return head.score(predictions, examples), Answers(outputs, items, examples, predictions)
 
     def logged(self) -> dict[str, float]:
         """The scores that the log keeps."""
-        found = self.scores().numbers
+        found = self.scores()[0].numbers
         return {name: found[name] for name in self.head.logged}
 
     @property
@@ -174,15 +184,34 @@ class FineTuning:
 
     def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
         """The finished run: its model and its report. tell: what the report warns of."""
-        dev = self.scores()
+        steps = self.steps
+        steps.moved("training", "checkpoints", progress.saving)
+        dev, answers = self.scores()
         of_dev = {name: dev.numbers[name] for name in (*self.head.logged, "examples")}
-        self._write(out, self._record(progress) | {"dev": of_dev})
-        report = self._report(progress, dev, out)
+        with steps.step("writing the model"):
+            self._write(out, self._record(progress) | {"dev": of_dev})
+        with steps.step("the report"):
+            report = self._report(progress, dev, out) | self._details(dev, answers, out)
+            drawn = write_figures(out, report)
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             tell(f"warning: {warning}")
-        write_report(out, report)
+        write_report(out, report | {"wall_time": steps.document()}, drawn)
         if self.frozen is not None:
             self.frozen.forget()
+
+    def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
+        """What the report shows besides: of what people may look for when they ask why."""
+        head, examples = self.head, self.examples
+        accounts = {"train": head.account(self.items), "dev": head.account(self.dev_items)}
+        found = [*examples.overview.findings, *head.remarks([*examples.train, *examples.dev])]
+        return {
+            "answers": judged(head, dev, answers),
+            "curve": curve_of(out),
+            "lengths": {part: account.lengths() for part, account in accounts.items()},
+            "truncation": {part: account.document() for part, account in accounts.items()},
+            "findings": [finding.document() for finding in found],
+            "settings": self.chosen.model_dump(mode="json"),
+        }
 
     def _report(self, progress: Progress, dev: Scores, out: Path) -> dict[str, Any]:
         chosen, head, examples = self.chosen, self.head, self.examples

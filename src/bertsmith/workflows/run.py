@@ -39,6 +39,7 @@ _LAYOUT = disk.FolderLayout(
         CHECKPOINTS,
         REPORT,
         "report.html",
+        "figures",
         "log.jsonl",
         "plan.jsonl",
         "speed.jsonl",

@@ -29,10 +29,12 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
+from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
-from bertsmith.tasks.overview import listed, refuse_repeated_ids, told_of_repeats
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -142,10 +144,13 @@ class Choose(Task):
         return {**number, **texts, "label": example.right}
 
     @classmethod
-    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[Finding]:
         """How many choices have no text."""
         blank = [e.place for e in examples for choice in e.choices if not choice.strip()]
-        return [f"choices without any text: {len(blank):,} ({listed(blank)})"] if blank else []
+        if not blank:
+            return []
+        kind = "choices without any text"
+        return [Finding(kind, f"{kind}: {len(blank):,} ({listed(blank)})", blank)]
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -209,27 +214,30 @@ class Choose(Task):
         low = min((n for counts in sizes.values() for n in counts), default=0)
         title = f"position of the right choice ({low if low == most else f'{low} to {most}'} choices)"
         table = ScoreTable(title, ["position", "train", "share", "dev", "share"], rows)
-        warnings = [
-            f"the right choice of all {name} examples is at position {next(iter(times[name]))}: is the label read "
-            "from the right column?"
+        findings = [
+            Finding(
+                "one position for all",
+                f"the right choice of all {name} examples is at position {next(iter(times[name]))}: is the label "
+                "read from the right column?",
+            )
             for name, part in parts.items()
             if len(part) > 1 and len(times[name]) == 1
         ]
-        if said := told_of_repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
-            warnings.append(said)
+        if found := repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
+            findings.append(found)
         details = {
             "positions": {name: dict(sorted(counts.items())) for name, counts in times.items()},
             "choices": {
                 name: {str(n): k for n, k in sorted(counts.items())} for name, counts in sizes.items()
             },
         }
-        return Overview(details, [table], warnings)
+        return Overview(details, [table], findings)
 
     # From examples to a batch
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> list[Item]:
         """An item an example, a sequence a choice; none for an example without choices."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         items = []
         for start in range(0, len(examples), _AT_ONCE):
             some = list(enumerate(examples[start : start + _AT_ONCE], start))
@@ -246,6 +254,11 @@ class Choose(Task):
                 for number, example in some
             ]
         return items
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """Of the sequence that is cut most, as `decode` has it."""
+        worst = _most_cut(items[0])
+        return Coverage(worst.tokens, worst.kept, worst.kept)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`right`: long [B], indices among each item's own choices."""
@@ -286,9 +299,7 @@ class Choose(Task):
         for logits, item in zip(outputs, items, strict=True):
             shares = logits.softmax(0).tolist()
             best = max(range(len(shares)), key=shares.__getitem__)
-            worst = max(
-                item.sequences, key=lambda sequence: (sequence.tokens - sequence.kept, sequence.tokens)
-            )
+            worst = _most_cut(item)
             found[item.example] |= {
                 "choice": best,
                 "text": examples[item.example].choices[best],
@@ -332,6 +343,25 @@ class Choose(Task):
         numbers = {"accuracy": sum(right) / number, "examples": len(examples)}
         return Scores(numbers, {**cuts, "chance": chance, "choices": by_choices}, tables, notes)
 
+    @property
+    def measure(self) -> str:
+        """Of the right choice."""
+        return "minus the logarithm of the right choice's probability"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered."""
+        return [
+            cross_entropy(p["scores"][e.right]) if p["scores"] and e.right is not None else None
+            for p, e in zip(answers.predictions, answers.examples, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Details:
+        """Which positions are taken for which, and how sure the model may be."""
+        pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p["choice"] is not None]
+        truth, guess = [str(e.right) for _, e in pairs], [str(p["choice"]) for p, _ in pairs]
+        positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
+        return of_labels("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
+
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Tallies:
         """Accuracy."""
         right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
@@ -344,6 +374,11 @@ class Choose(Task):
         return self.score(
             [{"choice": min(most, len(e.choices) - 1), "tokens": 0, "tokens_read": 0} for e in dev], dev
         )
+
+
+def _most_cut(item: Item) -> Encoded:
+    """The sequence of an item that lost the most tokens; of equal ones the longest."""
+    return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.kept, sequence.tokens))
 
 
 def _id(example: ChoiceExample) -> dict[str, str]:

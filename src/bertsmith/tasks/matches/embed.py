@@ -33,6 +33,7 @@ from bertsmith.objectives.objective import MODEL, Parts
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.retrieval.exact import nearest_vectors, unit_length
+from bertsmith.tasks.details import Answers, Details, confusion, numbers
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.matches.contrast import contrastive, cosent, cosine_errors, in_batch
@@ -53,6 +54,7 @@ from bertsmith.tasks.matches.scores import (
     best_threshold,
     graded_figures,
     labelled_figures,
+    misses,
     ranking_tallies,
     retrieval_figures,
     tfidf_figures,
@@ -196,7 +198,7 @@ class Embed(Task):
 
     def encode(self, examples: Sequence[Match], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] text [SEP] for each text of an example, cut to max_length or to what the model takes."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         texts = list(dict.fromkeys(text for example in examples for text in example.texts))
         encodings = tokenizer.encode_many(texts, max_length=limit)
         known = {text: Encoded.of(encoding) for text, encoding in zip(texts, encodings, strict=True)}
@@ -411,6 +413,45 @@ class Embed(Task):
         same = self._same(examples)
         return mean_tallies({"accuracy": [p["same"] == s for p, s in zip(predictions, same, strict=True)]})
 
+    @property
+    def measure(self) -> str:
+        """Of what is trained on."""
+        return {
+            "graded": "the squared difference of the cosine and the score, as a share of its range",
+            "labelled": "how far the cosine is on the wrong side of the threshold",
+            "retrieval": "1 minus the cosine with the first passage that answers it",
+        }[self._kind]
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """How far each pair's cosine, or a query's with its first passage, is from what it should be."""
+        examples, predictions = answers.examples, answers.predictions
+        if self._kind_of(examples) != self._kind:
+            return [None] * len(examples)
+        if self._kind == "retrieval":
+            pairs = zip(predictions, examples, strict=True)
+            return [1 - _first_cosine(p) if e.positives else None for p, e in pairs]
+        threshold = float(self.threshold) if self._kind == "labelled" else None
+        wanted = [float(self._target(example) or 0) for example in examples]
+        return misses([float(p["cosine"]) for p in predictions], wanted, threshold)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Details:
+        """Of graded pairs the cosines beside the scores; of labelled ones which are called the same."""
+        kind = self._kind_of(examples)
+        if kind == "graded":
+            truth = [number_of(example) for example in examples]
+            return {"numbers": numbers(truth, [p["cosine"] for p in predictions], "score", "cosine")}
+        if kind == "labelled" and all("same" in p for p in predictions):
+            sides = (self._same(examples).tolist(), [p["same"] for p in predictions])
+            same, called = (["the same" if one else "others" for one in side] for side in sides)
+            return {"confusion": confusion("pairs", same, called, ["the same", "others"])}
+        return {}
+
+    def compared(self, example: Match, prediction: Prediction) -> tuple[str, str]:
+        """The score or label, and the cosine; of a query its first passage, and that one's cosine."""
+        return example.positives[
+            0
+        ] if example.label is None else example.label, f"{_first_cosine(prediction):.4f}"
+
     def baseline(self, training: Sequence[Match], dev: Sequence[Match]) -> Scores:
         """The cosines of TF-IDF vectors."""
         figures = tfidf_figures(
@@ -423,10 +464,15 @@ class Embed(Task):
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """The encoder, and what sentence-transformers wants to know of its vectors."""
-        read = min(self.config.longest, self.settings.max_length or self.config.longest)
+        read = self.reads
         made = SentenceVectors(self.settings.pooling, self.settings.normalize, read)
         files = sentence_files(self.config.hidden_size, made)
         return {MODEL: Parts(self.config, {"encoder": encoder}, files=files)}
+
+
+def _first_cosine(prediction: Mapping[str, Any]) -> float:
+    """Of a pair, or of a query with its first passage."""
+    return float(prediction["cosine"] if "cosine" in prediction else prediction["cosines"][0])
 
 
 def _cosines(query: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:

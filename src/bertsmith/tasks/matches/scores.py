@@ -93,6 +93,15 @@ def labelled_figures(
     return Figures({**numbers, "accuracy": accuracy, "examples": len(same)}, {"threshold": threshold}, notes)
 
 
+def misses(cosines: Sequence[float], wanted: Sequence[float], threshold: float | None) -> list[float | None]:
+    """How far each cosine is from what it should be: on the wrong side of the threshold, where wanted is 1 (the
+    same) or 0; without a threshold the squared difference."""
+    pairs = zip(cosines, wanted, strict=True)
+    if threshold is None:
+        return [(cosine - target) ** 2 for cosine, target in pairs]
+    return [threshold - cosine if target else cosine - threshold for cosine, target in pairs]
+
+
 def best_threshold(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> tuple[float, float]:
     """The highest accuracy of calling pairs the same whose cosine is above a threshold, and that threshold: half
     way between two cosines, the lowest of equally good ones; 1 or -1 where one answer is best for all."""

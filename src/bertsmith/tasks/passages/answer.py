@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,13 +31,15 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
+from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.passages.answer_scores import Rules, scored, tallied, threshold_of
+from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, tallied, threshold_of
 from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -69,6 +72,13 @@ class AnswerSettings(Settings):
     )
 
 
+@dataclass(frozen=True)
+class PassageItem(Item):
+    """A window of a passage. given: the question has an answer that is known, in this window or in another."""
+
+    given: bool = False
+
+
 class AnswerFacts(BaseModel):
     """Whether a question may have no answer; and how much more the model must then be for one than for none."""
 
@@ -81,6 +91,7 @@ class Answer(Task):
 
     name = "answer"
     summary = "the span of a passage that answers a question"
+    hangs_on = "answer"
     example_file = "train.json"
     inputs = ("question", "context")
     settings_type = AnswerSettings
@@ -146,11 +157,13 @@ class Answer(Task):
         return {**row, "question": example.question, "context": example.context, "answers": answers, **none}
 
     @classmethod
-    def remarks(cls, examples: Sequence[PassageExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[PassageExample]) -> list[Finding]:
         """How many answers were not where the file says."""
-        moved = _moved(examples)
+        moved = [example.place for example in examples for gold in example.answers if gold.moved]
+        if not moved:
+            return []
         said = "answers found by their text, at another start than the file gives, or where it gives none"
-        return [f"{said}: {moved:,}"] if moved else []
+        return [Finding("answers not at their offset", f"{said}: {len(moved):,}", moved)]
 
     @classmethod
     def learnt(
@@ -218,25 +231,27 @@ class Answer(Task):
         }
         rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
         columns = ["part", "questions", "passages", "unanswerable", "answers", "letters per answer"]
-        none, warnings = [sum(example.unanswerable for example in some) for some in (train, dev)], []
-        if none[1] and not none[0]:
-            warnings.append(
-                f"{counted(none[1], 'question')} of dev {'has' if none[1] == 1 else 'have'} no answer, and all of "
+        of_train, of_dev = ([e.place for e in some if e.unanswerable] for some in (train, dev))
+        findings = []
+        if of_dev and not of_train:
+            said = (
+                f"{counted(len(of_dev), 'question of dev has', 'questions of dev have')} no answer, and all of "
                 "train have one: the model will never say that there is none"
             )
-        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], warnings)
+            findings.append(Finding("questions without an answer", said, of_dev))
+        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], findings)
 
     # From examples to a batch
 
     def encode(self, examples: Sequence[PassageExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] question [SEP] part of the passage [SEP]: an item a window."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         encodings = tokenizer.encode_many(
             [example.question for example in examples],
             [example.context for example in examples],
             max_length=UNCUT,
         )
-        items = []
+        items: list[Item] = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
             cut = windows(
                 encoding,
@@ -250,10 +265,28 @@ class Answer(Task):
                 raise InputError(f"{example.place}: the passage has no token", "give one with words in it")
             span = tokens_of(example, encoding)
             items += [
-                Item(number, (window.encoded,), target_of(example, span, window), window.first)
+                PassageItem(
+                    number,
+                    (window.encoded,),
+                    target_of(example, span, window),
+                    window.first,
+                    span is not None,
+                )
                 for window in cut
             ]
         return items
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """Question and passage, of which no window may have all; an answer counts where one has all of it. A
+        question that has none, or whose answer is not known, has none to lose."""
+        cut = [window_of(item) for item in items]
+        tokens, read = _read_in(cut)
+        targets = [item.target not in (None, (0, 0)) for item in items]
+        given = int(items[0].given) if isinstance(items[0], PassageItem) else 0
+        at_once = cut[0].encoded.kept
+        return Coverage(
+            tokens, read, at_once, len(items), given, min(given, sum(targets)), min(given, targets[0])
+        )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`start`, `end`: long [B], rows within each window."""
@@ -316,11 +349,8 @@ class Answer(Task):
         listed = list(best.values())[: self.settings.n_best]
         question = {} if example.number is None else {"id": example.number}
         chosen = listed[0] | self._unless_none([logits for logits, _ in found], max(s.logit for s in spans))
-        last = found[-1][1]
-        passage, around = last.first + last.size, last.encoded.tokens - last.size
-        asked = last.encoded.kept - last.size
-        counted = {"tokens": passage + around, "tokens_read": passage + asked}
-        return {**question, **chosen, "n_best": listed, **counted}
+        tokens, read = _read_in([window for _, window in found])
+        return {**question, **chosen, "n_best": listed, "tokens": tokens, "tokens_read": read}
 
     @property
     def _threshold(self) -> float | None:
@@ -388,8 +418,32 @@ class Answer(Task):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Scores:
         """As SQuAD 1.1's script has it; SQuAD 2.0's, where a question has no answer; or CMRC 2018's."""
-        details, notes = {"moved_answers": _moved(examples)}, self.remarks(examples)
+        details, notes = {"moved_answers": _moved(examples)}, [one.said for one in self.remarks(examples)]
         return scored(predictions, examples, self.settings.rules, details, notes)
+
+    @property
+    def measure(self) -> str:
+        """As in training."""
+        return "the mean over its windows of the cross-entropies of the answer's start and end"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """The loss of each question's windows."""
+        found: list[list[float]] = [[] for _ in answers.examples]
+        for logits, item in zip(answers.outputs, answers.items, strict=True):
+            if item.target is not None:
+                start, end = item.target
+                shares = logits.log_softmax(0)
+                found[item.example].append(-float(shares[start, 0] + shares[end, 1]) / 2)
+        return [mean(parts) if parts else None for parts in found]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Details:
+        """How sure the model may be; where questions may have no answer, which were taken for which."""
+        return details_of(predictions, examples, self.settings.rules)
+
+    def compared(self, example: PassageExample, prediction: Prediction) -> tuple[str, str]:
+        """The answers of people, each once, and the model's."""
+        gold = " / ".join(dict.fromkeys(answer or "no answer" for answer in example.gold))
+        return gold, prediction["answer"] or "no answer"
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Tallies:
         """F1 and exact match over all questions."""
@@ -399,6 +453,14 @@ class Answer(Task):
         """Always the most frequent answer of the training examples, which may be none."""
         most = Counter(squad.normalised(example.gold[0]) for example in training).most_common(1)[0][0]
         return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
+
+
+def _read_in(cut: Sequence[Window]) -> tuple[int, int]:
+    """Tokens of question and passage, and those that the windows hold: all of the passage, and of the question as
+    much as the settings read."""
+    last = cut[-1]
+    passage = last.first + last.size
+    return passage + last.encoded.tokens - last.size, passage + last.encoded.kept - last.size
 
 
 def _letters(examples: Sequence[PassageExample]) -> float:

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 from bertsmith.files.scripts import HAN
 from bertsmith.metrics import cmrc, squad
 from bertsmith.metrics.tallies import Tallies, mean_tallies
+from bertsmith.tasks.details import confusion, reliability
 from bertsmith.tasks.passages.passages import PassageExample
-from bertsmith.tasks.scores import Scores, told_of_cuts
+from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
 
 Rules = Literal["auto", "squad", "cmrc"]
 
@@ -52,6 +53,27 @@ def scored(
             "scores are by the rules of CMRC 2018: of characters, not words (task.rules=squad: words)",
         ]
     return Scores(numbers, details, (), [*told, *notes])
+
+
+def details_of(
+    predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules
+) -> dict[str, Any]:
+    """What a report shows: how often answers of some probability are one of people's; and of questions that may
+    have none, the scores of both kinds, and which were taken for which."""
+    f1, exact = _of_each(predictions, examples, _how(_chosen(examples, rules), examples))
+    sure = [float(prediction["score"]) for prediction in predictions]
+    found: dict[str, Any] = {"reliability": reliability("questions", sure, [value > 0 for value in exact])}
+    kinds = ["no answer" if example.unanswerable else "an answer" for example in examples]
+    if "no answer" not in kinds:
+        return found
+    said = ["an answer" if prediction["answer"] else "no answer" for prediction in predictions]
+    rows = []
+    for kind in sorted(set(kinds)):
+        held = [i for i, own in enumerate(kinds) if own == kind]
+        means = (f"{fmean(values[i] for i in held):.4f}" for values in (exact, f1))
+        rows.append([f"with {kind}", *means, f"{len(held):,}"])
+    table = ScoreTable("", ["questions", "exact match", "F1", "number"], rows)
+    return {"tables": [table], "confusion": confusion("questions", kinds, said), **found}
 
 
 def tallied(predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules) -> Tallies:

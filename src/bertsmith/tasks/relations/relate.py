@@ -28,9 +28,11 @@ from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
+from bertsmith.tasks.coverage import Coverage
+from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
-from bertsmith.tasks.overview import told_of_repeats
+from bertsmith.tasks.overview import repeats
 from bertsmith.tasks.relations.related import (
     RelateSettings,
     RelationExample,
@@ -68,6 +70,7 @@ class Relate(Task):
 
     name = "relate"
     summary = "the relation of two entities that are marked in a text"
+    hangs_on = "relation"
     example_file = "train.txt"
     inputs = ("text", "head", "tail")
     optional = ("head", "tail")
@@ -209,8 +212,8 @@ class Relate(Task):
         cls, train: Sequence[RelationExample], dev: Sequence[RelationExample], facts: Facts
     ) -> Overview:
         """The table of labels, and which examples are repeated."""
-        said = told_of_repeats(((cls.question(e), e.relation), e.place) for e in train)
-        return super().overview_of_answers(train, dev, facts) | Overview(warnings=[said] if said else [])
+        found = repeats(((cls.question(e), e.relation), e.place) for e in train)
+        return super().overview_of_answers(train, dev, facts) | Overview(findings=[found] if found else [])
 
     @classmethod
     def stratum(cls, example: RelationExample) -> Hashable:
@@ -223,7 +226,7 @@ class Relate(Task):
         """[CLS] the marked text, or its window, [SEP]; no item for an empty text. InputError where both entities
         do not fit into what the model takes."""
         self._refuse_strangers(examples)
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         some = [(number, example) for number, example in enumerate(examples) if example.text]
         texts = [with_markers(example) for _, example in some]
         encodings = tokenizer.encode_many([text for text, _ in texts], max_length=UNCUT)
@@ -261,6 +264,15 @@ class Relate(Task):
         window = part_of(encoding, begin, min(room, len(own)))
         rows = tuple(window.row + row - begin for row in (head, tail))
         return RelationItem(number, (window.encoded,), self._target(example), begin, rows=(rows[0], rows[1]))
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """The window around both entities, which would be lost where a marker is behind the first tokens."""
+        (item,) = items
+        assert isinstance(item, RelationItem)
+        (read,) = item.sequences
+        assert read.sources is not None
+        last = item.first + max(item.rows) - int(np.argmax(read.sources == 0))
+        return Coverage(read.tokens, read.kept, read.kept, 1, 1, 1, int(last < read.kept))
 
     def _target(self, example: RelationExample) -> int | None:
         """-1 for a relation that training did not have: whatever the model says is wrong there."""
@@ -378,6 +390,26 @@ class Relate(Task):
         of_each = {name: _figures(counts) for name, counts in relations.items()}
         details = {**cuts, "none_label": self._none, "relations": of_each}
         return Scores(numbers, details, (_table(of_each),), notes)
+
+    @property
+    def measure(self) -> str:
+        """Of the right relation."""
+        return "minus the logarithm of the right relation's probability"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered; a relation that the model never saw has none."""
+        wanted = [self._naming.name(str(example.relation)) for example in answers.examples]
+        return [
+            cross_entropy(p["scores"].get(label, 0.0)) if p["scores"] else None
+            for p, label in zip(answers.predictions, wanted, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Details:
+        """Which relations are taken for which, and how sure the model may be."""
+        pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p["label"] is not None]
+        truth = [self._naming.name(str(e.relation)) for _, e in pairs]
+        guess, sure = [p["label"] for p, _ in pairs], [p["score"] for p, _ in pairs]
+        return of_labels("texts", truth, guess, sure, self._names)
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Tallies:
         """All scores."""

@@ -21,10 +21,11 @@ from bertsmith.metrics.calibration import bins_of, calibration_error, temperatur
 from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
 from bertsmith.tasks.overview import listed
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.texts.many_labels import ManyLabels
@@ -121,7 +122,8 @@ class Classify(TextTask):
     ) -> Overview:
         """The table of labels, and what to do about numbers."""
         said = _told_of_numbers(facts["labels"])
-        return super().overview_of_answers(train, dev, facts) | Overview(warnings=[said] if said else [])
+        found = [Finding("labels that are numbers", said)] if said else []
+        return super().overview_of_answers(train, dev, facts) | Overview(findings=found)
 
     @classmethod
     def stratum(cls, example: TextExample) -> Hashable:
@@ -244,6 +246,24 @@ class Classify(TextTask):
             rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
             tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
         return Scores(numbers, {**details, "confusion": confusion}, tables, notes)
+
+    @property
+    def measure(self) -> str:
+        """Of the right label."""
+        return "minus the logarithm of the right label's probability"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered."""
+        gold = self.gold(answers.examples, self.facts)
+        return [
+            cross_entropy(p["scores"][label]) for p, (label,) in zip(answers.predictions, gold, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Which labels are taken for which, and how sure the model may be."""
+        truth = [gold for (gold,) in self.gold(examples, self.facts)]
+        guess, sure = [p["label"] for p in predictions], [p["score"] for p in predictions]
+        return of_labels("texts", truth, guess, sure, self.facts["labels"])
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
         """All but the calibration error."""

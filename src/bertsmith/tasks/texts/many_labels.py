@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
+from bertsmith.tasks.details import Answers, Details, cross_entropy, reliability
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
@@ -259,6 +260,27 @@ class ManyLabels(TextTask):
         }
         return Scores(numbers, {**cuts, "classes": of_each}, [_table(of_each)], notes)
 
+    @property
+    def measure(self) -> str:
+        """As in training, without weights."""
+        return "the mean over the labels of their binary cross-entropies"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the probabilities that are answered."""
+        truth, shares = self._truth(answers.examples), self._shares(answers.predictions)
+        right = np.where(truth, shares, 1 - shares)
+        return [float(np.mean([cross_entropy(share) for share in row])) for row in right.tolist()]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """How often a label is there whose probability is so high."""
+        shares, truth = self._shares(predictions).ravel(), self._truth(examples).ravel()
+        return {"reliability": reliability("labels of each text", shares.tolist(), truth.tolist())}
+
+    def compared(self, example: TextExample, prediction: Prediction) -> tuple[str, str]:
+        """All labels of both."""
+        (gold,) = self.gold([example], self.facts)
+        return ", ".join(gold) or "none", ", ".join(prediction["labels"]) or "none"
+
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
         """All but the average precision."""
         labels: list[str] = self.facts["labels"]
@@ -290,7 +312,7 @@ class ManyLabels(TextTask):
         """bool [examples, K]."""
         return np.stack([np.asarray(self.target(example)) > 0 for example in examples])
 
-    def _shares(self, predictions: Sequence[Prediction]) -> NDArray[np.float64]:
+    def _shares(self, predictions: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Probabilities [examples, K]."""
         return np.array([[p["scores"][label] for label in self.facts["labels"]] for p in predictions])
 

@@ -18,6 +18,7 @@ from bertsmith.metrics.tallies import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
+from bertsmith.tasks.details import Answers, Details, numbers
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import of_numbers
@@ -93,16 +94,14 @@ class Regress(TextTask):
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Summed squared errors over the examples."""
-        numbers = self.logits(encoder, batch)[:, 0]
-        return Loss({"task": F.mse_loss(numbers, batch.tensors["number"], reduction="sum")}, batch.counts)
+        found = self.logits(encoder, batch)[:, 0]
+        return Loss({"task": F.mse_loss(found, batch.tensors["number"], reduction="sum")}, batch.counts)
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:
         """The number (the mean over the text's windows), tokens of the text and tokens read."""
-        return [
-            {"number": float(numbers[:, 0].mean()), **read} for numbers, read in self.of_each(outputs, items)
-        ]
+        return [{"number": float(rows[:, 0].mean()), **read} for rows, read in self.of_each(outputs, items)]
 
     @classmethod
     def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
@@ -137,14 +136,32 @@ class Regress(TextTask):
                 "the numbers do not vary, so there is nothing to correlate: both correlations are 0",
             ]
         error = guess - truth
-        numbers = {
+        figures = {
             "pearson": pearson,
             "spearman": spearman,
             "mean_squared_error": float((error**2).mean()),
             "mean_absolute_error": float(np.abs(error).mean()),
             "examples": len(examples),
         }
-        return Scores(numbers, cuts, (), notes)
+        return Scores(figures, cuts, (), notes)
+
+    @property
+    def measure(self) -> str:
+        """As in training."""
+        return "the squared error"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of the numbers that are answered."""
+        pairs = zip(answers.predictions, answers.examples, strict=True)
+        return [(p["number"] - number_of(e)) ** 2 for p, e in pairs]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """The numbers beside the true ones."""
+        return {"numbers": numbers([number_of(e) for e in examples], [p["number"] for p in predictions])}
+
+    def compared(self, example: TextExample, prediction: Prediction) -> tuple[str, str]:
+        """Both numbers."""
+        return f"{number_of(example):g}", f"{prediction['number']:.4g}"
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
         """All but Spearman's correlation."""

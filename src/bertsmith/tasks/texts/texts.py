@@ -20,10 +20,12 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import Settings
+from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -188,18 +190,22 @@ class TextTask(Task):
         return example.row
 
     @classmethod
-    def remarks(cls, examples: Sequence[TextExample]) -> list[str]:
+    def remarks(cls, examples: Sequence[TextExample]) -> list[Finding]:
         """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
-        if spaced := [f"'{example.label}' ({example.place})" for example in examples if example.spaced]:
+        if spaced := [example for example in examples if example.spaced]:
             labels = counted(len(spaced), "label has", "labels have")
-            return [f"{labels} spaces around, which are left out: {listed(spaced)}"]
+            some = listed(f"'{example.label}' ({example.place})" for example in spaced)
+            said = f"{labels} spaces around, which are left out: {some}"
+            return [Finding("spaces around labels", said, [example.place for example in spaced])]
         first = next(iter(examples), None)
         if first is None or not first.unnamed:
             return []
         file = first.place.rpartition(":")[0]
         if first.row is None:
-            return [f"{file}: its one column has no header, so the first line is read as a text"]
-        return [f"{file}: its one column, '{next(iter(first.row))}', is read"]
+            said = f"{file}: its one column has no header, so the first line is read as a text"
+        else:
+            said = f"{file}: its one column, '{next(iter(first.row))}', is read"
+        return [Finding("the column that is read", said)]
 
     @classmethod
     def is_empty(cls, example: TextExample) -> bool:
@@ -228,7 +234,7 @@ class TextTask(Task):
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes; with a stride,
         an item for each window of it."""
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         paired = any(example.second is not None for example in examples)
         if examples and self.facts.get("pairs") not in (None, paired):
             if not paired:
@@ -267,6 +273,11 @@ class TextTask(Task):
         read = tokens - (cut[0].encoded.tokens - cut[0].encoded.kept)
         for window in cut:
             yield WindowItem(number, (window.encoded,), target, window.first, tokens, read)
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """The windows of one text, which hold the same tokens more than once."""
+        read, at_once = self.read_of(items[0]), items[0].sequences[0].kept
+        return Coverage(read["tokens"], read["tokens_read"], at_once, len(items))
 
     def target(self, example: TextExample) -> Any:
         """What the loss takes for an example's label; None where there is none. InputError for a wrong label."""

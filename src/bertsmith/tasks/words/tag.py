@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,13 +28,15 @@ from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
+from bertsmith.tasks.coverage import Coverage
+from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tasks.words.roles import has_roles, read_roles
-from bertsmith.tasks.words.tag_scores import scored, tallied
+from bertsmith.tasks.words.tag_scores import details_of, scored, tallied, wrong_words
 from bertsmith.tasks.words.tagged import (
     TagExample,
     TagSettings,
@@ -50,9 +53,10 @@ from bertsmith.tasks.words.tagging import (
     TagFacts,
     Tagging,
     best_tags,
+    breaks_in,
     facts_of_tags,
+    path_losses,
     prediction_of,
-    told_of_breaks,
 )
 from bertsmith.tasks.words.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -71,6 +75,7 @@ class Tag(Task):
 
     name = "tag"
     summary = "a tag for each word of a sentence: entities, chunks, parts of speech"
+    hangs_on = "tag"
     example_file = "train.conll"
     inputs = ("words", "predicate")
     optional = ("predicate",)
@@ -234,8 +239,8 @@ class Tag(Task):
     ) -> Overview:
         """The table of the file's tags, and those that break their scheme."""
         of_file = {**facts, "labels": facts.get("written") or facts["labels"]}
-        said = told_of_breaks([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
-        return super().overview_of_answers(train, dev, of_file) | Overview(warnings=[said] if said else [])
+        found = breaks_in([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
+        return super().overview_of_answers(train, dev, of_file) | Overview(findings=[found] if found else [])
 
     # From examples to a batch
 
@@ -280,7 +285,7 @@ class Tag(Task):
         if not len(words):
             return
         ids = None if example.tags is None else self._ids_of(example.tags)
-        limit = min(self.config.longest, self.settings.max_length or self.config.longest)
+        limit = self.reads
         cut = windows(encoding, limit, place=example.place)
         decided_by = deciding(cut)[tokens]
         for i, window in enumerate(cut):
@@ -299,6 +304,19 @@ class Tag(Task):
                 tokens=encoding.sources.count(0),
                 length=len(example.words),
             )
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """All tokens of the sentence, in one window or in several; the tags are of the words with a token."""
+        first = items[0].sequences[0]
+        assert first.sources is not None
+        begin = int(np.argmax(first.sources == 0))
+        held = int((first.sources == 0).sum())
+        words = at_once = tokens = 0
+        for item in items:
+            assert isinstance(item, TagItem)
+            tokens, words = item.tokens, words + len(item.words)
+            at_once += sum(row - begin + item.first < held for row in item.rows)
+        return Coverage(tokens, tokens, min(tokens, held), len(items), words, words, at_once)
 
     def _ids_of(self, tags: Sequence[str]) -> list[int]:
         """-1 for a label that training did not have: whatever the model says is wrong there."""
@@ -382,19 +400,9 @@ class Tag(Task):
         The tags are the best path over the whole sentence that its scheme allows; a probability is the softmax's,
         or that of a CRF over all paths.
         """
-        examples = self._as_trained(examples)
-        labels = self._tagging.labels
-        usual = torch.full((len(labels),), _UNREAD)
-        usual[self._ids[str(self.facts["usual"])]] = 0.0
-        emissions = [usual.expand(len(example.words), -1).clone() for example in examples]
-        read = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
-        tokens = [0] * len(examples)
-        for logits, item in zip(outputs, items, strict=True):
-            assert isinstance(item, TagItem)
-            words = list(item.words)
-            emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
-            read[item.example][words] = True
-            tokens[item.example] = item.tokens
+        examples, labels = self._as_trained(examples), self._tagging.labels
+        emissions, read = self._emissions(outputs, items, examples)
+        tokens = {item.example: item.tokens for item in items if isinstance(item, TagItem)}
         found = best_tags(emissions, self._chain(torch.get_default_device()), crf=self.crf is not None)
         predictions = []
         for i, example in enumerate(examples):
@@ -402,8 +410,25 @@ class Tag(Task):
             tags = self._tagging.answered([labels[tag] for tag in path])
             scores = (shares * read[i]).tolist()
             more = prediction_of(example, tags, scores, spans=self._spans, blank=self._blank)
-            predictions.append({**more, "tokens": tokens[i], "tokens_read": tokens[i]})
+            of_it = tokens.get(i, 0)
+            predictions.append({**more, "tokens": of_it, "tokens_read": of_it})
         return predictions
+
+    def _emissions(
+        self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each sentence the log probabilities [words, tags], each word's from the window that decides on it;
+        and which words have a token, bool [words]: one without has the usual tag."""
+        usual = torch.full((len(self._tagging.labels),), _UNREAD)
+        usual[self._ids[str(self.facts["usual"])]] = 0.0
+        emissions = [usual.expand(len(example.words), -1).clone() for example in examples]
+        read = [torch.zeros(len(example.words), dtype=torch.bool) for example in examples]
+        for logits, item in zip(outputs, items, strict=True):
+            assert isinstance(item, TagItem)
+            words = list(item.words)
+            emissions[item.example][words] = logits[list(item.rows)].log_softmax(-1)
+            read[item.example][words] = True
+        return emissions, read
 
     def together(self, others: Sequence[Self]) -> Self:
         """Of CRFs also the mean of what they have learnt: the score of a path is the mean of its scores."""
@@ -442,9 +467,40 @@ class Tag(Task):
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
             none = counted(unread, "word has no token", "words have no token")
             notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
-        if said := told_of_breaks(examples, truth, self.facts["scheme"]):
-            notes.append(said)
+        if found := breaks_in(examples, truth, self.facts["scheme"]):
+            notes.append(found.said)
         return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
+
+    @property
+    def measure(self) -> str:
+        """As in training."""
+        if self.crf is not None:
+            return "minus the log-likelihood of its tags"
+        return "the cross-entropy, summed over its words"
+
+    def losses(self, answers: Answers) -> list[float | None]:
+        """Of each sentence; none where it has a tag that the model never saw, or under a CRF a word without a
+        token."""
+        examples = self._as_trained(answers.examples)
+        emissions, read = self._emissions(answers.outputs, answers.items, examples)
+        paths = [None if example.tags is None else self._ids_of(example.tags) for example in examples]
+        known = [path if path and min(path) >= 0 else None for path in paths]
+        if self.crf is not None:
+            known = [path if held.all() else None for path, held in zip(known, read, strict=True)]
+            return path_losses(emissions, known, self._chain(torch.get_default_device()))
+        return [
+            None if path is None else -float(rows[torch.arange(len(path)), path][held].sum())
+            for rows, path, held in zip(emissions, known, read, strict=True)
+        ]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Details:
+        """Which types (tags, where they have no scheme) are taken for which, and how sure the model may be."""
+        return details_of(self.gold(examples, self.facts), predictions, self._tagging)
+
+    def compared(self, example: TagExample, prediction: Prediction) -> tuple[str, str]:
+        """The words whose tags are wrong, with the right ones and the model's."""
+        (gold,) = self.gold([example], self.facts)
+        return wrong_words(prediction["words"], gold, prediction["tags"])
 
     def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Tallies:
         """All but the strict F1."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import count, entities, total
+from bertsmith.metrics.schemes import OUTSIDE, parted
 from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
+from bertsmith.tasks.details import Details, confusion, reliability
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.words.tagging import Tagging
 from bertsmith.wording import counted
@@ -49,6 +52,38 @@ def scored(
         "accuracy": accuracy,
     }
     return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+
+
+def details_of(
+    gold: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]], tagging: Tagging
+) -> Details:
+    """What a report shows: which types (tags, where they have no scheme) words are taken for, and how often a tag
+    of some probability is right. gold: the tags of each sentence, by the file's names."""
+    words = [
+        (truth, guess, float(score))
+        for row, p in zip(gold, predictions, strict=True)
+        for truth, guess, score in zip(row, p["tags"], p["scores"], strict=True)
+    ]
+    truth, guess = [_kind(a, tagging) for a, _, _ in words], [_kind(b, tagging) for _, b, _ in words]
+    names = sorted({*truth, *guess}, key=lambda name: (name == OUTSIDE, name))
+    sure = [(score, a == b) for a, b, score in words if score > 0]  # a word without a token has none
+    return {
+        "confusion": confusion("words", truth, guess, names),
+        "reliability": reliability("words", [score for score, _ in sure], [right for _, right in sure]),
+    }
+
+
+def wrong_words(words: Sequence[str], gold: Sequence[str], guess: Sequence[str]) -> tuple[str, str]:
+    """The words of a sentence whose tags are wrong, with the right ones and with the model's."""
+    wrong = [row for row in zip(words, gold, guess, strict=True) if row[1] != row[2]]
+    if not wrong:
+        return "all tags are right", "all tags are right"
+    right, said = (" ".join(f"{row[0]}/{row[i]}" for row in wrong) for i in (1, 2))
+    return right, said
+
+
+def _kind(tag: str, tagging: Tagging) -> str:
+    return parted(tag)[1] or tag if tagging.scheme else tag
 
 
 def tallied(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]], tagging: Tagging) -> Tallies:

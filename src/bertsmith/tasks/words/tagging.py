@@ -31,10 +31,11 @@ from bertsmith.metrics.schemes import (
     scheme_of,
     tag_of,
 )
-from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, marginals
+from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
 from bertsmith.models.features import Layers
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.words.tagged import TagExample
 from bertsmith.wording import counted
 
@@ -190,10 +191,31 @@ def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[t
     return found
 
 
-def told_of_breaks(
+def path_losses(
+    emissions: Sequence[Tensor], paths: Sequence[Sequence[int] | None], chain: Chain
+) -> list[float | None]:
+    """Minus the log-likelihood of a path through each sentence under a CRF; None where there is no path.
+
+    emissions, chain: as in `best_tags`."""
+    found: list[float | None] = [None] * len(emissions)
+    order = sorted((i for i, path in enumerate(paths) if path), key=lambda i: -len(emissions[i]))
+    while order:
+        longest, tags = emissions[order[0]].shape
+        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
+        order = order[len(some) :]
+        lengths = torch.tensor([len(emissions[i]) for i in some])
+        rows = pad_sequence([emissions[i] for i in some], batch_first=True)
+        wanted = pad_sequence([torch.tensor(paths[i]) for i in some], batch_first=True)
+        lost = log_partitions(rows, lengths, chain) - path_scores(rows, wanted, lengths, chain)
+        for i, loss in zip(some, lost.tolist(), strict=True):
+            found[i] = loss
+    return found
+
+
+def breaks_in(
     examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
-) -> str | None:
-    """A sentence on tags that break their scheme. rows: each example's tags, by their names."""
+) -> Finding | None:
+    """Tags that break their scheme. rows: each example's tags, by their names."""
     if scheme is None:
         return None
     found = [
@@ -202,15 +224,20 @@ def told_of_breaks(
     if not found:
         return None
 
+    def place(example: TagExample, one: Break) -> str:
+        return example.place_of(min(one.at, len(example.words) - 1))
+
     def said(example: TagExample, one: Break) -> str:
         what = "the sentence's end" if one.tag is None else f"'{one.tag}'"
-        where = example.place_of(min(one.at, len(example.words) - 1))
-        return f"{what} {'as the first' if one.before is None else f'behind {one.before!r}'} ({where})"
+        before = "as the first" if one.before is None else f"behind {one.before!r}"
+        return f"{what} {before} ({place(example, one)})"
 
     breaks = "breaks" if len(found) == 1 else "break"
-    return (
+    return Finding(
+        "tags that break the scheme",
         f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}: "
-        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there"
+        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there",
+        list(starmap(place, found)),
     )
 
 

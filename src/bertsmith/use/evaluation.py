@@ -1,0 +1,88 @@
+"""A fine-tuned model's scores on a labelled file, and their report: a folder with a page, plots and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith import disk
+from bertsmith.errors import InputError
+from bertsmith.files.memory import Source, name_of
+from bertsmith.reports.run import write_figures, write_report
+from bertsmith.reports.steps import Steps
+from bertsmith.tasks.details import Answers, judged
+from bertsmith.tasks.overview import empty_texts
+from bertsmith.tasks.scores import Finding, Scores
+from bertsmith.use.answering import Answering, Changes, in_chunks
+
+
+def evaluate(
+    answering: Answering,
+    file: Source,
+    changes: Changes,
+    report: str | Path | None = None,
+    model: str = "",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Scores:
+    """The task's scores on a labelled file or data in memory, with what truncation has cost and would have.
+
+    report: a new folder for report.html, report.json and figures/*.png. model: what it is called there. tell: is
+    told where the page is. InputError where the folder holds something.
+    """
+    folder = None if report is None else _new_folder(Path(report))
+    steps = Steps()
+    with steps.step("reading the file"):
+        settings, examples = answering.labelled(file, changes)
+    task = answering.task.under(settings)
+    predictions: list[dict[str, Any]] = []
+    losses: list[float | None] = []
+    account = task.account([])
+    with steps.step("encoding and answering"):
+        for some in in_chunks(examples):
+            answers = answering.with_outputs(some, settings, account)
+            predictions += answers.predictions
+            losses += task.losses(answers) if folder else []
+    with steps.step("scoring"):
+        scores = answering.scored(predictions, examples)
+    scores = replace(
+        scores,
+        details={**scores.details, "truncation": account.document()},
+        notes=[*scores.notes, *account.told_of_windows()],
+    )
+    if folder is None:
+        return scores
+    with steps.step("the report"):
+        found = {
+            "task": task.name,
+            "model": model,
+            "data": name_of(file, "data"),
+            "decided_by": task.decides,
+            "scores": scores.document(),
+            "answers": judged(task, scores, Answers([], [], examples, predictions), losses),
+            "lengths": {"data": account.lengths()},
+            "truncation": {"data": account.document()},
+            "findings": [finding.document() for finding in _findings(answering, examples)],
+            "settings": {"task": settings.model_dump(mode="json")},
+        }
+        drawn = write_figures(folder, found)
+    write_report(folder, found | {"wall_time": steps.document()}, drawn)
+    tell(f"{folder / 'report.html'}: open it in a browser")
+    return scores
+
+
+def _new_folder(folder: Path) -> Path:
+    """InputError where it holds something: a report is never mixed with another's, nor with a run."""
+    try:
+        disk.refuse_filled(folder, in_place=True)
+    except InputError as error:
+        remedy = "name another folder with --report, or remove it"
+        raise InputError(error.sentence, remedy, python="name another report=…, or remove it") from None
+    return folder
+
+
+def _findings(answering: Answering, examples: list[Any]) -> list[Finding]:
+    """How the file was read, and which examples are empty."""
+    empty = [example.place for example in examples if answering.task.is_empty(example)]
+    return [*answering.task.remarks(examples), *([empty_texts(empty)] if empty else [])]

@@ -1,0 +1,232 @@
+"""The page of a run: its numbers are the report's, what came from files does nothing, and it stays small."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.metrics.calibration import bins_of
+from bertsmith.reports.page import score_name
+from bertsmith.reports.run import run_page, write_figures, write_report
+from bertsmith.reports.run_figures import drawings
+from bertsmith.reports.steps import Steps
+from bertsmith.tasks.details import confusion, numbers, reliability, shortened
+
+NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
+
+
+def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str, Any]:
+    """Of a run that never was, with everything a report may have."""
+    names = [f"label {i} {text}"[:60] for i in range(labels)]
+    truth = [names[i % labels] for i in range(10 * labels)]
+    guess = [names[(i * i) % labels] for i in range(10 * labels)]
+    sure = [(i % 9) / 9 for i in range(10 * labels)]
+    shape = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
+    short = shortened(text)
+    account = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40, "in_windows": 2}
+    return {
+        "task": "classify",
+        "base": text,
+        "decided_by": "accuracy",
+        "train_examples": 7,
+        "steps": 20,
+        "tokens": 1234,
+        "seconds": 12.3,
+        "tokens_per_second": 99.8,
+        "precision": "fp32",
+        "device": "cpu",
+        "threads": 1,
+        "best_step": 10,
+        "baseline": {"accuracy": 0.25, "examples": 30},
+        "baseline_name": "without looking at the text",
+        "dev": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "notes": [text]},
+        "evaluations": [
+            {"step": step, "epoch": step / 10, "loss": 1.5, "accuracy": 0.5, "best": step == 10}
+            for step in (10, 20)
+        ],
+        "curve": {
+            "mean_of": 1,
+            "points": [{"step": s, "loss": 3 / s, "learning_rate": 2e-5 / s} for s in (1, 10, 20)],
+        },
+        "answers": {
+            "tables": [
+                {
+                    "title": "",
+                    "columns": ["label", "F1", "support"],
+                    "rows": [[name, "0.2500", "10"] for name in names[:200]],
+                    "number": labels,
+                }
+            ],
+            "confusion": confusion("texts", truth, guess, names),
+            "reliability": reliability("texts", sure, [t == g for t, g in zip(truth, guess, strict=True)]),
+            "numbers": numbers([float(i) for i in range(labels * 10)], sure),
+            "hardest": {
+                "measure": "the squared error",
+                "number": examples,
+                "examples": [
+                    {"place": f"f:{i}", "loss": 9.25 - i, "asked": {"t": short}, "truth": short, "prediction": "b"}
+                    for i in range(min(20, examples))
+                ],
+            },
+        },
+        "lengths": {
+            "train": {
+                "number": 7, "least": 1, "median": 2, "percentile_95": 8, "most": 8, "histogram": shape,
+            }
+        },
+        "truncation": {
+            "train": {
+                **account,
+                "cut": {"texts": 1, "tokens": 3, "tags": 2},
+                "without_windows": {"texts": 3, "tokens": 31, "tags": 29},
+            }
+        },
+        "findings": [
+            {"kind": "empty texts", "said": f"1 text is empty: {text}", "places": ["train.csv:3"], "number": 30}
+        ],
+        "settings": {"base": text, "train": {"epochs": 3.0}},
+        "warnings": ["the model learnt nothing of use", f"1 text is empty: {text}"],
+        "wall_time": [{"step": "training", "seconds": 9.0}, {"step": "encoding", "seconds": 3.0}],
+    }  # fmt: skip
+
+
+def plain(page: str) -> str:
+    """The words of a page, without marks."""
+    words = re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", page, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", words).replace("\u00a0", " ").split())
+
+
+def test_the_numbers_of_the_page_are_those_of_the_report(tmp_path: Path) -> None:
+    found = report()
+    write_report(tmp_path, found, write_figures(tmp_path, found))
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == found
+    words = plain((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for said in (
+        "accuracy 0.9877 0.2500",  # this model's, the baseline's
+        "macro F1 0.5000 –",
+        "7 to train on, 30 of dev",
+        "kept are the weights after update 10, the best by accuracy",
+        "20 2 1.5000 0.5000",  # an evaluation: update, epoch, loss, score
+        "tags 40 2 (5.00 %) 29 (72.5 %)",  # in all, cut, would be cut
+        "2 texts are read in windows",
+        "training 9.0 s",
+        "train.epochs 3.0",
+        "train.csv:3 and 29 more",
+        "9.250 a text truth a text · prediction b f:0",
+    ):
+        assert said in words, said
+    for name in ("loss", "scores", "learning_rate", "reliability", "numbers", "confusion", "labels"):
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert words.count("1 text is empty") == 1  # among the findings, not among the warnings as well
+    assert "the model learnt nothing of use" in words
+
+
+def test_figures_of_an_earlier_report_are_gone(tmp_path: Path) -> None:
+    write_figures(tmp_path, report())
+    write_figures(tmp_path, {**report(), "answers": {"tables": []}})
+    left = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert left == {"loss.png", "scores.png", "learning_rate.png", "lengths_train.png"}
+
+
+@pytest.mark.parametrize("text", [NASTY, "مرحبا بالعالم", "x" * 10_000, "$\\alpha$ _a_ {{ 1 }}", "我们"])
+def test_what_came_from_files_is_only_shown(text: str) -> None:
+    page = run_page(report(text=text))
+    assert "<script" not in page
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+    shown = {
+        NASTY: "&lt;script&gt;alert(1)&lt;/script&gt; &amp; \\u202eevil",
+        "مرحبا بالعالم": '<span dir="auto">مرحبا بالعالم</span>',
+    }
+    assert shown.get(text, text[:200].rstrip()) in page
+    assert len(re.findall(r"<svg\b", page)) == page.count("</svg>")
+
+
+def test_a_page_is_small_however_many_labels_and_examples_there_are() -> None:
+    found = report(labels=1500, examples=100_000, text="word " * 80)
+    page = run_page(found)
+    assert len(page) < 600_000
+    assert len(json.dumps(found)) < 600_000
+    words = plain(page)
+    assert "The first 200 of 1,500" in words
+    assert "20 of 100,000 examples" in words
+    assert re.search(r"30 of [\d,]+ pairs", words)
+    assert "1,000 of 15,000 examples" in page
+
+
+def test_a_confusion_matrix_has_a_cell_for_each_pair() -> None:
+    found = confusion("texts", ["a", "a", "b", "c"], ["a", "b", "b", "b"], ["a", "b"])
+    assert found["labels"] == ["a", "b", "c"]
+    assert found["counts"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    assert (found["wrong"], found["pairs"], found["number"]) == (2, 2, 4)
+    assert found["confused"][0] == {"truth": "a", "prediction": "b", "times": 1}
+    many = confusion("texts", [str(i) for i in range(40)], ["0"] * 40)
+    assert many["counts"] is None
+    assert (many["labels"], many["wrong"], len(many["confused"]), many["pairs"]) == ([], 39, 30, 39)
+
+
+def test_reliability_has_the_bins_of_the_calibration_error() -> None:
+    found = reliability("texts", [0.9, 0.95, 0.1], [True, False, False])
+    assert found["bins"] == [one._asdict() for one in bins_of([0.9, 0.95, 0.1], [True, False, False])]
+    assert found["error"] == pytest.approx((abs(0.9 - 1) + 0.95 + 0.1) / 3)
+    assert found["number"] == 3
+
+
+def test_a_scatter_is_an_even_choice() -> None:
+    found = numbers([float(i) for i in range(2500)], [0.123456789] * 2500)
+    assert found["number"] == 2500
+    assert [pair[0] for pair in found["pairs"]] == [float(i) for i in range(0, 2500, 3)]
+    assert found["pairs"][0][1] == 0.12346
+
+
+def test_a_figure_does_not_depend_on_being_written_before() -> None:
+    found = report()
+    once = run_page(found)
+    drawn = drawings(found)
+    for one in drawn:
+        one.figure.savefig("/dev/null", format="png")
+    assert run_page(found, drawn) == once
+
+
+def test_a_step_within_another_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("bertsmith.machine.clock", lambda: now[0])
+    steps = Steps()
+    now[0] = 5.0  # nobody's
+    with steps.step("training"):
+        now[0] = 15.0
+        with steps.step("evaluations"):
+            now[0] = 18.0
+        now[0] = 20.0
+    with steps.step("evaluations"):
+        now[0] = 21.0
+    steps.moved("training", "checkpoints", 2.0)
+    assert steps.document() == [
+        {"step": "training", "seconds": 10.0},
+        {"step": "evaluations", "seconds": 4.0},
+        {"step": "checkpoints", "seconds": 2.0},
+    ]
+
+
+def test_scores_are_written_as_people_write_them() -> None:
+    assert score_name("macro_f1") == "macro F1"
+    assert score_name("ndcg@10") == "nDCG@10"
+    assert score_name("exact_match") == "exact match"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1200])
+def test_no_page_is_wider_than_its_window(tmp_path: Path, width: int) -> None:
+    import browser
+
+    if browser.chromium() is None:
+        pytest.skip("there is no Chromium on this machine")
+    (tmp_path / "page.html").write_text(run_page(report(labels=20, text="x" * 10_000)), encoding="utf-8")
+    with browser.Browser() as shown:
+        for scheme in browser.SCHEMES:
+            shown.open(tmp_path / "page.html", width, scheme)
+            assert shown.ask("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,114 @@
+"""How much of the examples is read: what truncation costs, and what it would have cost without windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.tasks.coverage import Account, Coverage, by_example
+from bertsmith.tasks.passages.passages import Gold, PassageExample
+from bertsmith.tasks.relations.relate import Relate
+from bertsmith.tasks.relations.related import RelateSettings, RelationExample
+from bertsmith.tasks.texts.class_settings import ClassSettings
+from bertsmith.tasks.texts.classify import Classify
+from bertsmith.tasks.texts.texts import TextExample
+from bertsmith.tasks.words.tag import Tag
+from bertsmith.tasks.words.tagged import TagExample, TagSettings
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from questions import PASSAGE, head
+
+WORDS = tiny_run.WORDS
+
+
+def config(tokens: int = len(tiny_run.TOKENS)) -> bs.ModelConfig:
+    return bs.ModelConfig(
+        vocab_size=tokens, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        max_position_embeddings=64,
+    )  # fmt: skip
+
+
+def tagged(words: int) -> TagExample:
+    return TagExample(tuple(WORDS[:words]), ("O",) * words, "here")
+
+
+@pytest.mark.parametrize(
+    ("stride", "read", "windows"), [(None, Coverage(15, 6, 6), 1), (4, Coverage(15, 15, 6, 4), 4)]
+)
+def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, windows: int) -> None:
+    settings = ClassSettings(max_length=8, stride=stride)
+    task = Classify(config(), torch.Generator(), {"labels": ["a", "b"], "pairs": False}, settings)
+    items = task.encode([TextExample(" ".join(WORDS[:15]), None, "a", "here")], tiny_run.tokenizer())
+    assert len(items) == windows
+    assert task.account(items).covered == [read]
+
+
+def test_tags_behind_the_first_window_would_be_lost() -> None:
+    facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
+    task = Tag(config(), torch.Generator(), facts, TagSettings(max_length=8))
+    items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
+    account = task.account(items)
+    long = len(next(by_example(items)))
+    assert account.covered == [Coverage(15, 15, 6, long, 15, 15, 6), Coverage(2, 2, 2, 1, 2, 2, 2)]
+    assert account.told_of_cuts() == []
+    assert account.told_of_windows() == [
+        "1 of 2 texts is read in windows of 8 tokens; without them 9 tokens (52.9 %) and 9 tags would be cut"
+    ]
+    assert account.document() == {
+        "limit": 8, "special_tokens": 2, "texts": 2, "tokens": 17, "tags": 17, "in_windows": 1,
+        "cut": {"texts": 0, "tokens": 0, "tags": 0}, "without_windows": {"texts": 1, "tokens": 9, "tags": 9},
+    }  # fmt: skip
+    assert account.lengths()["median"] == 2
+    assert account.lengths()["most"] == 15
+
+
+@pytest.mark.parametrize(
+    ("stride", "answer", "read"),
+    [
+        (4, "kade lofo", Coverage(15, 15, 9, 3, 1, 1, 0)),  # in the second window
+        (4, "kaba", Coverage(15, 15, 9, 3, 1, 1, 1)),
+        (7, "sode tugi", Coverage(15, 15, 9, 2, 1, 0, 0)),  # half in each
+        (4, None, Coverage(15, 15, 9, 3, 0, 0, 0)),
+    ],
+)
+def test_an_answer_counts_where_a_window_has_all_of_it(
+    stride: int, answer: str | None, read: Coverage
+) -> None:
+    gold = () if answer is None else (Gold(answer, PASSAGE.index(answer)),)
+    example = PassageExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
+    model = head(max_length=12, stride=stride)
+    account = model.account(model.encode([example], tiny_run.tokenizer()))
+    assert account.covered == [read]
+    said = account.told_of_cuts()
+    assert said == (
+        ["1 answer is whole in no window, and not learnt"] if read.given > read.given_read else []
+    )
+
+
+def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
+    tokens = [*tiny_run.TOKENS, "@", "#"]
+    labels: dict[str, Any] = {"labels": ["a", "b"], "numbered": False, "none": None}
+    task = Relate(config(len(tokens)), torch.Generator(), labels, RelateSettings(max_length=12))
+    words = WORDS[:9]
+    text = " ".join(words)
+    spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
+    known = Tokenizer.of_vocabulary(tokens, lowercase=True, max_length=64)
+    account = task.account(task.encode([RelationExample(text, *spans, "a", "here")], known))
+    assert account.covered == [Coverage(13, 10, 10, 1, 1, 1, 0)]
+    assert account.told_of_windows() == [
+        "1 relation beyond the first 12 tokens of a text is read all the same"
+    ]
+
+
+def test_accounts_add_up() -> None:
+    one, other = Account("", 8), Account("", 8, 2, [Coverage(9, 6, 6), Coverage(1, 1, 1)])
+    one.add(other)
+    one.add(Account("", 8, 2, [Coverage(10, 6, 6)]))
+    assert one.document()["cut"] == {"texts": 2, "tokens": 7}
+    assert one.document()["special_tokens"] == 2
+    assert one.told_of_cuts(" (a remedy)") == [
+        "2 of 3 texts are longer than the model reads; 7 tokens (35.0 %) are not seen (a remedy)"
+    ]
