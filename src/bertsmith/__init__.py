@@ -3,8 +3,7 @@
 train_tokenizer     a vocabulary learnt from text
 prepare             text to token shards
 pretrain            token shards to a BERT
-finetune            a BERT and labelled examples to a model for a task
-find_rate           at which learning rates a task is learnt
+finetune, find_rate a BERT and labelled examples to a model; at which rate
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
