@@ -1,14 +1,14 @@
 """bertsmith: from a folder of text to a BERT of your own.
 
 train_tokenizer     a vocabulary learnt from text
-prepare             text to token shards
-pretrain            token shards to a BERT
-finetune, find_rate a BERT and labelled examples to a model; at which rate
+prepare, pretrain   text to token shards; token shards to a BERT
+finetune            a BERT and labelled examples to a model for a task
+finetune_repeatedly …with seeds, folds, settings; find_rate: with which rates
+ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        what is wrong with a corpus, and what it will cost
-inspect_tokenizers  vocabularies compared on a text
-extend_tokenizer    a vocabulary or a model with the words of a domain
+inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
 show_instance       a training instance as a run reads it
 Texts, Reading      texts in memory; how files become documents
 Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.use.compare import compare as compare
+    from bertsmith.use.ensemble import Ensemble as Ensemble
+    from bertsmith.use.ensemble import ensemble as ensemble
     from bertsmith.use.model import Model as Model
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
@@ -54,11 +57,13 @@ if TYPE_CHECKING:
     from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
     from bertsmith.workflows.pretrain import pretrain as pretrain
+    from bertsmith.workflows.repeats import finetune_repeatedly as finetune_repeatedly
 
 _HOMES = {
     "BertsmithError": "errors",
     "CheckOptions": "survey.check",
     "Encoder": "models.encoder",
+    "Ensemble": "use.ensemble",
     "InputError": "errors",
     "MachineError": "errors",
     "Model": "use.model",
@@ -70,9 +75,12 @@ _HOMES = {
     "Texts": "files.memory",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "look.check",
+    "compare": "use.compare",
+    "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
     "finetune": "workflows.finetune",
+    "finetune_repeatedly": "workflows.repeats",
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",
     "load": "use.model",

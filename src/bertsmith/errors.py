@@ -20,6 +20,7 @@ VERBS = {
     "finetune": "finetune",
     "lr-find": "find_rate",
     "evaluate": "Model.evaluate",
+    "compare": "compare",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
     "score": "Model.score",
@@ -113,6 +114,10 @@ class InputError(BertsmithError):
 
 class MachineError(BertsmithError):
     """The machine's own failure (disk full, out of memory, a number that is no longer finite). Exit code 1."""
+
+
+class Diverged(MachineError):
+    """A training whose loss or gradient is no longer finite, which another rate or seed may not be."""
 
 
 class Stopped(BertsmithError):

@@ -43,7 +43,7 @@ def assignments_of(
         settings = [settings]
     found = list(_flat(kind, settings, verb)) if isinstance(settings, Mapping) else list(settings)
     return found + [
-        f"{_full_name(kind, name, verb, own)}={_as_yaml(value)}" for name, value in keywords.items()
+        f"{full_name(kind, name, verb, own)}={as_yaml(value)}" for name, value in keywords.items()
     ]
 
 
@@ -76,11 +76,13 @@ def _flat(kind: type[Settings], values: Mapping[str, Any], verb: Verb, prefix: s
             yield from _flat(kind, value, verb, f"{full}.")
         else:
             if "." not in full and full not in known:
-                full = _full_name(kind, full, verb, ())
-            yield f"{full}={_as_yaml(value)}"
+                full = full_name(kind, full, verb, ())
+            yield f"{full}={as_yaml(value)}"
 
 
-def _full_name(kind: type[Settings], name: str, verb: Verb, own: Sequence[str]) -> str:
+def full_name(kind: type[Settings], name: str, verb: Verb, own: Sequence[str]) -> str:
+    """The dotted name of the setting that a caller means by its last part, in no group of `own`. InputError, with
+    the nearest that is there, where there is none."""
     names = [full for full, _ in kind.names() if full.partition(".")[0] not in own]
     found = [full for full in names if full.rpartition(".")[2] == name]
     if not found:
@@ -105,7 +107,7 @@ def _arguments(verb: Verb) -> Iterator[str]:
             yield from (field.name for field in dataclasses.fields(parameter.default))
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A Python value as an assignment has it; text is quoted, so that it stays text."""
     return json.dumps(value, ensure_ascii=False, default=_plain)
 

@@ -134,6 +134,7 @@ BEFORE = {
     "choices-and-relations.md": ("texts", "bert"),
     "classifier.md": ("texts", "bert"),
     "tagger.md": ("texts", "bert"),
+    "repeats.md": ("texts", "bert"),
     "training-aids.md": ("texts", "bert"),
     "resume.md": ("texts",),
     "search.md": ("texts", "bert"),

@@ -99,3 +99,26 @@ def test_chinese_news(
     assert lines[-13].startswith("accuracy on the titles that were held out: 0.")
     assert lines[-1].split(": ")[1].split()[0] in names
     assert bs.load(tmp_path / "news").report["dev"]["examples"] == 40
+
+
+def test_emotion(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(0)
+    for name, number in (("train.txt", 64), ("dev.txt", 24)):
+        lines = [
+            f"{' '.join(draw.choices(PEOPLE if i % 2 else PLAIN, k=6))};{('sad', 'glad')[i % 2]}\n"
+            for i in range(number)
+        ]
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+    out = tmp_path / "emotion"
+    files = (tmp_path / "train.txt", tmp_path / "dev.txt")
+    run("emotion.py", base.path, *files, "--out", out, "--rate-steps", 12, monkeypatch=monkeypatch)
+    told = capsys.readouterr().out.splitlines()
+    assert (out / "rates.png").read_bytes().startswith(b"\x89PNG")
+    (at,) = [i for i, line in enumerate(told) if line.startswith(("accuracy 0.", "accuracy 1."))]
+    assert [line.split()[:2] for line in told[at + 1 : at + 3]] == [["glad", "F1"], ["sad", "F1"]]
+    assert "classes: glad, sad" in told
+    assert {line.split(" (")[0] for line in told[-2:]} <= {"glad", "sad"}
+    assert bs.load(out / "predictor").labels == ["glad", "sad"]
+    assert bs.load(out / "run").report["steps"] == 6

@@ -154,3 +154,11 @@ def test_what_is_none_of_these_says_what_may_be_meant(world: Path, tmp_path: Pat
     ):
         with pytest.raises(InputError, match=words):
             bs.info(folder)
+
+
+def test_without_a_name_it_is_the_machine() -> None:
+    found = bs.info()
+    assert found["kind"] == "machine"
+    assert found["cores"] >= 1
+    assert found["precision"] in ("fp32", "bf16")
+    assert found["runs_on"].split(":")[0] in ("cpu", "cuda")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bertsmith.errors import MachineError
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
@@ -16,6 +20,7 @@ from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded
 from bertsmith.workflows.frozen import Frozen
 
+WORDS = tiny_run.WORDS
 CONFIG = ModelConfig(
     model_type="bert",
     vocab_size=40,
@@ -103,7 +108,7 @@ def test_a_finished_run_leaves_no_states(tmp_path: Path) -> None:
     made, _ = frozen(tmp_path / "features" / "states.f32", 3)
     made.remember(TEXTS, "weights")
     made.forget()
-    assert list((tmp_path / "features").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     made.forget()
 
 
@@ -114,3 +119,102 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(MachineError, match=r"has no room for 0\.0 GB of hidden states"):
             made.remember(TEXTS, "weights")
     assert list(tmp_path.iterdir()) == []
+
+
+# A run with a frozen encoder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("frozen")
+    deep = ("model.num_hidden_layers=4", "train.max_steps=2")
+    return tiny_run.run(tiny_run.make_shards(folder / "shards"), folder / "bert", *deep)
+
+
+MOODS = [{"text": f"{a} {b}", "label": "glad" if a < "n" else "sad"} for a in WORDS for b in WORDS[:3]]
+TAGS = [{"words": [a, b], "tags": ["B-X" if a < "n" else "O", "O"]} for a in WORDS for b in WORDS[:3]]
+HOW: dict[str, Any] = {
+    "settings": ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"],
+    "frozen": True,
+    "learning_rate": 1e-2,
+    "max_steps": 9,
+    "evaluate_every": 3,
+    "checkpoint_every": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "more"),
+    [
+        ("classify", MOODS, {}),
+        ("tag", TAGS, {}),
+        ("tag", TAGS, {"layers": "sum_last_four", "head": "bilstm", "decoder": "crf"}),
+        ("tag", TAGS, {"layers": "concat_last_four"}),
+        ("tag", TAGS, {"layers": "embeddings"}),
+    ],
+)
+def test_the_encoder_stays_and_the_head_learns(
+    base: bs.Model, tmp_path: Path, task: str, rows: list[dict[str, Any]], more: dict[str, Any]
+) -> None:
+    made = bs.finetune(task, base, tmp_path / "run", train=rows, dev=rows, **HOW | more)
+    mine, its = made.encoder.state_dict(), base.encoder.state_dict()
+    assert all(torch.equal(mine[name], its[name]) for name in its)
+    assert not (tmp_path / "run" / "features").exists()
+    scores, report = made.evaluate(rows), made.report["dev"]
+    decides = made.report["decided_by"]
+    assert scores[decides] == pytest.approx(report[decides], abs=1e-6)
+    if task == "tag":  # this base's [CLS] says nothing yet
+        assert scores[decides] > made.report["baseline"][decides]
+    weights = tmp_path / "run" / "checkpoints" / f"step-{made.report['steps']}" / "weights.safetensors"
+    assert weights.stat().st_size < (tmp_path / "run" / "model" / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize(("task", "rows"), [("classify", MOODS), ("tag", TAGS)])
+def test_it_learns_as_with_all_layers_frozen_and_no_dropout(
+    base: bs.Model, tmp_path: Path, task: str, rows: list[dict[str, Any]]
+) -> None:
+    off = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    known = bs.finetune(task, base, tmp_path / "a", train=rows, dev=rows, **HOW, **off)
+    plain = HOW | off | {"frozen": False, "freeze_layers": 4}
+    whole = bs.finetune(task, base, tmp_path / "b", train=rows, dev=rows, **plain)
+    mine, its = known.task.state_dict(), whole.task.state_dict()
+    for name in its:
+        torch.testing.assert_close(mine[name], its[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_killed_run_goes_on_to_the_bit(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"layers": "sum_all", "head": "bilstm"}
+    whole = bs.finetune("tag", base, tmp_path / "whole", train=TAGS, dev=TAGS, **HOW, **more)
+
+    class KilledError(Exception):
+        pass
+
+    import bertsmith.training.loop as loop
+
+    update = loop.update
+
+    def killed(*given: Any, **named: Any) -> Any:
+        if given[-1] == 6:
+            raise KilledError
+        return update(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "update", killed)
+        with pytest.raises(KilledError):
+            bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, **HOW, **more)
+    assert (tmp_path / "parts" / "features" / "states.f32").exists()
+    parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
+    mine, its = parts.task.state_dict(), whole.task.state_dict()
+    assert all(torch.equal(mine[name], its[name]) for name in its)
+
+
+def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:
+    pairs = [{"text": a, "second": b} for a, b in pairwise(WORDS)]
+    with pytest.raises(
+        InputError, match="frozen: nothing would be trained, since the task 'embed' has no head"
+    ):
+        bs.finetune("embed", base, tmp_path / "run", train=pairs, dev=pairs, frozen=True)
+    with pytest.raises(InputError, match="exclude each other"):
+        bs.finetune("tag", base, tmp_path / "run", train=TAGS, dev=TAGS, frozen=True, unfreeze_every=2)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from bertsmith.artifacts.mistyped import refuse_mistyped
+from bertsmith.artifacts.several import refuse_several
 from bertsmith.errors import InputError
 from bertsmith.nearest import nearest_here
 
@@ -24,6 +25,7 @@ def locate(name: str | Path) -> Path:
     for candidate in (path / "model", path):
         if (candidate / CONFIG).is_file():
             return candidate
+    refuse_several(path)
     if path.exists():
         raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
     refuse_mistyped(str(name))

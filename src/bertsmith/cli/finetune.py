@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.repeats_table import show_repeats
 from bertsmith.cli.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -19,6 +20,26 @@ LABEL_NAMES = click.option(
 )
 DEVICE = click.option(
     "--device", metavar="D", help="Where to compute: cpu, cuda, cuda:1 [a GPU if there is one]."
+)
+_REPEATS = (
+    click.option(
+        "--restarts",
+        type=click.IntRange(2, 1000),
+        metavar="N",
+        help="Train N runs with seeds of their own, from --seed on; --out holds them all.",
+    ),
+    click.option(
+        "--folds",
+        type=click.IntRange(2, 1000),
+        metavar="K",
+        help="Without --dev: train K runs, each without another K-th of --train, which is its dev.",
+    ),
+    click.option(
+        "--grid",
+        multiple=True,
+        metavar="NAME=A,B",
+        help="Train a run with each of these values of a setting; of several, with each combination.",
+    ),
 )
 _EVALUATIONS = 20  # that a terminal shows
 
@@ -72,6 +93,7 @@ def _command(kind: type[Task]) -> click.Command:
     \b
     Example:
       bertsmith finetune {kind.name} --model bert --train {kind.example_file} --dev-share 10% --out run
+      bertsmith finetune {kind.name} --model bert --train {kind.example_file} --folds 5 --out runs
     """
     for option in (
         options.as_json,
@@ -79,6 +101,12 @@ def _command(kind: type[Task]) -> click.Command:
         options.assignments,
         DEVICE,
         options.short_forms,
+        click.option(
+            "--frozen",
+            is_flag=True,
+            default=None,
+            help="Train the head alone, on hidden states that are computed once.",
+        ),
         click.option("--recipe", metavar="FILE", help="YAML of the settings below; --set wins over it."),
         click.option(
             "--sample",
@@ -86,6 +114,7 @@ def _command(kind: type[Task]) -> click.Command:
             metavar="N",
             help="Use N examples of --train, drawn by files.seed.",
         ),
+        *reversed(_REPEATS),
         *((LABEL_NAMES,) if kind.may_name_labels else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
@@ -103,9 +132,29 @@ def _command(kind: type[Task]) -> click.Command:
         ),
     ):
         option(run)
-    command = click.command(kind.name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
+    with_settings = options.command_with_settings(lambda: settings_type(kind))
+    command = click.command(kind.name, cls=_with_grid(with_settings))(run)
     command.params += task_options.options_of(kind.settings_type)
     return command
+
+
+def _with_grid(kind: type[click.Command]) -> type[click.Command]:
+    """A command whose --grid takes several words: --grid learning_rate=5e-5,3e-5 batch_size=16,32."""
+
+    class WithGrid(kind):  # type: ignore[valid-type,misc]
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            words: list[str] = []
+            of_grid = False
+            for word in args:
+                if of_grid and words[-1] != "--grid" and "=" in word and not word.startswith("-"):
+                    words.append("--grid")
+                elif word.startswith("--"):
+                    of_grid = word == "--grid" or word.startswith("--grid=")
+                words.append(word)
+            parsed: list[str] = super().parse_args(ctx, words)
+            return parsed
+
+    return WithGrid
 
 
 def _finetune(
@@ -122,33 +171,48 @@ def _finetune(
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
+    frozen: bool | None,
+    restarts: int | None,
+    folds: int | None,
+    grid: tuple[str, ...],
     label_names: str | None = None,
     **own: Any,
 ) -> None:
     from bertsmith import console
-    from bertsmith.wording import counted
-    from bertsmith.workflows.finetune import finetune as run
 
-    short = {**options.short_of(own), "train.device": device}
+    short = {**options.short_of(own), "train.device": device, "train.frozen": frozen}
     of_task = {f"task.{name}": value for name, value in own.items()}
-    model_run = run(
-        kind.name,
-        model,
-        out,
-        train=train,
-        dev=dev,
-        dev_share=dev_share,
-        sample=sample,
-        label_names=label_names,
-        recipe=recipe,
-        settings=options.as_assignments({**of_task, **short}, assignments),
-        resume=resume,
-        tell=console.note,
-    )
-    report = model_run.report
+    given: dict[str, Any] = {
+        "train": train,
+        "dev": dev,
+        "dev_share": dev_share,
+        "sample": sample,
+        "label_names": label_names,
+        "recipe": recipe,
+        "settings": options.as_assignments({**of_task, **short}, assignments),
+        "resume": resume,
+        "tell": console.note,
+    }
+    if restarts or folds or grid:
+        from bertsmith.workflows.repeats import finetune_repeatedly
+
+        given |= {"restarts": restarts, "folds": folds, "grid": grid or None}
+        report: dict[str, Any] = finetune_repeatedly(kind.name, model, out, **given)
+        show = show_repeats
+    else:
+        from bertsmith.workflows.finetune import finetune as run
+
+        report, show = run(kind.name, model, out, **given).report, _show_run
     if as_json:
         console.result_json({"run": out, **report})
-        return
+    else:
+        show(out, report)
+
+
+def _show_run(out: str, report: dict[str, Any]) -> None:
+    from bertsmith import console
+    from bertsmith.wording import counted
+
     _show_evaluations(report)
     if report.get("stopped_early"):
         console.result(f"{out}: {report['stopped_early']}")

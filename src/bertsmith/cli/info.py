@@ -27,20 +27,18 @@ def info(folder: str | None, as_json: bool) -> None:
       bertsmith info
     """
     from bertsmith import console
-
-    if folder is None:
-        document = _machine()
-        if as_json:
-            console.result_json(document)
-        else:
-            console.result_table("this machine", ["what", "is"], [(k, _line(v)) for k, v in document.items()])
-        return
     from bertsmith.look.info import info as read
 
     document = read(folder, console.note)
     if as_json:
         console.result_json(document)
         return
+    if document["kind"] == "runs":
+        _show_runs(document)
+        return
+    if document["kind"] == "machine":
+        rows = [(name, _line(value)) for name, value in document.items() if name != "kind"]
+        console.result_table("this machine", ["what", "is"], rows)
     if "run" in document:
         _show_run(document["path"], document["run"])
     if "terms" in document:
@@ -50,6 +48,22 @@ def info(folder: str | None, as_json: bool) -> None:
         console.result_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
     if document["kind"] == "data":
         _show_data(document)
+
+
+def _show_runs(document: dict[str, Any]) -> None:
+    from bertsmith import console
+    from bertsmith.cli.repeats_table import show_repeats
+
+    if "unfinished" not in document:
+        show_repeats(document["path"], document)
+        return
+    rows = [
+        (row["run"], f"{row['step']:,}", "finished" if row["finished"] else "not finished")
+        for row in document["unfinished"]
+    ]
+    title = f"{document['path']}: {counted(len(rows), 'run')}, not all finished"
+    console.result_table(title, ["run", "updates", ""], rows)
+    console.note("continue them: the command they were started with, and --resume")
 
 
 def _show_run(path: str, run: dict[str, Any]) -> None:
@@ -163,27 +177,6 @@ def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
         for name, (formula, times, size) in rows.items()
     ]
     return [*listed, ("sum", "", f"{sum(term['parameters'] for term in terms):,}")]
-
-
-def _machine() -> dict[str, Any]:
-    from bertsmith import machine
-    from bertsmith.place import Place
-
-    machine.prepare_process()
-    found = machine.describe()
-    place = Place.of()
-    choice = machine.choose_precision(place.device)
-    return {
-        "system": found.system,
-        "processor": found.processor,
-        "cores": found.cores,
-        "memory_gib": round(found.memory / 2**30, 1),
-        "instruction_sets": list(found.instruction_sets),
-        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
-        "runs_on": str(place.device),
-        "precision": choice.precision,
-        "reason": choice.reason,
-    }
 
 
 def _line(value: Any) -> str:

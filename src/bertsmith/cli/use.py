@@ -3,155 +3,91 @@
 from __future__ import annotations
 
 import codecs
-import json
 import shutil
 import sys
 from collections.abc import Iterable
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.of_run import DEVICE, OfRun, formats, quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import counted
 
 if TYPE_CHECKING:
+    from bertsmith.tasks.scores import Scores
     from bertsmith.tasks.task import Task
     from bertsmith.use.predictions import Answered
 
-_DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 
-
-class _OfRun(Verb):
-    """A command on a finished RUN, which also takes the settings of the run's task as options."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        def parsed(own: list[click.Parameter], words: list[str], **more: Any) -> click.Context:
-            with_task = copy(self)
-            with_task.params = [*([_told(p, kind) for p in self.params] if kind else self.params), *own]
-            return super(_OfRun, with_task).make_context(info_name, words, parent, **{**extra, **more})
-
-        kind = _task_for(args)
-        own = task_options.options_of(kind.settings_type, defaults=False) if kind else []
-        try:
-            return parsed(own, list(args))
-        except click.NoSuchOption:
-            if own:
-                raise
-            # A run that is missing, or of no task, has no task's options: that is what is wrong.
-            run = parsed(_options_of_all(), list(args), ignore_unknown_options=True, resilient_parsing=True)
-            if own := _options_of(str(run.params["run"])):
-                return parsed(own, list(args))
-            raise
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_paragraph()
-        formatter.write_text(
-            "The settings of RUN's task are options, too (--text-column and others): `--help` after a RUN lists "
-            "them. Their defaults are those of training."
-        )
-
-
-def _task_for(args: list[str]) -> type[Task] | None:
-    """The task of the first run among a verb's arguments; None where there is no run."""
-    name = next((found for word in args if (found := _task_name(word))), None)
-    if name is None:
-        return None
-    from bertsmith.tasks.task import TASKS, task_type
-
-    return task_type(name) if name in TASKS else None
-
-
-def _told(option: click.Parameter, kind: type[Task]) -> click.Parameter:
-    """An option of the verb, as the help tells it of a run of this task: --format has the form of its field."""
-    if option.name != "chosen" or not isinstance(option, click.Option):
-        return option
-    told, own = copy(option), kind.answer_form
-    told.help = _formats(f"; {own.name}: {own.summary}" if own else "")
-    return told
-
-
-def _formats(own: str) -> str:
-    return (
-        "json: one object per line; csv: the file's rows, each with its answer; table: for reading"
-        f"{own} [json, or what --out ends with]."
-    )
-
-
-def _options_of_all() -> list[click.Parameter]:
-    """The options of every task, each once."""
-    from bertsmith.tasks.task import TASKS, task_type
-
-    every = [o for name in TASKS for o in task_options.options_of(task_type(name).settings_type)]
-    return list({option.opts[0]: option for option in every}.values())
-
-
-def _options_of(run: str) -> list[click.Parameter]:
-    """The options of the task of a run that is found only by loading it, as a published name is; what is wrong
-    with it is raised as `predict` would."""
-    if run.startswith("-"):
-        return []
-    from bertsmith.use.model import load
-
-    _quiet_machine()
-    return task_options.options_of(load(run, tell=lambda text: None).task.settings_type, defaults=False)
-
-
-def _task_name(word: str) -> str | None:
-    """The task of a run or model folder, as its record names it, or the heads of another tool's model."""
-    for folder in (Path(word) / "model", Path(word)):
-        if (folder / "config.json").is_file():
-            try:
-                record = json.loads((folder / "bertsmith.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                return _foreign_task(folder)
-            return str(record.get("task")) if isinstance(record, dict) else None
-    return None
-
-
-def _foreign_task(folder: Path) -> str | None:
-    from bertsmith.artifacts.folder import read_folder
-    from bertsmith.errors import InputError
-    from bertsmith.tasks.task import task_of
-
-    try:
-        return task_of(read_folder(folder), str(folder))[0].name
-    except InputError:  # told when the model is loaded
-        return None
-
-
-@click.command(cls=_OfRun)
-@click.argument("run")
+@click.command(cls=OfRun)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--data", required=True, metavar="FILE", help="Labelled examples, as the task reads them.")
 @options.assignments
-@_DEVICE
+@DEVICE
 @options.as_json
 def evaluate(
-    run: str, data: str, device: str, as_json: bool, assignments: tuple[str, ...], **own: Any
+    runs: tuple[str, ...],
+    data: str,
+    device: str,
+    as_json: bool,
+    assignments: tuple[str, ...],
+    **own: Any,
 ) -> None:
-    """Score the fine-tuned model of RUN on a labelled file.
+    """Score the fine-tuned model of RUN on a labelled file; several as an ensemble, whose answers are averaged.
 
     \b
     Example:
       bertsmith evaluate moods --data test.csv
       bertsmith evaluate moods --data test.csv --json
+      bertsmith evaluate runs/seed-0 runs/seed-1 runs/seed-2 --data test.csv
     """
     from bertsmith import console
     from bertsmith.use.model import load
 
-    _quiet_machine()
-    scores = load(run, device, console.note).answering.scores(
-        data, task_options.as_settings(own, assignments)
-    )
+    quiet_machine()
+    changes = task_options.as_settings(own, assignments)
+    if len(runs) > 1:
+        _evaluate_together(runs, data, device, changes, as_json=as_json)
+        return
+    scores = load(runs[0], device, console.note).answering.scores(data, changes)
     if as_json:
         console.result_json(scores.document())
+    else:
+        _show_scores(runs[0], data, scores)
+
+
+def _evaluate_together(
+    runs: tuple[str, ...], data: str, device: str, changes: dict[str, Any], *, as_json: bool
+) -> None:
+    from bertsmith import console
+    from bertsmith.use.ensemble import Ensemble
+    from bertsmith.use.model import load
+
+    together = Ensemble([load(run, device, console.note) for run in runs])
+    scores = together.scores(data, **changes)
+    if as_json:
+        alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
+        console.result_json({**scores.together.document(), "runs": alone})
         return
+    names = list(dict.fromkeys((together.task.decides, *together.task.logged)))
+    numbers = [own.numbers for own in scores.alone]
+    rows = [
+        *((run, *(f"{own[name]:.4f}" for name in names)) for run, own in zip(runs, numbers, strict=True)),
+        ("mean", *(f"{sum(own[name] for own in numbers) / len(numbers):.4f}" for name in names)),
+        ("ensemble", *(f"{scores.together.numbers[name]:.4f}" for name in names)),
+    ]
+    console.result_table("each run, and all together", ["run", *names], rows)
+    _show_scores(f"ensemble of {len(runs)}", data, scores.together)
+
+
+def _show_scores(what: str, data: str, scores: Scores) -> None:
+    from bertsmith import console
+
     console.result_table(
-        f"{run} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
+        f"{what} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
         ["score", "value"],
         [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
@@ -161,7 +97,7 @@ def evaluate(
         console.note(note)
 
 
-@click.command(cls=_OfRun)
+@click.command(cls=OfRun)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
 @click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
@@ -170,10 +106,10 @@ def evaluate(
     "--format",
     "chosen",
     metavar="FORM",
-    help=_formats("; or the form of the task's field, which `predict RUN --help` names"),
+    help=formats("; or the form of the task's field, which `predict RUN --help` names"),
 )
 @options.assignments
-@_DEVICE
+@DEVICE
 @options.as_json
 def predict(
     run: str,
@@ -218,7 +154,7 @@ def predict(
         raise InputError(
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
-    _quiet_machine()
+    quiet_machine()
     model = load(run, device, console.note)
     form = predictions.format_of(out, chosen, model.task.answer_form)
     changes = task_options.as_settings(own, assignments)
@@ -277,7 +213,7 @@ def _show_answers(
 @click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
-@_DEVICE
+@DEVICE
 @click.option(
     "--top-k",
     type=click.IntRange(1, 1000),
@@ -304,7 +240,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | No
     from bertsmith import console
     from bertsmith.use.model import load
 
-    _quiet_machine()
+    quiet_machine()
     answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)
     if as_json:
         console.result_json(answers)
@@ -314,9 +250,3 @@ def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | No
         console.result_table(
             title, ["token", "probability"], [(row["token"], f"{row['score']:.4f}") for row in answer]
         )
-
-
-def _quiet_machine() -> None:
-    from bertsmith import machine
-
-    machine.prepare_process()

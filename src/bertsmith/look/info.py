@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bertsmith import machine
 from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.several import OF_RUNS, runs_in
 from bertsmith.errors import InputError
 from bertsmith.objectives.objective import MODEL
+from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.shards.manifest import MANIFEST
 from bertsmith.shards.shards import Shards
@@ -28,6 +31,7 @@ _MODELS = "a run, a model folder or a published name"
 _ALL = "a run, a model folder, prepared data, a tokenizer or a published name"
 _CALLED = {
     "run": "a run",
+    "runs": "a folder of runs",
     "model": "a model",
     "data": "prepared data",
     "tokenizer": "a tokenizer",
@@ -35,14 +39,20 @@ _CALLED = {
 }
 
 
-def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name.
+def info(name: str | Path | None = None, tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name;
+    without one, what this machine is and how it computes.
 
-    Returns plain JSON: `kind`, one of these four words, and what there is to say. Of a run with a model, the
-    model's own information too. InputError for anything else, with what may be meant.
+    Returns plain JSON: `kind`, one of these four words, "runs" for a folder of several, or "machine", and what
+    there is to say. Of a run with a model, the model's own information too. InputError for anything else, with
+    what may be meant.
     """
+    if name is None:
+        return _machine()
     path = Path(name)
     kind = kind_of(path)
+    if kind == "runs":
+        return _runs(path)
     if kind == "run":
         return _run(path)
     if kind == "data":
@@ -59,12 +69,33 @@ def info(name: str | Path, tell: Callable[[str], None] = lambda text: None) -> d
     raise _refused(path, kind)
 
 
+def _machine() -> dict[str, Any]:
+    machine.prepare_process()
+    found = machine.describe()
+    place = Place.of()
+    choice = machine.choose_precision(place.device)
+    return {
+        "kind": "machine",
+        "system": found.system,
+        "processor": found.processor,
+        "cores": found.cores,
+        "memory_gib": round(found.memory / 2**30, 1),
+        "instruction_sets": list(found.instruction_sets),
+        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in found.gpus],
+        "runs_on": str(place.device),
+        "precision": choice.precision,
+        "reason": choice.reason,
+    }
+
+
 def kind_of(path: Path) -> str | None:
     """What stands in a folder, by the files that are in it; None for none of ours."""
     if not path.is_dir():
         return None
     if holds_run(path):
         return "run"
+    if runs_in(path) is not None:
+        return "runs"
     if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
         return "model"
     if (path / MANIFEST).is_file():
@@ -89,6 +120,20 @@ def _refused(path: Path, kind: str | None) -> InputError:
         if inside
         else "there is nothing of these in it, either",
     )
+
+
+def _runs(path: Path) -> dict[str, Any]:
+    """Several runs of one task: their report; of those that have not all finished, how far each is."""
+    report = _json(path / OF_RUNS)
+    if report:
+        return {"kind": "runs", "path": str(path), **report}
+    rows = []
+    for name in runs_in(path) or ():
+        begun = (
+            _run(path / name)["run"] if holds_run(path / name) else {"step": 0, "of": None, "finished": False}
+        )
+        rows.append({"run": name, **{key: begun[key] for key in ("step", "of", "finished")}})
+    return {"kind": "runs", "path": str(path), "unfinished": rows}
 
 
 def _run(path: Path) -> dict[str, Any]:

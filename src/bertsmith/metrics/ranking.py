@@ -27,17 +27,24 @@ def gain(ranked: Sequence[Hashable], relevant: Collection[Hashable], k: int) -> 
     return found / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(relevant), k) + 1))
 
 
+FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
+
+
+def figures_of(ranked: Sequence[Hashable], relevant: Collection[Hashable]) -> tuple[float, ...]:
+    """The `FIGURES` of one query, which has something relevant."""
+    return (
+        gain(ranked, relevant, 10),
+        reciprocal_rank(ranked, relevant, 10),
+        recall(ranked, relevant, 1),
+        recall(ranked, relevant, 10),
+    )
+
+
 def ranking_figures(
     rankings: Sequence[Sequence[Hashable]], relevant: Sequence[Collection[Hashable]]
 ) -> dict[str, float]:
     """Means over queries that have something relevant: ndcg@10, mrr@10, recall@1, recall@10; 0 without any.
 
     rankings: of each query the best ten at least (or all there are), each once."""
-    pairs = [(ranked, wanted) for ranked, wanted in zip(rankings, relevant, strict=True) if wanted]
-    number = max(1, len(pairs))
-    return {
-        "ndcg@10": sum(gain(*pair, 10) for pair in pairs) / number,
-        "mrr@10": sum(reciprocal_rank(*pair, 10) for pair in pairs) / number,
-        "recall@1": sum(recall(*pair, 1) for pair in pairs) / number,
-        "recall@10": sum(recall(*pair, 10) for pair in pairs) / number,
-    }
+    found = [figures_of(ranked, wanted) for ranked, wanted in zip(rankings, relevant, strict=True) if wanted]
+    return {name: sum(row[i] for row in found) / max(1, len(found)) for i, name in enumerate(FIGURES)}

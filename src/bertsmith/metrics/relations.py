@@ -15,7 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, one_hot, ratio
 
 _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
@@ -52,6 +55,29 @@ def count(truth: Sequence[str], guess: Sequence[str], none: str | None = None) -
         for name in sorted(gold.keys() | found.keys())
         if name != none
     }
+
+
+def tallied(
+    truth: Sequence[str], guess: Sequence[str], labels: Sequence[str], none: str | None = None
+) -> Tallies:
+    """Macro and micro F1, and accuracy, from each example's counts. labels: all that may be guessed."""
+    names = sorted({relation_of(label) for label in (*labels, *truth)} - {none})
+    ids = {name: i for i, name in enumerate(names)}
+    gold, found = (
+        one_hot([ids.get(relation_of(label), -1) for label in some], len(names)) for some in (truth, guess)
+    )
+    hits = np.array([a == b for a, b in zip(truth, guess, strict=True)], dtype=np.float64)
+    more = np.stack([hits, np.ones(len(hits))], axis=1)
+
+    def figures(right: Rows, gold: Rows, found: Rows, more: Rows) -> dict[str, Rows]:
+        occurs = (gold > 0).astype(np.float64)
+        return {
+            "macro_f1": ratio((f1(right, gold, found) * occurs).sum(-1), occurs.sum(-1)),
+            "micro_f1": f1(right.sum(-1), gold.sum(-1), found.sum(-1)),
+            "accuracy": ratio(more[..., 0], more[..., 1]),
+        }
+
+    return count_tallies(gold * hits[:, None], gold, found, more, figures)
 
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:

@@ -83,7 +83,8 @@ class Features(nn.Module):
     ) -> None:
         super().__init__()
         h, number = config.hidden_size, config.num_hidden_layers
-        self._layers = layers
+        self._layers: Layers = layers
+        self._number = number
         if "four" in layers and number < 4:
             raise InputError(
                 f"task.layers={layers}: the model has {counted(number, 'layer')}", "choose last or sum_all"
@@ -101,6 +102,11 @@ class Features(nn.Module):
                 self.own["recurrent"] = BiLstm(config, generator, h)
         for name, module in self.own.items():
             self.add_module(name, module)
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers that are read; 0 is the embeddings' output."""
+        return chosen(self._layers, self._number)
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:

@@ -144,6 +144,11 @@ class ItemStream:
         return draws.permutation(self._seed, "examples", len(self._items), epoch)
 
 
+def log_of(shares: Tensor) -> Tensor:
+    """Logits whose softmax are these probabilities; those of 0 are as low as numbers go."""
+    return shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
+
+
 def run_over(
     items: Sequence[Item],
     collate: Callable[[Sequence[Item]], TaskBatch],

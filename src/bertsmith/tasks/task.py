@@ -13,11 +13,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
@@ -101,7 +103,10 @@ class Task(Objective):
     missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
     the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
     checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
-    writes. baseline_name: what the column of the baseline's scores is called.
+    writes. baseline_name: what the column of the baseline's scores is called. pooled: whether answers of several
+    models, of each fold's, may be scored together: not where they are on scales of their own. by_token: whether
+    outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that may
+    differ between these, numbers chosen on dev among them.
     """
 
     name: ClassVar[str]
@@ -114,6 +119,9 @@ class Task(Objective):
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
+    pooled: ClassVar[bool] = True
+    by_token: ClassVar[bool] = False
+    own_facts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
@@ -131,6 +139,11 @@ class Task(Objective):
         other = copy.copy(self)
         other.settings = settings
         return other
+
+    @property
+    def layers_read(self) -> list[int]:
+        """The layers whose hidden states the heads read; 0 is the embeddings' output."""
+        return [self.config.num_hidden_layers]
 
     # From a file to examples
 
@@ -349,6 +362,30 @@ class Task(Objective):
         """`outputs` of all items, in their order, on the host."""
         return run_over(items, self.collate, lambda batch: self.outputs(encoder, batch), place)
 
+    # Several models that answer together
+
+    def together(self, others: Sequence[Self]) -> Self:
+        """What decodes for this model and others, an ensemble: with the numbers among `own_facts` averaged over
+        all."""
+        every = [task.kept_facts for task in (self, *others)]
+        facts = {**every[0]}
+        for name in self.own_facts:
+            values = [facts_of_one.get(name) for facts_of_one in every]
+            if all(isinstance(value, int | float | list) for value in values):
+                facts[name] = np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
+        made = type(self)(self.config, torch.Generator(), facts, self.settings)
+        return made.eval()
+
+    def vote(self, output: Tensor) -> Tensor:
+        """What this model gives to an ensemble of an item's output: probabilities, where decoding takes them."""
+        return output
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """The output that `decode` takes for the votes on an item: that whose own vote is their mean."""
+        return torch.stack(list(votes)).mean(0)
+
+    # Choosing on dev, and scores
+
     def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Any]) -> None:
         """Choose on dev what is no weight, and what `decode` goes by (a threshold, a temperature): before each
         evaluation of a run. It is kept in buffers, so that it goes with the weights of the best evaluation, and
@@ -372,6 +409,11 @@ class Task(Objective):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Scores:
         """The task's scores, as the field's scripts have them; the examples hold the gold answers."""
         raise NotImplementedError
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Tallies | None:
+        """Those of the scores that are functions of sums over examples, equal to what `score` has: of many
+        resamples they are had in no time. None where there are none."""
+        return None
 
     def baseline(self, training: Sequence[Any], dev: Sequence[Any]) -> Scores:
         """What an answer that never looks at the text would score on dev."""

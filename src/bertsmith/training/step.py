@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss
 from bertsmith.place import Place
 from bertsmith.training.loader import Update
@@ -67,7 +67,7 @@ def update(
     """One update from several batches; the loss is a mean over all of them together, part by part.
 
     Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
-    device once, to learn whether all is finite. Raises MachineError, before anything is changed, where it is not.
+    device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not.
     """
     weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
     optimizer.zero_grad(set_to_none=True)
@@ -93,15 +93,15 @@ def update(
 
 
 def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> None:
-    """MachineError that names the first batch with a bad loss, or all of them where only the gradient is bad."""
+    """Diverged that names the first batch with a bad loss, or all of them where only the gradient is bad."""
     for place, total in totals:
         if not math.isfinite(value := total.item()):
-            raise MachineError(
+            raise Diverged(
                 f"step {step}: the loss is {value} ({place}); the update was not made",
                 "lower train.learning_rate or train.clip_norm, or look at these instances; "
                 "--resume continues from the last checkpoint",
             )
-    raise MachineError(
+    raise Diverged(
         f"step {step}: the gradient is not finite ({'; '.join(place for place, _ in totals)}); "
         "the update was not made",
         "lower train.learning_rate; --resume continues from the last checkpoint",

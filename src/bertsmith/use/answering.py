@@ -69,21 +69,21 @@ class Answering:
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
             tell(remark)
-        return answered_of(self.task, [examples], self._answers(settings), tell)
+        return answered_of(self.task, [examples], self.answers(settings), tell)
 
     def of_lines(
         self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
-        return answered_of(self.task, parts, self._answers(self._settings(changes, "predict")), tell)
+        return answered_of(self.task, parts, self.answers(self._settings(changes, "predict")), tell)
 
     def of_texts(
         self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return answered_of(self.task, [examples], self._answers(self._settings(changes, "predict")), tell)
+        return answered_of(self.task, [examples], self.answers(self._settings(changes, "predict")), tell)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -94,9 +94,17 @@ class Answering:
 
     def scores(self, file: Source, changes: Changes) -> Scores:
         """The task's scores on a labelled file or data in memory."""
-        settings = self._settings(changes, "evaluate", file)
-        examples = self.task.read(self._source(file, settings), settings)
-        predictions = list(self._answers(settings)(examples))
+        settings, examples = self.labelled(file, changes)
+        return self.scored(list(self.answers(settings)(examples)), examples)
+
+    def labelled(self, file: Source, changes: Changes, verb: str = "evaluate") -> tuple[Settings, list[Any]]:
+        """The examples of a labelled file or of data in memory, and the settings that they are to be answered
+        with."""
+        settings = self._settings(changes, verb, file)
+        return settings, self.task.read(self._source(file, settings), settings)
+
+    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Scores:
+        """The scores of answers, with a note on examples where there was nothing to read."""
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
         return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
@@ -104,7 +112,7 @@ class Answering:
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
         warned of it."""
-        found = list(self._answers(settings)(examples))
+        found = list(self.answers(settings)(examples))
         empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
         if empty:
             warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=4)
@@ -144,13 +152,22 @@ class Answering:
             refuse_too_long(settings, self.encoder.config.longest)
         return settings
 
-    def _answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
+    def answers(self, settings: Settings) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order."""
-        task = self.task.under(settings)
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
-            for i in range(0, len(examples), _CHUNK):
-                some = examples[i : i + _CHUNK]
-                yield from task.answers(self.encoder, task.items(some, self.tokenizer), some, self.place)
+            for some in in_chunks(examples):
+                yield from self.answers_of(some, settings)
 
         return answers
+
+    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """Of some examples that are held in memory."""
+        task = self.task.under(settings)
+        return task.answers(self.encoder, task.items(examples, self.tokenizer), examples, self.place)
+
+
+def in_chunks(examples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """As many at a time as are encoded and answered together."""
+    for i in range(0, len(examples), _CHUNK):
+        yield examples[i : i + _CHUNK]

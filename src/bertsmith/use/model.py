@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,22 +34,14 @@ from bertsmith.use.answering import Answering
 from bertsmith.use.fill_mask import MaskFiller
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
-from bertsmith.use.predictions import (
-    as_json,
-    format_of,
-    refuse_existing,
-    write_answers,
-)
+from bertsmith.use.predictor import Predictor, wants_list
 from bertsmith.use.pseudo_likelihood import Scorer, Variant
 from bertsmith.use.score import as_row, strings, told_of_unscored
 from bertsmith.use.vectors import Embedder, made_so
 
-_SHOWN = 40  # characters of a text in a message
-_CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
-
 
 @dataclass
-class Model:
+class Model(Predictor):
     """A model folder ready for use; its parts are read when first needed.
 
     path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
@@ -102,7 +94,7 @@ class Model:
         `finetune("embed", …)`; else the mean, as it is, of all that the model takes.
         """
         if isinstance(texts, str):
-            raise _wants_list("embed", texts)
+            raise wants_list("embed", texts)
         return self.embedder(pooling, normalize, max_length)(column_of(texts, "texts"))
 
     def embedder(
@@ -259,7 +251,7 @@ class Model:
         warning says how many there are.
         """
         if isinstance(texts, str):
-            raise _wants_list("score", texts)
+            raise wants_list("score", texts)
         found = self.scorer(variant).scores(strings(column_of(texts, "texts")))
         for sentence in told_of_scores(found):
             tell(sentence)
@@ -295,72 +287,6 @@ class Model:
         for sentence in told_of_pairs(scores):
             tell(sentence)
         return Report(scores.document())
-
-    def predict(self, *inputs: Any, **changes: Any) -> list[dict[str, Any]]:
-        """One answer for each example. inputs: a list or column (of pandas, polars, pyarrow, numpy) for each of
-        the task's `inputs`, all of one length: texts, and for pairs the second texts; questions and passages;
-        sentences, each a list of words. Or one table with the columns of training, whose answers are not looked
-        at. changes: settings of the task, such as max_length or text_column, for this call.
-
-        An empty text, or a missing one (None, NaN), is answered {"label": None, …, "empty": True}, and a warning
-        says how many there are."""
-        for values in inputs:
-            if isinstance(values, str):
-                raise _wants_list("predict", values)
-        return self.answering.of_inputs(inputs, changes)
-
-    @overload
-    def predict_file(self, file: Source, *, out: None = None, **columns: Any) -> Iterator[dict[str, Any]]: ...
-
-    @overload
-    def predict_file(
-        self,
-        file: Source,
-        *,
-        out: str | Path,
-        format: str | None = None,
-        overwrite: bool = False,
-        **columns: Any,
-    ) -> Path: ...
-
-    def predict_file(
-        self,
-        file: Source,
-        *,
-        out: str | Path | None = None,
-        format: str | None = None,
-        overwrite: bool = False,
-        **columns: Any,
-    ) -> Iterator[dict[str, Any]] | Path:
-        """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
-        but for the answers; of a .txt file that is no table, for each line.
-
-        Without `out` an iterator, so that answers of any number need no memory: list(model.predict_file(file)) has
-        them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
-        answers are written there, and its path is returned: .csv (each row of the file with its answer behind
-        it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
-        field (`task.answer_form`), whatever the name ends in. overwrite: replace a file that is there.
-
-        columns: settings of the task to change, such as text_column, delimiter or max_length.
-        """
-        if out is None:
-            if format is not None:
-                raise InputError(f"format={format!r} is for a file of answers", "name the file, too: out=…")
-            return as_json(self.task, self.answering.of_file(file, columns, console.tell))
-        form, out = format_of(out, format, self.task.answer_form), Path(out)
-        if not overwrite:
-            refuse_existing(out)
-        answered = self.answering.of_file(file, columns, console.tell)
-        write_answers(self.task, answered, form, self.answering.delimiter_of(file, columns), out)
-        return out
-
-    def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
-        """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
-        return as_json(self.task, self.answering.of_lines(lines, place, changes))
-
-    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
-        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
-        return Report(self.answering.scores(file, columns).document())
 
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
@@ -409,8 +335,3 @@ def load(
             f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
         ) from None
     return model
-
-
-def _wants_list(verb: str, text: str) -> InputError:
-    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return InputError(f"{verb} takes a list, not one text alone", f"write {verb}([{json.dumps(shown)}])")

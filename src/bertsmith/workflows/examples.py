@@ -20,6 +20,7 @@ from bertsmith.tasks.overview import on_both_sides
 from bertsmith.tasks.scores import Overview
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.wording import counted
+from bertsmith.workflows.folds import folds_of
 from bertsmith.workflows.run import write_whole
 
 
@@ -33,6 +34,10 @@ class FileSettings(Settings):
     dev_share: float | None = Field(
         None, gt=0, lt=1, description="without a dev file: share of train to hold out"
     )
+    folds: int | None = Field(
+        None, ge=2, description="without a dev file: into how many parts to split train, one of them held out"
+    )
+    fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
     sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
     seed: int = Field(
         0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
@@ -66,21 +71,56 @@ def gather(
 
     given: what `files` names where it is in memory, by train and dev.
     """
-    training, facts = read_training(kind, files, settings, given)
-    if files.dev is not None:
-        if files.dev_share is not None:
-            raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
-        dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
-        kind.check_dev(dev, facts)
-    elif files.dev_share is not None:
-        training, dev = _split(kind, training, files.dev_share, files.seed)
-    else:
-        raise InputError(
-            f"{files.train}: there is no dev file",
-            "give one with --dev, or hold a part out with --dev-share 0.2",
-        )
+    training, dev, facts = parts_of(kind, files, settings, given)
     sides = Overview(warnings=list(_told_of_sides(kind, files, training, dev)))
     return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
+
+
+def parts_of(
+    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+) -> tuple[list[Any], list[Any], Facts]:
+    """The examples to train on, those of dev, and what there is to know of all training examples."""
+    _check_parts(files)
+    training, facts = read_training(kind, files, settings, given)
+    if files.dev is not None:
+        dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
+        kind.check_dev(dev, facts)
+        return training, dev, facts
+    if files.folds is not None:
+        fold_of = folds_of(kind, training, files.folds, files.seed)
+        held = [fold + 1 == files.fold for fold in fold_of]
+        dev = [example for example, out in zip(training, held, strict=True) if out]
+        return [example for example, out in zip(training, held, strict=True) if not out], dev, facts
+    assert files.dev_share is not None
+    return *_split(kind, training, files.dev_share, files.seed), facts
+
+
+def _check_parts(files: FileSettings) -> None:
+    """InputError where it is not clear what dev is."""
+    if files.folds is not None:
+        if files.dev is not None or files.dev_share is not None:
+            given = "--dev" if files.dev is not None else "--dev-share"
+            raise InputError(
+                f"--folds and {given} exclude each other: each fold is dev once", f"leave {given} out"
+            )
+        if files.fold is None or files.fold > files.folds:
+            raise InputError(
+                f"files.folds={files.folds} needs the part that is held out",
+                f"name it: files.fold=1 to {files.folds}; --folds {files.folds} trains on all of them in turn",
+            )
+    elif files.fold is not None:
+        raise InputError(
+            f"files.fold={files.fold} is a part of so many, and files.folds is missing", "give both"
+        )
+    elif files.dev is not None:
+        if files.dev_share is not None:
+            raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
+    elif files.dev_share is None:
+        raise InputError(
+            f"{files.train}: there is no dev file",
+            "give one with --dev, hold a part out with --dev-share 0.2, or each part in turn with --folds 5",
+            python="give one with dev=…, or hold a part out with dev_share=0.2",
+        )
 
 
 def read_training(

@@ -95,11 +95,12 @@ def finetune(
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
-        if chosen.files.dev_share is not None:
+        if chosen.files.dev is None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         work = work.with_evaluations()
+    work = work.with_states(out)
     on = footing(
-        work.encoder,
+        work.read,
         work.head,
         [work.phase()],
         work.chosen.train,
@@ -115,7 +116,7 @@ def finetune(
     else:
         work = work.settled(on.place)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
-    progress = _train(work.encoder, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
+    progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
     else:

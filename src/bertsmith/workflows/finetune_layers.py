@@ -23,7 +23,13 @@ def settle_layers(
     one below `layer_decay` times that of the one above, the embeddings the lowest (Sun et al. 2019, after Howard
     and Ruder 2018, section 3.2). InputError where the model has no such layers.
     """
-    layers, first = encoder.layers, train.freeze_layers
+    layers = encoder.layers
+    first = len(layers) if train.frozen else train.freeze_layers
+    if train.frozen and (train.unfreeze_every is not None or train.layer_decay < 1):
+        other = "unfreeze_every" if train.unfreeze_every is not None else "layer_decay"
+        raise InputError(
+            f"train.frozen and train.{other} exclude each other: no layer is trained", "leave one of them out"
+        )
     if first > len(layers):
         raise InputError(
             f"train.freeze_layers={first}: the model has {counted(len(layers), 'layer')}",
@@ -36,8 +42,9 @@ def settle_layers(
     everything = [*encoder.parameters(), *head.parameters()]
     trained = sum(p.numel() for p in everything if p.requires_grad)
     if not trained:
+        asked = "train.frozen" if train.frozen else f"train.freeze_layers={first}"
         raise InputError(
-            f"train.freeze_layers={first}: nothing would be trained, since the task '{head.name}' has no head",
+            f"{asked}: nothing would be trained, since the task '{head.name}' has no head",
             "freeze fewer layers",
         )
     if frozen:

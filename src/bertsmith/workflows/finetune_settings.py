@@ -44,7 +44,12 @@ class FinetuneTrainSettings(TrainSettings):
         description="evaluations in a row without a better score after which the schedule plateau falls",
         json_schema_extra=ADDED_LATER,
     )
-
+    frozen: bool = Field(
+        False,
+        description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
+        "computed once and kept on disk as long as the run lasts",
+        json_schema_extra=ADDED_LATER,
+    )
     freeze_embeddings: bool = Field(
         False,
         description="leave the embeddings as the base has them",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.files.memory import Source
@@ -35,6 +35,7 @@ from bertsmith.workflows.finetune_report import (
     told_of_learning,
 )
 from bertsmith.workflows.finetune_settings import FinetuneSettings, FinetuneTrainSettings
+from bertsmith.workflows.frozen import FEATURES, Frozen
 from bertsmith.workflows.run import (
     CHECKPOINTS,
     OnTheWay,
@@ -57,6 +58,7 @@ class FineTuning:
     items: list[Item]
     dev_items: list[Item]
     place: Place
+    frozen: Frozen | None = None
 
     @classmethod
     def of(
@@ -81,10 +83,24 @@ class FineTuning:
         )
         return cls(chosen, base, encoder, head, examples, items, dev_items, place)
 
+    @property
+    def read(self) -> Encoder:
+        """What the heads read: the encoder, or its states on disk, which answer as it does."""
+        return self.encoder if self.frozen is None else cast("Encoder", self.frozen)
+
+    def with_states(self, out: Path) -> FineTuning:
+        """With the hidden states of an encoder that is not trained, in the run folder."""
+        if not self.chosen.train.frozen:
+            return self
+        frozen = Frozen(self.encoder, self.head.layers_read, self.place, out / FEATURES / "states.f32")
+        sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
+        frozen.remember(sequences, self.base.folder.weights_digest())
+        return replace(self, frozen=frozen)
+
     def scores(self) -> Scores:
         """On dev, once what is chosen on it is."""
         head, items, examples = self.head, self.dev_items, self.examples.dev
-        outputs = head.outputs_of(self.encoder, items, self.place)
+        outputs = head.outputs_of(self.read, items, self.place)
         head.fit(outputs, items, examples)
         return head.score(head.decode(outputs, items, examples), examples)
 
@@ -165,6 +181,8 @@ class FineTuning:
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             tell(f"warning: {warning}")
         write_report(out, report)
+        if self.frozen is not None:
+            self.frozen.forget()
 
     def _report(self, progress: Progress, dev: Scores, out: Path) -> dict[str, Any]:
         chosen, head, examples = self.chosen, self.head, self.examples
@@ -215,7 +233,7 @@ class FineTuning:
         if progress.best_step is None:
             yield
             return
-        trained = Trained(self.encoder, self.head)
+        trained = Trained(self.read, self.head)
         latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
         trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, within_budget
 
+FEATURES = "features"  # of a run folder
 _BYTES = 4  # of a number
 _BLOCK = 2**20  # bytes written at a time
 
@@ -86,6 +88,8 @@ class Frozen(nn.Module):
         self._states = self._states[:0].copy()
         for file in (self._file, self._file.with_suffix(".sha256")):
             file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody put something else there
+            self._file.parent.rmdir()
 
     def forward(self, packed: Packed) -> Tensor:
         """The last layer's states [N, H]."""

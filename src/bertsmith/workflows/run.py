@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
+from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
@@ -77,6 +78,14 @@ def holds_run(folder: Path) -> bool:
 
 def _no_run(out: Path) -> InputError:
     """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
+    if (names := runs_in(out)) is not None:
+        return InputError(
+            f"{out}: this is a folder of {counted(len(names), 'run')}, not a run itself",
+            "to continue them, give the same --restarts, --folds or --grid; to continue one, name it: "
+            f"{_shown(out / names[0])}",
+            python="to continue them, call finetune_repeatedly; to continue one, name it: out="
+            f"{_shown(out / names[0])}",
+        )
     around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
     near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
     if not near:

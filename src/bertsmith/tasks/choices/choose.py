@@ -24,12 +24,13 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.errors import InputError
 from bertsmith.files.choices import check_choices, read_choices
 from bertsmith.loss import Loss
+from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
-from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
 from bertsmith.tasks.overview import listed, refuse_repeated_ids, told_of_repeats
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
@@ -298,6 +299,14 @@ class Choose(Task):
             }
         return found
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return output.double().softmax(0)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return log_of(super().outcome(votes))
+
     @property
     def decides(self) -> str:
         """Accuracy."""
@@ -322,6 +331,11 @@ class Choose(Task):
         chance = sum(1 / max(1, len(example.choices)) for example in examples) / number
         numbers = {"accuracy": sum(right) / number, "examples": len(examples)}
         return Scores(numbers, {**cuts, "chance": chance, "choices": by_choices}, tables, notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Tallies:
+        """Accuracy."""
+        right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
+        return mean_tallies({"accuracy": right})
 
     def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Scores:
         """Always the position that is the right one most often in training; the last one where there are fewer."""

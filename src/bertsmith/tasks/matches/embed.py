@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from bertsmith.artifacts.sentence import SentenceVectors, sentence_files
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
+from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import pooled
@@ -52,6 +53,7 @@ from bertsmith.tasks.matches.scores import (
     best_threshold,
     graded_figures,
     labelled_figures,
+    ranking_tallies,
     retrieval_figures,
     tfidf_figures,
 )
@@ -86,6 +88,8 @@ class Embed(Task):
     settings_type = EmbedSettings
     facts_type = EmbedFacts
     baseline_name = "TF-IDF"
+    pooled = False  # cosines of two models are on two scales
+    own_facts = ("threshold", "lowest", "highest")
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: EmbedSettings
@@ -308,6 +312,14 @@ class Embed(Task):
             predictions.append(answer)
         return predictions
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Vectors of the length 1."""
+        return F.normalize(output, dim=-1)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """The vectors beside each other, whose cosines are the means of the models' cosines."""
+        return torch.cat(list(votes), dim=-1)
+
     @property
     def decides(self) -> str:
         """Spearman's correlation, average precision, or nDCG@10."""
@@ -362,6 +374,21 @@ class Embed(Task):
 
     def _of_retrieval(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Figures:
         """Each query's passages among all; what has negatives also says how often it tells them apart."""
+        search, rankings = self._rankings(predictions, examples)
+        found = retrieval_figures(search, rankings, len(examples))
+        told_apart = [
+            p["cosines"][0] > max(p["cosines"][len(e.positives) :])
+            for p, e in zip(predictions, examples, strict=True)
+            if e.negatives and e.positives
+        ]
+        if told_apart:
+            found.numbers["above_negatives"] = float(np.mean(told_apart))
+        return found
+
+    def _rankings(
+        self, predictions: Sequence[Prediction], examples: Sequence[Match]
+    ) -> tuple[Search, list[list[int]]]:
+        """What is searched, and the best passages of each query."""
         search = Search.of(examples)
         rows: dict[str, NDArray[np.float32]] = {}
         for prediction, example in zip(predictions, examples, strict=True):
@@ -371,17 +398,18 @@ class Embed(Task):
             unit_length(np.stack([rows[text] for text in texts]))
             for texts in (search.queries, search.passages)
         )
-        found = retrieval_figures(
-            search, nearest_vectors(queries, passages, _BEST)[0].tolist(), len(examples)
-        )
-        told_apart = [
-            p["cosines"][0] > max(p["cosines"][len(e.positives) :])
-            for p, e in zip(predictions, examples, strict=True)
-            if e.negatives and e.positives
-        ]
-        if told_apart:
-            found.numbers["above_negatives"] = float(np.mean(told_apart))
-        return found
+        return search, nearest_vectors(queries, passages, _BEST)[0].tolist()
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Tallies | None:
+        """Of queries what `retrieval_figures` has, of labelled pairs the accuracy; of graded ones none: what
+        decides is a rank correlation."""
+        kind = self._kind_of(examples)
+        if kind == "retrieval":
+            return ranking_tallies(*self._rankings(predictions, examples), examples)
+        if kind == "graded" or any("same" not in prediction for prediction in predictions):
+            return None
+        same = self._same(examples)
+        return mean_tallies({"accuracy": [p["same"] == s for p, s in zip(predictions, same, strict=True)]})
 
     def baseline(self, training: Sequence[Match], dev: Sequence[Match]) -> Scores:
         """The cosines of TF-IDF vectors."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.metrics.ranking import ranking_figures
+from bertsmith.metrics.ranking import FIGURES, figures_of, ranking_figures
+from bertsmith.metrics.tallies import Rows, Tallies, ratio
 from bertsmith.tasks.matches.matches import Match
 
 _WORDS = (
@@ -113,6 +114,21 @@ def retrieval_figures(search: Search, rankings: Sequence[Sequence[int]], example
     figures = ranking_figures(rankings, search.gold)
     numbers = {**figures, "examples": examples}
     return Figures(numbers, {"queries": len(search.queries), "passages": len(search.passages)}, [])
+
+
+def ranking_tallies(search: Search, rankings: Sequence[Sequence[int]], matches: Sequence[Match]) -> Tallies:
+    """The figures of `retrieval_figures` as sums over examples: a query's are with the first that asks it."""
+    numbers = {query: number for number, query in enumerate(search.queries)}
+    rows = np.zeros((len(matches), len(FIGURES) + 1))
+    for row, match in zip(rows, matches, strict=True):
+        number = numbers.pop(match.query, None)
+        if number is not None and search.gold[number]:
+            row[:] = [*figures_of(rankings[number], search.gold[number]), 1.0]
+
+    def figures(sums: Rows) -> dict[str, Rows]:
+        return {name: ratio(sums[..., i], sums[..., -1]) for i, name in enumerate(FIGURES)}
+
+    return Tallies(rows, figures)
 
 
 class TfIdf:

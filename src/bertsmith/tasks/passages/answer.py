@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics import squad
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
@@ -32,7 +33,7 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.passages.answer_scores import Rules, scored, threshold_of
+from bertsmith.tasks.passages.answer_scores import Rules, scored, tallied, threshold_of
 from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable
@@ -84,6 +85,8 @@ class Answer(Task):
     inputs = ("question", "context")
     settings_type = AnswerSettings
     facts_type = AnswerFacts
+    by_token = True
+    own_facts = ("null_threshold",)
     settings: AnswerSettings
     answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
     null_threshold: Tensor
@@ -387,6 +390,10 @@ class Answer(Task):
         """As SQuAD 1.1's script has it; SQuAD 2.0's, where a question has no answer; or CMRC 2018's."""
         details, notes = {"moved_answers": _moved(examples)}, self.remarks(examples)
         return scored(predictions, examples, self.settings.rules, details, notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Tallies:
+        """F1 and exact match over all questions."""
+        return tallied(predictions, examples, self.settings.rules)
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
         """Always the most frequent answer of the training examples, which may be none."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.files.scripts import HAN
 from bertsmith.metrics import cmrc, squad
+from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.tasks.passages.passages import PassageExample
 from bertsmith.tasks.scores import Scores, told_of_cuts
 
@@ -38,11 +39,7 @@ def scored(
     """
     chosen = _chosen(examples, rules)
     how = _how(chosen, examples)
-    answers = [str(prediction["answer"]) for prediction in predictions]
-    f1 = [how.f1(answer, example.gold) for answer, example in zip(answers, examples, strict=True)]
-    exact = [
-        float(how.exact(answer, example.gold)) for answer, example in zip(answers, examples, strict=True)
-    ]
+    f1, exact = _of_each(predictions, examples, how)
     cuts, told = told_of_cuts(predictions)
     numbers = {"f1": fmean(f1), "exact_match": fmean(exact), "examples": len(examples)}
     details = {**cuts, **details, **({"rules": chosen} if chosen != "squad" else {})}
@@ -55,6 +52,20 @@ def scored(
             "scores are by the rules of CMRC 2018: of characters, not words (task.rules=squad: words)",
         ]
     return Scores(numbers, details, (), [*told, *notes])
+
+
+def tallied(predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules) -> Tallies:
+    """Both means over all questions."""
+    f1, exact = _of_each(predictions, examples, _how(_chosen(examples, rules), examples))
+    return mean_tallies({"f1": f1, "exact_match": exact})
+
+
+def _of_each(
+    predictions: Sequence[Prediction], examples: Sequence[PassageExample], how: _Compare
+) -> tuple[list[float], list[float]]:
+    """F1 and exact match of each answer."""
+    pairs = [(str(p["answer"]), example.gold) for p, example in zip(predictions, examples, strict=True)]
+    return [how.f1(*pair) for pair in pairs], [float(how.exact(*pair)) for pair in pairs]
 
 
 def threshold_of(

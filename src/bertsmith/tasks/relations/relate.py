@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.files.related import tagged
 from bertsmith.loss import Loss
-from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1
+from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
-from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.overview import told_of_repeats
 from bertsmith.tasks.relations.related import (
@@ -331,6 +332,14 @@ class Relate(Task):
         found: str | None = self.facts.get("none") if chosen is None else _none_of(self._names, chosen)
         return found
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return output.double().softmax(-1)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return log_of(super().outcome(votes))
+
     @property
     def decides(self) -> str:
         """SemEval's macro F1 where relations have directions, else micro F1, as for TACRED."""
@@ -369,6 +378,12 @@ class Relate(Task):
         of_each = {name: _figures(counts) for name, counts in relations.items()}
         details = {**cuts, "none_label": self._none, "relations": of_each}
         return Scores(numbers, details, (_table(of_each),), notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Tallies:
+        """All scores."""
+        truth = [self._naming.name(str(example.relation)) for example in examples]
+        guess = [str(prediction["label"]) for prediction in predictions]
+        return tallied(truth, guess, self._names, self._none)
 
     def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Scores:
         """Always the most frequent relation of the training examples but "no relation", which F1 leaves out."""

@@ -18,9 +18,10 @@ from torch import Tensor
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
+from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
 from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
@@ -50,6 +51,7 @@ class Classify(TextTask):
     may_name_labels = True
     settings_type = ClassSettings
     facts_type = ClassFacts
+    own_facts = ("temperature", "weights")
     temperature: Tensor
     weights_of_labels: Tensor | None
 
@@ -160,6 +162,14 @@ class Classify(TextTask):
             predictions.append({"label": labels[best], "score": shares[best], "scores": scores, **read})
         return predictions
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return (output.double() / float(self.temperature)).softmax(-1)
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return log_of(super().outcome(votes)) * float(self.temperature)
+
     @classmethod
     def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
         """The text, its label, and the label's probability."""
@@ -234,6 +244,24 @@ class Classify(TextTask):
             rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
             tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
         return Scores(numbers, {**details, "confusion": confusion}, tables, notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+        """All but the calibration error."""
+        size = len(self.facts["labels"])
+        truth = [-1 if (target := self.target(example)) is None else target for example in examples]
+        guess = [self._naming.ids[prediction["label"]] for prediction in predictions]
+        gold, found = one_hot(truth, size), one_hot(guess, size)
+
+        def figures(right: Rows, gold: Rows, found: Rows, _: Rows) -> dict[str, Rows]:
+            of_each, number = f1(right, gold, found), gold.sum(-1)
+            return {
+                "accuracy": ratio(right.sum(-1), number),
+                "macro_f1": of_each.mean(-1),
+                "weighted_f1": ratio((of_each * gold).sum(-1), number),
+                "matthews": matthews(right, gold, found),
+            }
+
+        return count_tallies(gold * found, gold, found, np.empty((len(truth), 0)), figures)
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the most frequent label of the training examples."""

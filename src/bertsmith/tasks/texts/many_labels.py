@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
+from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
@@ -49,6 +50,7 @@ class ManyLabels(TextTask):
     may_name_labels = True
     settings_type = ClassSettings
     facts_type = ManyLabelFacts
+    own_facts = ("thresholds", "weights")
     may_be_blank = True
     thresholds: Tensor
     weights_of_labels: Tensor | None
@@ -174,6 +176,14 @@ class ManyLabels(TextTask):
             predictions.append({"labels": found, "scores": dict(zip(labels, shares, strict=True)), **read})
         return predictions
 
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities."""
+        return output.double().sigmoid()
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        return torch.logit(super().outcome(votes))
+
     @classmethod
     def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
         """The text, its labels, and the likeliest label with its probability."""
@@ -248,6 +258,22 @@ class ManyLabels(TextTask):
             "examples": len(examples),
         }
         return Scores(numbers, {**cuts, "classes": of_each}, [_table(of_each)], notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+        """All but the average precision."""
+        labels: list[str] = self.facts["labels"]
+        truth = self._truth(examples)
+        guess = np.array([[label in p["labels"] for label in labels] for p in predictions])
+        more = np.stack([(truth == guess).all(1), np.ones(len(truth))], axis=1)
+
+        def figures(right: Rows, gold: Rows, found: Rows, more: Rows) -> dict[str, Rows]:
+            return {
+                "macro_f1": f1(right, gold, found).mean(-1),
+                "micro_f1": f1(right.sum(-1), gold.sum(-1), found.sum(-1)),
+                "all_right": ratio(more[..., 0], more[..., 1]),
+            }
+
+        return count_tallies(truth & guess, truth, guess, more, figures)
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the labels of at least half of the training examples, or the most frequent one if none is."""

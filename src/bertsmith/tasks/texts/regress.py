@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
+from bertsmith.metrics.tallies import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
@@ -144,6 +145,11 @@ class Regress(TextTask):
             "examples": len(examples),
         }
         return Scores(numbers, cuts, (), notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+        """All but Spearman's correlation."""
+        truth = [number_of(example) for example in examples]
+        return number_tallies(truth, [prediction["number"] for prediction in predictions])
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the mean of the training examples."""

@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
+from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
-from bertsmith.tasks.items import Item, TaskBatch
+from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tasks.words.roles import has_roles, read_roles
-from bertsmith.tasks.words.tag_scores import scored
+from bertsmith.tasks.words.tag_scores import scored, tallied
 from bertsmith.tasks.words.tagged import (
     TagExample,
     TagSettings,
@@ -80,6 +81,8 @@ class Tag(Task):
     legal_transitions: Tensor
     legal_end: Tensor
     facts_type = TagFacts
+    by_token = True
+    own_facts = ("layers", "head")
     answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
@@ -107,6 +110,11 @@ class Tag(Task):
                     "leave it out, or fine-tune another one",
                 )
         return super().under(settings)
+
+    @property
+    def layers_read(self) -> list[int]:
+        """Those of the setting `layers`."""
+        return self.features.layers
 
     # From a file to examples
 
@@ -397,6 +405,25 @@ class Tag(Task):
             predictions.append({**more, "tokens": tokens[i], "tokens_read": tokens[i]})
         return predictions
 
+    def together(self, others: Sequence[Self]) -> Self:
+        """Of CRFs also the mean of what they have learnt: the score of a path is the mean of its scores."""
+        made = super().together(others)
+        if made.crf is not None:
+            every = [dict(task.crf.named_parameters()) for task in (self, *others) if task.crf is not None]
+            with torch.no_grad():
+                for name, parameter in made.crf.named_parameters():
+                    parameter.copy_(torch.stack([one[name] for one in every]).mean(0))
+        return made
+
+    def vote(self, output: Tensor) -> Tensor:
+        """Probabilities; of a CRF the emissions."""
+        return output.double().softmax(-1) if self.crf is None else output
+
+    def outcome(self, votes: Sequence[Tensor]) -> Tensor:
+        """Their mean, as logits."""
+        mean = super().outcome(votes)
+        return log_of(mean).float() if self.crf is None else mean
+
     @property
     def decides(self) -> str:
         """F1 of the entities; accuracy where the tags make none."""
@@ -418,6 +445,11 @@ class Tag(Task):
         if said := told_of_breaks(examples, truth, self.facts["scheme"]):
             notes.append(said)
         return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
+
+    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Tallies:
+        """All but the strict F1."""
+        truth = self.gold(examples, self.facts)
+        return tallied(truth, [prediction["tags"] for prediction in predictions], self._tagging)
 
     def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
         """Always the most frequent tag of the training words."""

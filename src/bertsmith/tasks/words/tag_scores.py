@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bertsmith.metrics.counts import Counts
-from bertsmith.metrics.entities import count, total
+from bertsmith.metrics.entities import count, entities, total
+from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.words.tagging import Tagging
 from bertsmith.wording import counted
@@ -48,6 +49,30 @@ def scored(
         "accuracy": accuracy,
     }
     return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+
+
+def tallied(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]], tagging: Tagging) -> Tallies:
+    """The same scores, but the strict one, from each sentence's counts."""
+    right, gold, found, words = [], [], [], []
+    for wanted, given in zip(truth, guess, strict=True):
+        of_truth, of_guess = set(entities(wanted)), set(entities(given))
+        right.append([len(of_truth & of_guess)])
+        gold.append([len(of_truth)])
+        found.append([len(of_guess)])
+        words.append([sum(a == b for a, b in zip(wanted, given, strict=True)), len(wanted)])
+
+    def figures(right: Rows, gold: Rows, found: Rows, words: Rows) -> dict[str, Rows]:
+        accuracy = {"accuracy": ratio(words[..., 0], words[..., 1])}
+        if tagging.scheme is None:
+            return accuracy
+        one = {
+            "precision": ratio(right, found),
+            "recall": ratio(right, gold),
+            "f1": f1(right, gold, found),
+        }
+        return {**{name: value[..., 0] for name, value in one.items()}, **accuracy}
+
+    return count_tallies(right, gold, found, words, figures)
 
 
 def _figures(found: Counts) -> dict[str, float]:

@@ -1,0 +1,83 @@
+"""The verb `compare`: two runs on the same examples, and whether they can be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bertsmith.cli import options, task_options
+from bertsmith.cli.of_run import DEVICE, OfRun, quiet_machine
+
+
+@click.command(cls=OfRun)
+@click.argument("a", metavar="RUN_A")
+@click.argument("b", metavar="RUN_B")
+@click.option("--data", required=True, metavar="FILE", help="Labelled examples that both answer.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How often examples are resampled [10,000; fewer of many examples].",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the resampling."
+)
+@options.assignments
+@DEVICE
+@options.as_json
+def compare(
+    a: str,
+    b: str,
+    data: str,
+    rounds: int | None,
+    seed: int,
+    device: str,
+    as_json: bool,
+    assignments: tuple[str, ...],
+    **own: Any,
+) -> None:
+    """Whether the fine-tuned models of RUN_A and RUN_B differ by more than chance, on the same labelled file.
+
+    \b
+    Example:
+      bertsmith compare moods moods-large --data test.csv
+      bertsmith compare moods moods-large --data test.csv --json
+
+    For each score: both models', the difference (B - A), its 95 % interval by a paired bootstrap, and p by an
+    approximate randomization test, two-sided: how often a difference as large arises where, example by example, a
+    coin says whose answer is whose.
+    """
+    from bertsmith import console
+    from bertsmith.use.compare import compare as run
+    from bertsmith.use.compare import told
+    from bertsmith.use.model import load
+    from bertsmith.wording import counted
+
+    quiet_machine()
+    models = [load(name, device, console.note) for name in (a, b)]
+    changes = task_options.as_settings(own, assignments)
+    report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
+    if as_json:
+        console.result_json(report)
+        return
+    console.result_table(
+        f"A: {a}, B: {b}, on {data} ({counted(report['examples'], 'example')})",
+        ["score", "A", "B", "B - A", "95 % interval", "p"],
+        [
+            (
+                name,
+                f"{score['a']:.4f}",
+                f"{score['b']:.4f}",
+                f"{score['difference']:+.4f}",
+                f"{score['low']:+.4f} to {score['high']:+.4f}",
+                f"{score['p']:.4f}",
+            )
+            for name, score in report["scores"].items()
+        ],
+    )
+    console.result(told(report))
+    rounds_of = " and ".join(
+        f"{number:,}" for number in sorted({s["rounds"] for s in report["scores"].values()})
+    )
+    console.note(f"{rounds_of} rounds of resampling, seed {seed}")

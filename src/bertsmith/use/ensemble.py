@@ -1,0 +1,192 @@
+"""`bertsmith evaluate RUN1 RUN2 …`: several models of one task answer together.
+
+What they say of an example is averaged before anything is decided: probabilities where the task has any, logits
+of starts and ends, numbers, cosines (`Task.vote`, `Task.outcome`). One decoding makes the answer, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.files.memory import Source
+from bertsmith.settings import Settings
+from bertsmith.tasks.items import Item
+from bertsmith.tasks.overview import listed
+from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.task import Task
+from bertsmith.use.answering import Answering, Changes, in_chunks
+from bertsmith.use.model import Model, load
+from bertsmith.use.predictor import Predictor
+from bertsmith.wording import counted
+
+_SHOWN = 5  # labels in a message
+
+
+class EnsembleScores(NamedTuple):
+    """Of all together, and of each alone, on the same examples."""
+
+    together: Scores
+    alone: list[Scores]
+
+
+@dataclass(frozen=True)
+class _Together(Answering):
+    """The task that decodes, with the first model's tokenizer and place; and each model by itself."""
+
+    members: tuple[Answering, ...] = ()
+
+    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
+        """What all say together."""
+        return self.all_of(examples, settings)[0]
+
+    def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
+        """The first model's settings with those given, which are told by `model_fields_set`: each of the others
+        keeps its own in all but these."""
+        found, own = super()._settings(changes, verb, file), self.task.settings
+        given = {name for name, value in changes.items() if value is not None}
+        given |= {name for name, value in found if value != getattr(own, name)}
+        return type(found).model_construct(_fields_set=given, **dict(found))
+
+    def all_of(
+        self, examples: Sequence[Any], settings: Settings
+    ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        """The answers of all together, and of each alone."""
+        changed = {name: getattr(settings, name) for name in settings.model_fields_set}
+        votes: list[list[Tensor]] = []
+        alone = []
+        items: list[list[Item]] = []
+        for member in self.members:
+            own = member.task.settings
+            task = member.task.under(type(own).of(own.model_dump() | changed, "evaluate"))
+            items.append(task.items(examples, member.tokenizer))
+            outputs = task.outputs_of(member.encoder, items[-1], member.place)
+            alone.append(task.decode(outputs, items[-1], examples))
+            votes.append([task.vote(output) for output in outputs])
+        self._check_items(items, examples)
+        if len(self.members) == 1:  # to the bit
+            return alone[0], alone
+        task = self.task.under(settings)
+        outcomes = [task.outcome(of_item) for of_item in zip(*votes, strict=True)]
+        return task.decode(outcomes, items[0], examples), alone
+
+    def _check_items(self, items: Sequence[Sequence[Item]], examples: Sequence[Any]) -> None:
+        """InputError where the models read an example in another number of windows."""
+
+        def pieces(item: Item) -> tuple[int, ...]:
+            sizes = (item.size,) if self.task.by_token else ()
+            return item.example, len(item.sequences), item.first, *sizes
+
+        first = list(map(pieces, items[0]))
+        for own in items[1:]:
+            if (other := list(map(pieces, own))) != first:
+                where = next((a[0] for a, b in zip(first, other, strict=False) if a != b), 0)
+                raise InputError(
+                    f"{examples[where].place}: the runs read this example in different windows",
+                    "give all the same --max-length (and --stride), one that each of them can take",
+                )
+
+
+class Ensemble(Predictor):
+    """Several models of one task, which answer together. `ensemble` makes one."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        """InputError where they do not fit together."""
+        self.models = list(models)
+        if not self.models:
+            raise InputError("an ensemble of no run", "name a run, or several")
+        for model in self.models[1:]:
+            _check_fit(self.models[0], model)
+
+    def __repr__(self) -> str:
+        return f"Ensemble of {', '.join(str(model.path) for model in self.models)}"
+
+    @cached_property
+    def answering(self) -> _Together:
+        """What answers."""
+        members = tuple(model.answering for model in self.models)
+        first = members[0]
+        task = first.task.together([member.task for member in members[1:]])
+        return _Together(task, first.encoder, first.tokenizer, first.place, members)
+
+    @property
+    def task(self) -> Task:
+        """The task, with what each model chose on dev averaged."""
+        return self.answering.task
+
+    def scores(self, file: Source, **columns: Any) -> EnsembleScores:
+        """The scores of all together on a labelled file, and those of each alone."""
+        answering = self.answering
+        settings, examples = answering.labelled(file, columns)
+        together: list[dict[str, Any]] = []
+        alone: list[list[dict[str, Any]]] = [[] for _ in self.models]
+        for some in in_chunks(examples):
+            answers, each = answering.all_of(some, settings)
+            together += answers
+            for found, own in zip(alone, each, strict=True):
+                found += own
+        return EnsembleScores(
+            answering.scored(together, examples),
+            [
+                model.answering.scored(found, examples)
+                for model, found in zip(self.models, alone, strict=True)
+            ],
+        )
+
+
+def ensemble(runs: Sequence[str | Path | Model], device: str = "auto") -> Ensemble:
+    """Several fine-tuned runs (or model folders, or models) as one that predicts and evaluates: what they say is
+    averaged before anything is decided. They are held in memory together.
+
+    InputError where they do not fit together: the same task and labels, and where outputs are of tokens (tag,
+    answer) the same tokenizer.
+    """
+    if isinstance(runs, str | Path | Model):
+        runs = [runs]
+    return Ensemble([run if isinstance(run, Model) else load(run, device) for run in runs])
+
+
+def _check_fit(first: Model, other: Model) -> None:
+    """InputError where what two models say of an example cannot be averaged."""
+    a, b = first.task, other.task
+    if type(a) is not type(b):
+        raise InputError(
+            f"{other.path}: is for '{b.name}' ({b.summary}), and {first.path} for '{a.name}' ({a.summary})",
+            "an ensemble is of runs of one task",
+        )
+    if a.labels != b.labels:
+        raise told_of_labels(first, other)
+    facts, others = (task.facts_type(**task.kept_facts).model_dump() for task in (a, b))
+    for name, value in facts.items():
+        if name not in a.own_facts and value != others[name]:
+            raise InputError(
+                f"{other.path}: was trained with {name} {others[name]!r:.60}, and {first.path} with {value!r:.60}",
+                "an ensemble is of runs that were trained on the same kind of data",
+            )
+    if a.by_token and first.tokenizer.info()["digest"] != other.tokenizer.info()["digest"]:
+        raise InputError(
+            f"{other.path}: has another tokenizer than {first.path}, so their tokens are not the same",
+            f"an ensemble of '{a.name}' is of runs whose base models share a tokenizer",
+        )
+
+
+def told_of_labels(first: Model, other: Model) -> InputError:
+    """What to say of two models whose labels differ."""
+    a, b = ([*(model.task.labels or ())] for model in (first, other))
+    strange = [label for label in b if label not in a] or [label for label in a if label not in b]
+    if not strange:
+        return InputError(
+            f"{other.path}: has its labels in another order than {first.path}", "train it again"
+        )
+    has = "has" if strange[0] in b else "lacks"
+    return InputError(
+        f"{other.path}: {has} {counted(len(strange), 'label')} that {first.path} "
+        f"{'lacks' if has == 'has' else 'has'}: {listed(strange, _SHOWN)}",
+        "runs are put side by side where their labels are the same",
+    )

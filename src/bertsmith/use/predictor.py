@@ -1,0 +1,106 @@
+"""What predicts and evaluates by a task, from whatever it answers: one model, or several together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from bertsmith import console
+from bertsmith.display import Report
+from bertsmith.errors import InputError
+from bertsmith.files.memory import Source
+from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
+
+if TYPE_CHECKING:
+    from bertsmith.tasks.task import Task
+    from bertsmith.use.answering import Answering
+
+_SHOWN = 40  # characters of a text in a message
+
+
+class Predictor:
+    """Answers, files of answers and scores, of what `answering` answers."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def task(self) -> Task:
+            """The task that is answered."""
+
+        @property
+        def answering(self) -> Answering:
+            """What answers by it."""
+
+    def predict(self, *inputs: Any, **changes: Any) -> list[dict[str, Any]]:
+        """One answer for each example. inputs: a list or column (of pandas, polars, pyarrow, numpy) for each of
+        the task's `inputs`, all of one length: texts, and for pairs the second texts; questions and passages;
+        sentences, each a list of words. Or one table with the columns of training, whose answers are not looked
+        at. changes: settings of the task, such as max_length or text_column, for this call.
+
+        An empty text, or a missing one (None, NaN), is answered {"label": None, …, "empty": True}, and a warning
+        says how many there are."""
+        for values in inputs:
+            if isinstance(values, str):
+                raise wants_list("predict", values)
+        return self.answering.of_inputs(inputs, changes)
+
+    @overload
+    def predict_file(self, file: Source, *, out: None = None, **columns: Any) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def predict_file(
+        self,
+        file: Source,
+        *,
+        out: str | Path,
+        format: str | None = None,
+        overwrite: bool = False,
+        **columns: Any,
+    ) -> Path: ...
+
+    def predict_file(
+        self,
+        file: Source,
+        *,
+        out: str | Path | None = None,
+        format: str | None = None,
+        overwrite: bool = False,
+        **columns: Any,
+    ) -> Iterator[dict[str, Any]] | Path:
+        """`predict` for each example of a file (or of a table in memory), which is read as `evaluate` reads it,
+        but for the answers; of a .txt file that is no table, for each line.
+
+        Without `out` an iterator, so that answers of any number need no memory: list(model.predict_file(file)) has
+        them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
+        answers are written there, and its path is returned: .csv (each row of the file with its answer behind
+        it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
+        field (`task.answer_form`), whatever the name ends in. overwrite: replace a file that is there.
+
+        columns: settings of the task to change, such as text_column, delimiter or max_length.
+        """
+        if out is None:
+            if format is not None:
+                raise InputError(f"format={format!r} is for a file of answers", "name the file, too: out=…")
+            return as_json(self.task, self.answering.of_file(file, columns, console.tell))
+        form, out = format_of(out, format, self.task.answer_form), Path(out)
+        if not overwrite:
+            refuse_existing(out)
+        answered = self.answering.of_file(file, columns, console.tell)
+        write_answers(self.task, answered, form, self.answering.delimiter_of(file, columns), out)
+        return out
+
+    def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
+        """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
+        return as_json(self.task, self.answering.of_lines(lines, place, changes))
+
+    def evaluate(self, file: Source, **columns: Any) -> dict[str, Any]:
+        """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object."""
+        return Report(self.answering.scores(file, columns).document())
+
+
+def wants_list(verb: str, text: str) -> InputError:
+    """What to say to one text where a list is taken."""
+    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return InputError(f"{verb} takes a list, not one text alone", f"write {verb}([{json.dumps(shown)}])")

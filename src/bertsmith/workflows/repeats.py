@@ -1,0 +1,241 @@
+"""`bertsmith finetune TASK` with `--restarts N`, `--folds K`, `--grid …`: several runs, and what they come to.
+
+Each is an ordinary run in a folder of its own. What is told of them together: mean, median, best and deviation of
+the score that decides, and which runs are degenerate, no better than an answer that never looks at the text (as
+Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertsmith import console, disk
+from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
+from bertsmith.display import Report
+from bertsmith.errors import Diverged, InputError, Stopped
+from bertsmith.files.memory import Source
+from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.task import Task, task_type
+from bertsmith.use.model import Model, load
+from bertsmith.workflows.budget import name_of
+from bertsmith.workflows.examples import parts_of
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.repeats_plan import Grid, Planned, planned
+from bertsmith.workflows.repeats_report import report_of
+from bertsmith.workflows.run import SETTINGS, flat, holds_run, write_report, write_whole
+
+_LAYOUT = disk.FolderLayout("a folder of runs", RUNS, (RUNS, OF_RUNS, "seed-*", "fold-*", "run-*", "*=*"))
+_FROM_THE_FIRST = (
+    "train.precision",
+    "train.device",
+)  # left open, these are one run's findings, and all runs'
+
+
+def finetune_repeatedly(
+    task: str,
+    model: str | Path | Model,
+    out: str | Path,
+    *,
+    train: Source,
+    dev: Source | None = None,
+    restarts: int | None = None,
+    folds: int | None = None,
+    grid: Grid | None = None,
+    recipe: str | Path | None = None,
+    settings: Chosen = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
+) -> Report:
+    """Fine-tune a model several times, each an ordinary run in a folder of its own in `out`.
+
+    restarts: with so many seeds, from train.seed on: the data stay as they are, the head's first weights and the
+    order vary. folds: so many times on train, each time without another part of it, which is dev; classes keep
+    their proportion, equal texts stay together. grid: with each combination of settings, {"learning_rate": [5e-5,
+    3e-5], "batch_size": [16, 32]}; goes with either of the others. train, dev, recipe, settings and keywords
+    (dev_share, sample, label_names, epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay, an
+    interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a folder
+    of runs. What the first run found out about precision holds for all.
+
+    Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
+    best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
+    held-out answers together, where the task can tell them. Raises as `finetune`; a run whose loss is no longer
+    finite is told, and the others follow.
+    """
+    out, kind = Path(out), task_type(task)
+    own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
+    assignments = assignments_of(
+        settings_type(kind), settings, keywords, finetune_repeatedly, own=("files", "base")
+    )
+    if folds is not None and (dev is not None or own.get("dev_share") is not None):
+        given = "--dev" if dev is not None else "--dev-share"
+        raise InputError(
+            f"--folds and {given} exclude each other: each fold is dev once", f"leave {given} out"
+        )
+    runs = planned(
+        kind,
+        recipe,
+        assignments,
+        restarts=restarts,
+        folds=folds,
+        grid=grid,
+        verb=finetune_repeatedly,
+    )
+    with disk.locked(out, "run"), _stopping(out):
+        _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
+        base = model if isinstance(model, Model) else load(model, tell=tell)
+        reports: dict[str, dict[str, Any] | str] = {}
+        once = _Once(tell)
+        for number, run in enumerate(runs, start=1):
+            tell(f"run {number} of {len(runs)}: {out / run.name}")
+            once.in_run(number)
+            asked = [*assignments, *_of_the_first(out / runs[0].name, assignments), *run.assignments]
+            try:
+                made = finetune(
+                    task,
+                    base,
+                    out / run.name,
+                    train=train,
+                    dev=dev,
+                    recipe=recipe,
+                    settings=asked,
+                    resume=holds_run(out / run.name),
+                    tell=once,
+                    **own,
+                )
+            except Diverged as error:
+                tell(f"warning: {out / run.name}: {error.sentence}")
+                reports[run.name] = error.sentence
+                continue
+            reports[run.name] = dict(made.report)
+            decides = made.report["decided_by"]
+            tell(f"{out / run.name}: {decides} {made.report['dev'][decides]:.4f} on dev")
+        pooled = None if folds is None else _pooled(out, runs, reports, train)
+        found = report_of(runs, reports, pooled)
+        write_report(out, found)
+        for warning in found["warnings"]:
+            tell(f"warning: {warning}")
+    return Report(found, ("runs", "summary", "best"))
+
+
+@contextmanager
+def _stopping(out: Path) -> Iterator[None]:
+    """After a Ctrl-C while no update is under way (a run that is training saves first): say what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(
+            signal.SIGINT,
+            f"{out}: stopped; the runs that have finished are kept",
+            "continue with the same command and --resume",
+        ) from None
+
+
+def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: bool, overwrite: bool) -> None:
+    """Write down which runs there will be. InputError where the folder is another's, or its runs are others."""
+    known, names = runs_in(out), [run.name for run in runs]
+    if resume and overwrite:
+        raise InputError(f"{out}: runs are either continued or replaced", "give --resume or --overwrite")
+    if holds_run(out):
+        raise InputError(
+            f"{out}: there is one run in this folder, and these are {len(runs)}", "choose another --out"
+        )
+    if known is None:
+        if resume:
+            raise InputError(
+                f"{out}: there are no runs in this folder to continue",
+                "to start new ones, leave --resume out",
+            )
+        disk.refuse_filled(out, in_place=True)
+    elif overwrite:
+        _refuse_needed(out, used)
+        if _LAYOUT.is_replaced(out, overwrite=True, in_place=True):
+            disk.clear_folder(out)
+    elif not resume:
+        raise InputError(
+            f"{out}: there are runs in this folder",
+            "continue them with --resume, or choose another --out",
+            python="continue them with resume=True, replace them with overwrite=True, or choose another out=…",
+        )
+    elif others := [name for name in known if name not in names and holds_run(out / name)]:
+        raise InputError(
+            f"{out}: there is the run {others[0]}, which is none of those asked for ({names[0]}, …)",
+            "continue with the same --restarts, --folds and --grid, or with more; or choose another --out",
+        )
+    write_whole(out / RUNS, json.dumps({"runs": names}, indent=2) + "\n")
+
+
+def _refuse_needed(out: Path, used: Sequence[Any]) -> None:
+    for path in used:
+        if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
+            raise InputError(
+                f"{path}: is needed, and is in the folder that would be replaced", "choose another --out"
+            )
+
+
+def _of_the_first(run: Path, assignments: Sequence[str]) -> list[str]:
+    """What the first run, once it has begun, found out of what settings leave open."""
+    if not (run / SETTINGS).is_file():
+        return []
+    kept = flat(read_yaml(run / SETTINGS))
+    given = {name_of(assignment) for assignment in assignments}
+    return [f"{name}={kept[name]}" for name in _FROM_THE_FIRST if name in kept and name not in given]
+
+
+class _Once:
+    """Tells what the runs say, but what an earlier one said: the same data have the same tables and warnings."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._said, self._first = tell, set[str](), True
+
+    def in_run(self, number: int) -> None:
+        """What comes now is of this run, from 1 on."""
+        self._first = number == 1
+
+    def __call__(self, text: str) -> None:
+        table = "\n" in text
+        if text not in self._said and (self._first or not table):
+            self._said.add(text)
+            self._tell(text)
+
+
+def _pooled(
+    out: Path, runs: Sequence[Planned], reports: dict[str, dict[str, Any] | str], train: Source
+) -> dict[str, dict[str, Any]] | None:
+    """The scores of all held-out answers together, of each cell of the grid by the name of its first run; None
+    where the task has none, or an answer is missing."""
+    found: dict[str, dict[str, Any]] = {}
+    cells: dict[str, list[Planned]] = {}
+    for run in runs:
+        cells.setdefault(json.dumps(run.cell), []).append(run)
+    for some in cells.values():
+        if any(isinstance(reports[run.name], str) for run in some):
+            continue
+        first: Task | None = None
+        examples: list[Any] = []
+        predictions: list[Any] = []
+        for run in some:
+            model = load(out / run.name)
+            first = first or model.task
+            if not first.pooled:
+                return None
+            held = _held_out(type(model.task), out / run.name, train)
+            examples += held
+            predictions += model.answering.answers(model.task.settings)(held)
+        assert first is not None
+        found[some[0].name] = first.score(predictions, examples).document()
+    return found
+
+
+def _held_out(kind: type[Task], run: Path, train: Source) -> list[Any]:
+    """The part of the training examples that a run did not train on."""
+    chosen = settings_type(task_type(kind.name)).from_file(run / SETTINGS)
+    return parts_of(kind, chosen.files, chosen.task, {"train": train})[1]

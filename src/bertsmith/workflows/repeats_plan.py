@@ -1,0 +1,160 @@
+"""Which runs a repeated fine-tuning is: one for each seed, each fold, each cell of a grid of settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.keywords import Verb, as_yaml, full_name
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.task import Task
+from bertsmith.workflows.budget import budgets_aside, name_of
+from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
+from bertsmith.workflows.run import flat
+
+Grid = Mapping[str, Sequence[Any]] | Sequence[str]
+"""Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""
+
+_MOST = 1000  # runs of one command
+_LONGEST = 120  # characters of a folder's name
+_BETWEEN = re.compile(r",(?![^\[({]*[\])}])")  # values; not the parts of one, such as [0.9, 0.999]
+
+
+class Planned(NamedTuple):
+    """One run. name: of its folder. cell: the settings that the grid gives it, by their names; varied: with these
+    all that tells it from the other runs."""
+
+    name: str
+    cell: dict[str, Any]
+    varied: dict[str, Any]
+
+    @property
+    def assignments(self) -> list[str]:
+        """What it is asked besides what all runs are."""
+        return [f"{name}={as_yaml(value)}" for name, value in self.varied.items()]
+
+
+def planned(
+    kind: type[Task],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    *,
+    restarts: int | None,
+    folds: int | None,
+    grid: Grid | None,
+    verb: Verb,
+) -> list[Planned]:
+    """The runs in their order: every cell of the grid with each seed, or each fold. The seeds follow on the one
+    that is set.
+
+    InputError where the axes exclude each other or what is set, and for a value that no run could have.
+    """
+    if restarts is not None and folds is not None:
+        raise InputError(
+            "--restarts and --folds exclude each other: one varies the seed on the same data, the other the data",
+            "give one of them; a --grid goes with either",
+        )
+    for option, number in (("--restarts", restarts), ("--folds", folds)):
+        if number is not None and not 2 <= number <= _MOST:
+            raise InputError(
+                f"{option} {number}: is not between 2 and {_MOST:,}", "give how many runs to make"
+            )
+    values = {} if recipe is None else read_yaml(recipe)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
+    axes = _axes(chosen, grid, verb)
+    set_already = {name_of(assignment) for assignment in assignments}
+    if twice := sorted(set_already & axes.keys()):
+        raise InputError(f"{twice[0]} is set for all runs, and --grid varies it", "leave one of them out")
+    cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
+    found = [_planned(cell, {}, "") for cell in cells]
+    if restarts is not None:
+        if "train.seed" in axes:
+            raise InputError("--restarts varies the seed, and so does --grid", "leave one of them out")
+        seeds = range(chosen.train.seed, chosen.train.seed + restarts)
+        found = [_planned(cell, {"train.seed": seed}, f"seed-{seed}") for cell in cells for seed in seeds]
+    if folds is not None:
+        parts = [({"files.folds": folds, "files.fold": i}, f"fold-{i}") for i in range(1, folds + 1)]
+        found = [_planned(cell, *part) for cell in cells for part in parts]
+    if len(found) > _MOST:
+        raise InputError(f"these are {len(found):,} runs", f"try fewer values: {_MOST:,} runs at most")
+    for one in found:  # before the first begins
+        _as_said_of_grid(chosen, one.assignments)
+    return _with_names_of_their_own(found)
+
+
+def _axes(chosen: FinetuneSettings, grid: Grid | None, verb: Verb) -> dict[str, list[Any]]:
+    """Each setting of the grid by its full name, with its values as the settings have them."""
+    axes: dict[str, list[Any]] = {}
+    for name, texts in _texts(grid or {}):
+        full = _full_name(type(chosen), name, verb)
+        if full in axes:
+            raise InputError(f"--grid: {name} occurs twice", "give all its values in one place")
+        axes[full] = []
+        for text in texts:
+            value = flat(_as_said_of_grid(chosen, [f"{full}={text}"]).model_dump(mode="json"))[full]
+            if value in axes[full]:
+                raise InputError(
+                    f"--grid {name}: the value {_shown(value)} occurs twice", "give each value once"
+                )
+            axes[full].append(value)
+    return axes
+
+
+def _full_name(kind: type[FinetuneSettings], name: str, verb: Verb) -> str:
+    name = name.replace("-", "_")  # as the option is called
+    if name in {full for full, _ in kind.names()}:
+        return name
+    try:
+        return full_name(kind, name, verb, ("files", "base"))
+    except InputError as error:
+        raise InputError(f"--grid {name[:60]}: there is no such setting", error.remedy) from None
+
+
+def _texts(grid: Grid) -> list[tuple[str, list[str]]]:
+    """Each name of a grid with its values, as assignments have them."""
+    if isinstance(grid, Mapping):
+        for name, values in grid.items():
+            if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+                raise InputError(f"--grid {name}: {values!r:.60} is not a list of values", "give a list")
+        return [(name, [as_yaml(value) for value in values]) for name, values in grid.items()]
+    found = []
+    for word in [grid] if isinstance(grid, str) else grid:
+        name, equals, text = word.partition("=")
+        values = [value.strip() for value in _BETWEEN.split(text)]
+        if not equals or not name.strip() or not all(values):
+            raise InputError(
+                f"--grid {word[:60]}: is not NAME=VALUE,VALUE", "write it as --grid learning_rate=5e-5,3e-5"
+            )
+        found.append((name.strip(), values))
+    return found
+
+
+def _as_said_of_grid(chosen: FinetuneSettings, assignments: Sequence[str]) -> FinetuneSettings:
+    """The settings with those of a cell; what is wrong with them is wrong with the grid."""
+    try:
+        return chosen.changed(budgets_aside(assignments))
+    except InputError as error:
+        raise InputError(error.sentence.replace("--set", "--grid", 1), error.remedy) from None
+
+
+def _planned(cell: dict[str, Any], more: dict[str, Any], name: str) -> Planned:
+    parts = [f"{full.rpartition('.')[2]}={_shown(value)}" for full, value in cell.items()]
+    return Planned(",".join([*parts, *([name] if name else [])]), cell, {**cell, **more})
+
+
+def _with_names_of_their_own(runs: list[Planned]) -> list[Planned]:
+    """With names that a folder can have, each once."""
+    names = [re.sub(r"[^\w.,=+-]", "_", one.name) for one in runs]
+    if len(set(names)) < len(names) or any(len(name) > _LONGEST for name in names):
+        names = [f"run-{number}" for number in range(1, len(runs) + 1)]
+    return [one._replace(name=name) for one, name in zip(runs, names, strict=True)]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)

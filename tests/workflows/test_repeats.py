@@ -1,0 +1,320 @@
+"""Restarts, folds and grids: ordinary runs in one folder, continued exactly, and what they come to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import Diverged, InputError, Stopped
+from bertsmith.training.progress import Recorder
+from bertsmith.workflows.repeats_plan import Planned
+from bertsmith.workflows.repeats_report import report_of, summary_of
+from outcomes import assert_same, outcome
+
+SETTINGS = [
+    "train.max_steps=4",
+    "train.batch_size=6",
+    "train.learning_rate=2e-3",
+    "train.checkpoint_every=2",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+    "train.log_every=1",
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    tiny_run.table(folder / "train.csv", tiny_run.examples(30))
+    tiny_run.table(folder / "dev.csv", tiny_run.examples(12, seed=1))
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> dict[str, Any]:
+    folder = base.path.parent
+    if "folds" not in more:
+        more.setdefault("dev", folder / "dev.csv")
+    more.setdefault("train", folder / "train.csv")
+    varied = [str(one).partition("=")[0].replace("-", "_") for one in more.get("grid", ())]
+    settings = tuple(one for one in [*SETTINGS, *settings] if one.split("=")[0][6:] not in varied)
+    return bs.finetune_repeatedly("classify", base, out, settings=settings, **more)
+
+
+def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs.Model:
+    folder = base.path.parent
+    return bs.finetune(
+        "classify",
+        base,
+        out,
+        train=folder / "train.csv",
+        dev=folder / "dev.csv",
+        settings=[*SETTINGS, *settings],
+        resume=resume,
+    )
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_restarts_are_the_runs_of_these_seeds(base: bs.Model, tmp_path: Path) -> None:
+    told: list[str] = []
+    report = repeated(base, tmp_path / "runs", "train.seed=3", restarts=2, tell=told.append)
+    assert [row["run"] for row in report["runs"]] == ["seed-3", "seed-4"]
+    tuned(base, tmp_path / "alone", "train.seed=4")
+    assert_same(tmp_path / "runs" / "seed-4", outcome(tmp_path / "alone"))
+    assert weights(tmp_path / "runs" / "seed-3") != weights(tmp_path / "runs" / "seed-4")
+    scores = [bs.load(tmp_path / "runs" / row["run"]).report["dev"]["accuracy"] for row in report["runs"]]
+    assert [row["score"] for row in report["runs"]] == scores
+    assert report["summary"]["mean"] == pytest.approx(np.mean(scores))
+    assert report == json.loads((tmp_path / "runs" / "report.json").read_text())
+    assert report["best"] == ["seed-3", "seed-4"][int(np.argmax(scores))]
+    # the table of labels is that of the same data: once
+    assert sum("label" in text and "share" in text for text in told) == 1
+
+
+SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
+
+
+@given(st.lists(SCORES, min_size=1, max_size=12), SCORES)
+def test_the_summary_is_what_numpy_has(scores: list[float], baseline: float) -> None:
+    runs = [Planned(f"seed-{i}", {}, {"train.seed": i}) for i in range(len(scores))]
+    common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "f1", "baseline_name": "majority"}
+    reports = {
+        run.name: {**common, "dev": {"f1": score}, "baseline": {"f1": baseline}}
+        for run, score in zip(runs, scores, strict=True)
+    }
+    report = report_of(runs, reports, None)
+    found = report["summary"]
+    assert found["mean"] == pytest.approx(np.mean(scores))
+    assert found["median"] == pytest.approx(np.median(scores))
+    assert found["best"] == max(scores)
+    if len(scores) > 1:
+        assert found["deviation"] == pytest.approx(np.std(scores, ddof=1), abs=1e-12)
+    else:
+        assert found["deviation"] is None
+    assert found["degenerate"] == [f"seed-{i}" for i, s in enumerate(scores) if s <= baseline]
+    sound = [s for s in scores if s > baseline]
+    if found["degenerate"] and sound:
+        assert found["mean_without_degenerate"] == pytest.approx(np.mean(sound))
+    assert bool(report["warnings"]) == bool(found["degenerate"])
+
+
+def test_a_run_that_diverges_is_told_and_the_others_follow(base: bs.Model, tmp_path: Path) -> None:
+    stepped = Recorder.stepped
+    told: list[str] = []
+
+    def diverging(self: Recorder, number: int, *rest: Any) -> None:
+        if self._path.parent.name == "seed-1" and number == 2:
+            raise Diverged("step 2: the loss is nan; the update was not made")
+        stepped(self, number, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "stepped", diverging)
+        report = repeated(base, tmp_path / "runs", restarts=3, tell=told.append)
+    assert [row["score"] is None for row in report["runs"]] == [False, True, False]
+    assert report["runs"][1]["failure"] == "step 2: the loss is nan; the update was not made"
+    assert "seed-1" in report["summary"]["degenerate"]
+    assert report["summary"]["scores"] == 2
+    assert any(line.startswith("warning: ") and "seed-1: step 2: the loss is nan" in line for line in told)
+    again = repeated(base, tmp_path / "runs", restarts=3, resume=True)
+    assert [row["score"] is None for row in again["runs"]] == [False, False, False]
+
+
+def test_each_example_is_held_out_once_and_all_answers_are_scored_together(
+    base: bs.Model, tmp_path: Path
+) -> None:
+    report = repeated(base, tmp_path / "runs", folds=3)
+    assert [row["run"] for row in report["runs"]] == ["fold-1", "fold-2", "fold-3"]
+    held, right = [], 0
+    for fold in ("fold-1", "fold-2", "fold-3"):
+        dev = tmp_path / "runs" / fold / "split" / "dev.jsonl"
+        rows = [json.loads(line) for line in dev.read_text().splitlines()]
+        train = (tmp_path / "runs" / fold / "split" / "train.jsonl").read_text().splitlines()
+        assert len(rows) + len(train) == 30
+        held += [row["text"] for row in rows]
+        answers = bs.load(tmp_path / "runs" / fold).predict([row["text"] for row in rows])
+        right += sum(a["label"] == row["label"] for a, row in zip(answers, rows, strict=True))
+    assert sorted(held) == sorted(text for text, _ in tiny_run.examples(30))
+    assert report["pooled"]["examples"] == 30
+    assert report["pooled"]["accuracy"] == pytest.approx(right / 30)
+
+
+def test_a_grid_is_every_combination_and_each_cell_may_have_seeds(base: bs.Model, tmp_path: Path) -> None:
+    grid = ["learning_rate=2e-3,1e-3", "batch-size=6,3"]
+    report = repeated(base, tmp_path / "runs", grid=grid, restarts=2)
+    names = [row["run"] for row in report["runs"]]
+    assert names[:2] == ["learning_rate=0.002,batch_size=6,seed-0", "learning_rate=0.002,batch_size=6,seed-1"]
+    assert len(set(names)) == 8
+    assert [cell["settings"] for cell in report["cells"]] == [
+        {"train.learning_rate": rate, "train.batch_size": size} for rate in (2e-3, 1e-3) for size in (6, 3)
+    ]
+    assert all(cell["scores"] == 2 for cell in report["cells"])
+    tuned(base, tmp_path / "alone", "train.learning_rate=1e-3", "train.batch_size=3", "train.seed=1")
+    assert_same(tmp_path / "runs" / names[-1], outcome(tmp_path / "alone"))
+
+
+def stop_at(patch: pytest.MonkeyPatch, step: int) -> None:
+    """A signal after so many updates of all runs together."""
+    stepped, calls = Recorder.stepped, [0]
+
+    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
+        calls[0] += 1
+        if calls[0] == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        stepped(self, number, *rest)
+
+    patch.setattr(Recorder, "stepped", signal_then_step)
+
+
+@pytest.mark.parametrize("step", [3, 6, 9])
+def test_stopped_in_any_run_and_resumed_is_straight(base: bs.Model, tmp_path: Path, step: int) -> None:
+    straight = repeated(base, tmp_path / "straight", restarts=3)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, step)
+        with pytest.raises(Stopped, match=rf"seed-{(step - 1) // 4}: stopped by SIGINT"):
+            repeated(base, tmp_path / "runs", restarts=3)
+    assert not (tmp_path / "runs" / "report.json").exists()
+    done = tmp_path / "runs" / "seed-0" / "report.json"
+    before = done.stat().st_mtime_ns if step > 4 else None
+    report = repeated(base, tmp_path / "runs", restarts=3, resume=True)
+    for name in ("seed-0", "seed-1", "seed-2"):
+        assert_same(tmp_path / "runs" / name, outcome(tmp_path / "straight" / name))
+    assert [row["dev"] for row in report["runs"]] == [row["dev"] for row in straight["runs"]]
+    assert before in (None, done.stat().st_mtime_ns)
+
+
+def test_more_restarts_may_follow_and_none_may_be_left_out(base: bs.Model, tmp_path: Path) -> None:
+    repeated(base, tmp_path / "runs", restarts=2)
+    kept = weights(tmp_path / "runs" / "seed-1")
+    report = repeated(base, tmp_path / "runs", restarts=3, resume=True)
+    assert [row["run"] for row in report["runs"]] == ["seed-0", "seed-1", "seed-2"]
+    assert weights(tmp_path / "runs" / "seed-1") == kept
+    with pytest.raises(InputError, match=r"there is the run seed-2, which is none of those asked for"):
+        repeated(base, tmp_path / "runs", restarts=2, resume=True)
+    with pytest.raises(InputError, match=r"it cannot continue with 0\.001"):
+        repeated(base, tmp_path / "runs", "train.learning_rate=1e-3", restarts=3, resume=True)
+
+
+def test_a_folder_of_runs_is_begun_continued_or_replaced_as_a_run_is(base: bs.Model, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    with pytest.raises(InputError, match=r"there are no runs in this folder to continue"):
+        repeated(base, out, restarts=2, resume=True)
+    assert not out.exists()
+    repeated(base, out, restarts=2)
+    with pytest.raises(InputError, match=r"there are runs in this folder\ncontinue them with resume=True"):
+        repeated(base, out, restarts=2)
+    repeated(base, out, folds=2, overwrite=True)
+    assert sorted(path.name for path in out.iterdir()) == ["fold-1", "fold-2", "report.json", "runs.json"]
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        repeated(base, out, restarts=2, overwrite=True)
+    tuned(base, tmp_path / "one")
+    with pytest.raises(InputError, match=r"there is one run in this folder, and these are 2"):
+        repeated(base, tmp_path / "one", restarts=2, resume=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    with pytest.raises(InputError, match=r"already exists and is not empty"):
+        repeated(base, tmp_path / "full", restarts=2)
+
+
+def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tmp_path: Path) -> None:
+    report = repeated(base, tmp_path / "runs", restarts=2)
+    best = tmp_path / "runs" / report["best"]
+    with pytest.raises(
+        InputError, match=rf"this is a folder of 2 runs.*\nname one: {best} is the best by acc"
+    ):
+        bs.load(tmp_path / "runs")
+    with pytest.raises(
+        InputError, match=r"this is a folder of 2 runs, not a run itself\nto continue them, call"
+    ):
+        tuned(base, tmp_path / "runs", resume=True)
+    found = bs.info(tmp_path / "runs")
+    assert (found["kind"], found["best"], found["summary"]) == ("runs", report["best"], report["summary"])
+    (tmp_path / "runs" / "report.json").unlink()
+    assert [row["finished"] for row in bs.info(tmp_path / "runs")["unfinished"]] == [True, True]
+
+
+WRONG: list[tuple[dict[str, Any], Sequence[str], str]] = [
+    ({"restarts": 2, "folds": 2}, (), r"^restarts=… and folds=… exclude each other"),
+    ({"restarts": 1}, (), r"^restarts=1: is not between 2 and 1,000"),
+    ({"folds": 2, "dev": "dev.csv"}, (), r"^folds=… and dev=… exclude each other"),
+    ({"folds": 2, "dev_share": 0.1}, (), r"^folds=… and dev_share=… exclude each other"),
+    ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), r"varies the seed, and so does grid"),
+    ({"grid": {"seed": []}}, (), r"^grid=… seed: \[\] is not a list of values"),
+    ({"grid": {"learning_rat": [1]}}, (), r"learning_rat: there is no such setting\ndid you mean"),
+    ({"grid": ["learning_rate=a"]}, (), r"^grid=…: train\.learning_rate is 'a', not a number"),
+    ({"grid": ["learning_rate"]}, (), r"is not NAME=VALUE,VALUE"),
+    ({"grid": ["learning_rate=1e-4,,1"]}, (), r"is not NAME=VALUE,VALUE"),
+    ({"grid": ["learning_rate=1e-4,0.0001"]}, (), r"the value 0\.0001 occurs twice"),
+    ({"grid": ["epochs=1", "epochs=2"]}, (), r"epochs occurs twice"),
+    ({"grid": {"epochs": list(range(1, 1002))}}, (), r"^these are 1,001 runs"),
+    ({"grid": ["batch_size=2"]}, ["train.batch_size=3"], r"^train\.batch_size is set for all runs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "settings", "said"), WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    base: bs.Model, tmp_path: Path, more: dict[str, Any], settings: Sequence[str], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        bs.finetune_repeatedly(
+            "classify", base, tmp_path / "runs", train="train.csv", settings=settings, **more
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_lists_and_names_that_no_folder_has(base: bs.Model, tmp_path: Path) -> None:
+    grid = ["betas=[0.9,0.99],[0.8,0.9]"]
+    report = repeated(base, tmp_path / "runs", "train.max_steps=1", grid=grid)
+    assert [row["settings"] for row in report["runs"]] == [
+        {"train.betas": [0.9, 0.99]},
+        {"train.betas": [0.8, 0.9]},
+    ]
+    assert all((tmp_path / "runs" / row["run"] / "model").is_dir() for row in report["runs"])
+
+
+def test_the_first_run_s_precision_holds_for_all(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.workflows import repeats
+
+    asked: list[Sequence[str]] = []
+    finetune = repeats.finetune
+
+    def listening(*given: Any, **named: Any) -> Any:
+        asked.append(named["settings"])
+        return finetune(*given, **named)
+
+    monkeypatch.setattr(repeats, "finetune", listening)
+    free = [s for s in SETTINGS if not s.startswith("train.precision")]
+    folder = base.path.parent
+    bs.finetune_repeatedly(
+        "classify",
+        base,
+        tmp_path / "runs",
+        train=folder / "train.csv",
+        dev=folder / "dev.csv",
+        restarts=2,
+        settings=[*free, "train.max_steps=1"],
+    )
+    first = bs.load(tmp_path / "runs" / "seed-0").report["precision"]
+    assert not any(one.startswith("train.precision") for one in asked[0])
+    assert f"train.precision={first}" in asked[1]
+
+
+def test_summary_of_nothing_is_nothing() -> None:
+    found = summary_of([{"run": "a", "score": None, "degenerate": True}])
+    assert found["mean"] is found["best"] is found["deviation"] is None
