@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.range_test import Reading, rates_between, suggestion
+from bertsmith.training.range_test import CurveReading, rates_between, suggestion
 
 RATES = rates_between(1e-7, 1.0, 100)
 
@@ -43,7 +43,7 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
     lowest: float, begin: float, seed: int
 ) -> None:
     shape = {"begin": begin, "fall": 0.7 * begin, "rise": 3 * begin, "noise": 0.05 * begin}
-    readings = [Reading.of(RATES, curve(10**lowest, **shape, seed=seed + n)) for n in range(3)]
+    readings = [CurveReading.of(RATES, curve(10**lowest, **shape, seed=seed + n)) for n in range(3)]
     for reading in readings:
         assert reading.clear
         assert math.log10(reading.lowest) == pytest.approx(lowest, abs=0.35)
@@ -55,18 +55,18 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
     assert said.startswith(f"suggestion: train.learning_rate={rate:g}, ")
 
 
-@given(st.floats(0.1, 5.0), st.floats(0.0, 0.3), st.booleans(), st.integers(0, 2**31))
+@given(st.floats(0.1, 5.0), st.floats(0.0, 0.3, allow_subnormal=False), st.booleans(), st.integers(0, 2**31))
 def test_noise_alone_suggests_nothing(begin: float, noise: float, ends_in_fire: bool, seed: int) -> None:
     losses = curve(1e-2, begin=begin, fall=0, rise=3.0 * ends_in_fire, noise=noise * begin, seed=seed)
-    rate, said = suggestion([Reading.of(RATES, losses)], 1.0)
+    rate, said = suggestion([CurveReading.of(RATES, losses)], 1.0)
     assert rate is None
     assert said.startswith("no suggestion: the loss does not fall clearly at any rate")
 
 
 def test_a_fall_without_an_end_suggests_nothing() -> None:
-    reading = Reading.of(RATES, curve(1e-3, rise=0))
+    reading = CurveReading.of(RATES, curve(1e-3, rise=0))
     assert (reading.clear, reading.diverges) == (True, None)
-    rate, said = suggestion([reading, Reading.of(RATES, curve(1e-3))], 1.0)
+    rate, said = suggestion([reading, CurveReading.of(RATES, curve(1e-3))], 1.0)
     assert (rate, said) == (
         None,
         "no suggestion: the loss does not rise again up to the highest rate, 1 (--high tries more)",
@@ -74,18 +74,18 @@ def test_a_fall_without_an_end_suggests_nothing() -> None:
 
 
 def test_seeds_that_disagree_suggest_nothing() -> None:
-    near = [Reading.of(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
+    near = [CurveReading.of(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
     assert suggestion(near, 1.0)[0] is not None
-    rate, said = suggestion([*near, Reading.of(RATES, curve(2e-2))], 1.0)
+    rate, said = suggestion([*near, CurveReading.of(RATES, curve(2e-2))], 1.0)
     assert rate is None
     assert said.startswith("no suggestion: the seeds do not agree, their losses are lowest at rates from ")
-    unclear = suggestion([*near, Reading.of(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
+    unclear = suggestion([*near, CurveReading.of(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
     assert unclear.startswith("no suggestion: with 1 seed the loss does not fall clearly at any rate")
 
 
 @pytest.mark.parametrize("ended", [0, 1, 19, 20, 21, 60, 99])
 def test_a_curve_that_ended_before_the_last_rate_diverges_there_at_the_latest(ended: int) -> None:
-    reading = Reading.of(RATES, curve(RATES[55])[:ended])
+    reading = CurveReading.of(RATES, curve(RATES[55])[:ended])
     assert reading.diverges is not None
     assert reading.diverges <= RATES[ended]
     assert reading.clear == (ended > 45)
@@ -95,4 +95,6 @@ def test_a_curve_that_ended_before_the_last_rate_diverges_there_at_the_latest(en
 def test_what_explodes_does_not_move_the_lowest() -> None:
     losses = curve(1e-3)
     exploded = [loss if loss < 0.9 else 1e9 for loss in losses]
-    assert Reading.of(RATES, exploded).lowest == pytest.approx(Reading.of(RATES, losses).lowest, rel=0.5)
+    assert CurveReading.of(RATES, exploded).lowest == pytest.approx(
+        CurveReading.of(RATES, losses).lowest, rel=0.5
+    )

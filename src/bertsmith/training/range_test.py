@@ -1,6 +1,6 @@
 """A range test: the rate rises from update to update until the loss diverges, and everything is as it was again.
 
-After Smith 2017 (section 3.3). What a curve says is read off it when it is whole: see `Reading`.
+After Smith 2017 (section 3.3). What a curve says is read off it when it is whole: see `CurveReading`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _restored(trained: Trained, place: Place) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CurveReading:
     """What the curve of one seed says.
 
     smoothed: the losses. lowest: the rate at which the smoothed loss is lowest. clear: whether it falls clearly
@@ -115,7 +115,7 @@ class Reading:
     diverges: float | None
 
     @classmethod
-    def of(cls, rates: Sequence[float], losses: Sequence[float]) -> Reading:
+    def of(cls, rates: Sequence[float], losses: Sequence[float]) -> CurveReading:
         """losses: one for each of the first rates; fewer than there are rates where it ended before."""
         first = _first(len(rates))
         if len(losses) <= first:
@@ -156,7 +156,7 @@ def _within(at: NDArray[np.float64]) -> float:
     return max(1.0, 2 * math.sqrt(math.pi) * _WIDTH / max(apart, 1e-9))
 
 
-def suggestion(readings: Sequence[Reading], high: float) -> tuple[float | None, str]:
+def suggestion(readings: Sequence[CurveReading], high: float) -> tuple[float | None, str]:
     """The rate to train with, where all curves give one and agree, and a sentence on it: a tenth of the rate at
     which the loss is lowest, in two digits. high: the highest rate that was tried."""
     unclear = sum(not reading.clear for reading in readings)

@@ -19,7 +19,7 @@ from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.loader import Phase
-from bertsmith.training.range_test import Reading, range_test, rates_between, suggestion
+from bertsmith.training.range_test import CurveReading, range_test, rates_between, suggestion
 from bertsmith.training.step import Trained
 from bertsmith.use.model import Model, load
 from bertsmith.use.predictions import refuse_existing
@@ -44,7 +44,7 @@ class RateTest:
     task: str
     rates: list[float]
     losses: Mapping[int, list[float]]
-    readings: Mapping[int, Reading]
+    readings: Mapping[int, CurveReading]
     suggestion: float | None
     said: str
 
@@ -142,7 +142,7 @@ def find_rate(
                 bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
 
             losses[seed] = range_test(Trained(encoder, head), phase, chosen.train, here, rates, shown)
-        readings[seed] = Reading.of(rates, losses[seed])
+        readings[seed] = CurveReading.of(rates, losses[seed])
     rate, why = suggestion(list(readings.values()), high)
     passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
     tell(
