@@ -92,7 +92,9 @@ class Features(nn.Module):
         self.own: dict[str, nn.Module] = {}
         if layers == "concat_last_four":
             name = "recurrent4" if recurrent else "joined"
-            self.own[name] = BiLstm(config, generator, 4 * h) if recurrent else Joined(config, generator)
+            self.own[name] = (
+                BiLstm(config, generator, 4 * h) if recurrent else JoinedLayers(config, generator)
+            )
         else:
             if layers != "last":
                 mix = LayerMix(config)
@@ -128,7 +130,7 @@ class Features(nn.Module):
         return x if recurrent is None else recurrent(x, lengths)  # type: ignore[no-any-return]
 
 
-class Joined(nn.Module):
+class JoinedLayers(nn.Module):
     """Linear from four layers' states side by side to the width of one: [N, 4H] → [N, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
-from bertsmith.models.features import BiLstm, Joined, LayerMix
+from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
@@ -272,7 +272,7 @@ PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = 
     "pair": lambda config, generator, _: PairHead(config, generator),
     "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
     "mix": lambda config, _, __: LayerMix(config),
-    "joined": lambda config, generator, _: Joined(config, generator),
+    "joined": lambda config, generator, _: JoinedLayers(config, generator),
     "recurrent": lambda config, generator, _: BiLstm(config, generator, config.hidden_size),
     "recurrent4": lambda config, generator, _: BiLstm(config, generator, 4 * config.hidden_size),
     "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,

@@ -15,7 +15,7 @@ from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.models.features import Layers
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.wording import counted
 
@@ -55,10 +55,12 @@ class TagSettings(Settings):
         "last",
         description="which layers are read: last, second_to_last, embeddings; several with learnt weights: "
         "sum_last_four, sum_all; side by side: concat_last_four",
+        json_schema_extra=ADDED_LATER,
     )
     head: Literal["linear", "bilstm"] = Field(
         "linear",
         description="what reads them: one linear layer; bilstm: with two layers of a bidirectional LSTM below it",
+        json_schema_extra=ADDED_LATER,
     )
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
