@@ -8,7 +8,7 @@ path through the labels is what a decoder looks for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Literal
@@ -178,13 +178,7 @@ def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[t
     emissions: log probabilities [words, tags] of each. crf: probabilities are those over all paths, else the
     emissions' own."""
     found: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
-    order = sorted((i for i, rows in enumerate(emissions) if len(rows)), key=lambda i: -len(emissions[i]))
-    while order:
-        longest, tags = emissions[order[0]].shape
-        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
-        order = order[len(some) :]
-        lengths = torch.tensor([len(emissions[i]) for i in some])
-        rows = pad_sequence([emissions[i] for i in some], batch_first=True)
+    for some, rows, lengths in _together([i for i, rows in enumerate(emissions) if len(rows)], emissions):
         shares = marginals(rows, lengths, chain) if crf else rows.exp()
         for i, path, share in zip(some, best_paths(rows, lengths, chain), shares, strict=True):
             found[i] = path, share[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
@@ -198,18 +192,26 @@ def path_losses(
 
     emissions, chain: as in `best_tags`."""
     found: list[float | None] = [None] * len(emissions)
-    order = sorted((i for i, path in enumerate(paths) if path), key=lambda i: -len(emissions[i]))
-    while order:
-        longest, tags = emissions[order[0]].shape
-        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
-        order = order[len(some) :]
-        lengths = torch.tensor([len(emissions[i]) for i in some])
-        rows = pad_sequence([emissions[i] for i in some], batch_first=True)
+    for some, rows, lengths in _together([i for i, path in enumerate(paths) if path], emissions):
         wanted = pad_sequence([torch.tensor(paths[i]) for i in some], batch_first=True)
         lost = log_partitions(rows, lengths, chain) - path_scores(rows, wanted, lengths, chain)
         for i, loss in zip(some, lost.tolist(), strict=True):
             found[i] = loss
     return found
+
+
+def _together(
+    numbers: Sequence[int], emissions: Sequence[Tensor]
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Sentences of like length, as many as memory has room for: their numbers, their emissions padded, [sentences,
+    words, tags], and their lengths."""
+    order = sorted(numbers, key=lambda i: -len(emissions[i]))
+    while order:
+        longest, tags = emissions[order[0]].shape
+        some = order[: max(1, _CELLS // (tags * max(longest, tags)))]
+        order = order[len(some) :]
+        lengths = torch.tensor([len(emissions[i]) for i in some])
+        yield some, pad_sequence([emissions[i] for i in some], batch_first=True), lengths
 
 
 def breaks_in(
