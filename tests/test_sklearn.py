@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -81,7 +80,6 @@ def test_every_container_of_texts_is_read(fitted: BertClassifier) -> None:
     wanted = fitted.predict_proba(TEXTS[:6])
     for same in (
         np.array(TEXTS[:6]),
-        pd.Series(TEXTS[:6]),
         tuple(TEXTS[:6]),
         np.array(TEXTS[:6], dtype=object),
     ):
@@ -92,9 +90,14 @@ def test_pairs_of_texts(base: Path) -> None:
     pairs = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True))
     found = estimator(base).fit(pairs, MOODS)
     assert found.model_.task.facts["pairs"] is True
-    assert np.array_equal(
-        found.predict_proba(pd.DataFrame(pairs, columns=["a", "b"])), found.predict_proba(pairs)
-    )
+    assert np.array_equal(found.predict_proba(np.array(pairs)), found.predict_proba(pairs))
+
+
+def test_frames_of_pandas(fitted: BertClassifier) -> None:
+    pandas = pytest.importorskip("pandas")
+    assert np.array_equal(fitted.predict_proba(pandas.Series(TEXTS[:6])), fitted.predict_proba(TEXTS[:6]))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
+        fitted.predict(pandas.DataFrame([["ka", "lo", "mi"]] * 2))
 
 
 def test_an_empty_text_has_the_prior(fitted: BertClassifier) -> None:
