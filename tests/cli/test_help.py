@@ -218,7 +218,7 @@ def test_what_is_given_twice_is_refused(
     [
         ("bertsmith pre", {"plain,pretrain", "plain,predict"}),
         ("bertsmith data ", {"plain,check", "plain,prepare", "plain,show"}),
-        ("bertsmith finetune ", {f"plain,{task}" for task in TASKS}),
+        ("bertsmith finetune ", {f"plain,{task}" for task in (*TASKS, "glue")}),
         ("bertsmith pretrain --learning", {"plain,--learning-rate"}),
         ("bertsmith pretrain --data sha", {"file,sha"}),
         ("bertsmith tokenizer train cor", {"file,cor"}),

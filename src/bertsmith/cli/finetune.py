@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
+from bertsmith.cli.glue import glue
 from bertsmith.cli.repeats_table import show_repeats
 from bertsmith.cli.verbs import Verbs
 
@@ -70,7 +71,20 @@ class OfTasks(Verbs):
         return task_type(verb).summary
 
 
-@click.group(cls=OfTasks)
+class _OrGlue(OfTasks):
+    """The tasks, and a benchmark of several."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "glue"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        return glue if cmd_name == "glue" else super().get_command(ctx, cmd_name)
+
+    def summary(self, ctx: click.Context, verb: str) -> str:
+        return "the nine tasks of GLUE, as a table" if verb == "glue" else super().summary(ctx, verb)
+
+
+@click.group(cls=_OrGlue)
 def finetune() -> None:
     """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
 

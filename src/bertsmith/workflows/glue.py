@@ -1,0 +1,258 @@
+"""`bertsmith finetune glue`: GLUE's nine tasks (Wang et al. 2019), by one recipe, as one table.
+
+Each task is an ordinary run in a folder of its own. The figures are those that the benchmark reports, on dev;
+where it reports two, the average takes their mean.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bertsmith import console, disk
+from bertsmith.display import Report
+from bertsmith.errors import InputError
+from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.keywords import Chosen
+from bertsmith.use.model import Model, load
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.run import holds_run, write_report
+
+_SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
+_PAIR = {"text_column": "sentence1", "second_column": "sentence2"}
+_F1 = ("F1", "classes.1.f1")
+_ACCURACY = ("accuracy", "accuracy")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One of the nine. folders: what its folder may be called, in lower case. forms: settings of its columns, as
+    its published files have them; without a header last. figures: a name, and where the scores have it. second: a
+    further dev file, by its name."""
+
+    name: str
+    folders: tuple[str, ...]
+    forms: tuple[Mapping[str, Any], ...]
+    figures: tuple[tuple[str, str], ...] = (_ACCURACY,)
+    verb: str = "classify"
+    second: str | None = None
+
+
+def _no_header(**columns: str) -> dict[str, Any]:
+    return {"header": False, **columns}
+
+
+GLUE = (
+    GlueTask(
+        "CoLA",
+        ("cola",),
+        ({"text_column": "sentence"}, _no_header(text_column="4", label_column="2")),
+        (("Matthews", "matthews"),),
+    ),
+    GlueTask("SST-2", ("sst-2", "sst2"), ({"text_column": "sentence"},)),
+    GlueTask(
+        "MRPC",
+        ("mrpc",),
+        (
+            {"text_column": "#1 String", "second_column": "#2 String", "label_column": "Quality"},
+            _PAIR,
+        ),
+        (_F1, _ACCURACY),
+    ),
+    GlueTask(
+        "STS-B",
+        ("sts-b", "stsb"),
+        ({**_PAIR, "label_column": "score"}, _PAIR),
+        (("Pearson", "pearson"), ("Spearman", "spearman")),
+        "regress",
+    ),
+    GlueTask(
+        "QQP",
+        ("qqp",),
+        (
+            {"text_column": "question1", "second_column": "question2", "label_column": "is_duplicate"},
+            {"text_column": "question1", "second_column": "question2"},
+            _no_header(text_column="2", second_column="3", label_column="1"),
+        ),
+        (_F1, _ACCURACY),
+    ),
+    GlueTask(
+        "MNLI",
+        ("mnli",),
+        (
+            {**_PAIR, "label_column": "gold_label"},
+            {"text_column": "premise", "second_column": "hypothesis"},
+        ),
+        second="dev_mismatched",
+    ),
+    GlueTask("QNLI", ("qnli",), ({"text_column": "question", "second_column": "sentence"},)),
+    GlueTask("RTE", ("rte",), (_PAIR,)),
+    GlueTask("WNLI", ("wnli",), (_PAIR,)),
+)
+"""In the order of the benchmark's table."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a task's folder holds."""
+
+    train: Path
+    dev: Path
+    second: Path | None
+    columns: Mapping[str, Any]
+
+
+def finetune_glue(
+    model: str | Path | Model,
+    out: str | Path,
+    *,
+    data: str | Path,
+    tasks: Sequence[str] | None = None,
+    sample: int | None = None,
+    recipe: str | Path | None = None,
+    settings: Chosen = (),
+    resume: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
+) -> Report:
+    """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK (see `finetune`).
+
+    data: a folder with one of each task (CoLA or cola, SST-2 or sst2, …), in it train and dev (for MNLI dev or
+    dev_matched, and dev_mismatched where it is there) as .tsv, .csv or .jsonl, also compressed. tasks: only these;
+    without it those whose files are there. sample, recipe, settings, keywords: as in `finetune`, for all tasks.
+    resume: finished runs stay, an interrupted one continues exactly, the rest follow.
+
+    Returns the report, also in out/report.json: each task with its figures on dev, in points of 100, and their
+    average.
+    InputError for a task without files, or files whose columns are not GLUE's, before anything is trained.
+    """
+    out, folder = Path(out), Path(data)
+    chosen = list(_chosen(folder, tasks))
+    if not resume:
+        disk.refuse_filled(out, in_place=True)
+    base = model if isinstance(model, Model) else load(model, tell=tell)
+    rows = []
+    with disk.locked(out, "run"):
+        for number, (task, files) in enumerate(chosen, start=1):
+            run = out / task.name
+            tell(f"task {number} of {len(chosen)}: {task.name}, {run}")
+            made = finetune(
+                task.verb,
+                base,
+                run,
+                train=files.train,
+                dev=files.dev,
+                sample=sample,
+                recipe=recipe,
+                settings=settings,
+                resume=holds_run(run),
+                tell=tell,
+                **{**files.columns, **keywords},
+            )
+            rows.append(_row(task, files, made))
+        found = {
+            "base": str(base.path),
+            "tasks": rows,
+            "average": fmean(fmean(row["figures"].values()) for row in rows),
+        }
+        write_report(out, found)
+    return Report(found, ("tasks", "average"))
+
+
+def _row(task: GlueTask, files: _Files, made: Model) -> dict[str, Any]:
+    """A task's figures on dev; of a second dev file under its name."""
+    figures = {name: _points(made.report["dev"], path) for name, path in task.figures}
+    if task.second is not None and files.second is not None:
+        scores = made.evaluate(files.second)
+        figures |= {f"mismatched {name}": _points(scores, path) for name, path in task.figures}
+    baseline = made.report["baseline"].get(task.figures[-1][1])
+    return {
+        "task": task.name,
+        "train_examples": made.report["train_examples"],
+        "dev_examples": made.report["dev"]["examples"],
+        "figures": figures,
+        "baseline": None if baseline is None else 100 * baseline,
+        "seconds": made.report["seconds"],
+    }
+
+
+def _points(scores: Mapping[str, Any], path: str) -> float:
+    found: Any = scores
+    for part in path.split("."):
+        found = found[part]
+    return 100 * float(found)
+
+
+def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTask, _Files]]:
+    """The tasks with their files. InputError for a name that is none, for one without files, and where there are
+    none at all."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: no such folder", "name the folder that has a folder for each task: CoLA, SST-2, …"
+        )
+    known = {name: task for task in GLUE for name in (task.name.lower(), *task.folders)}
+    if tasks is not None and (unknown := [name for name in tasks if name.lower() not in known]):
+        listed = ", ".join(task.name for task in GLUE)
+        raise InputError(f"--tasks: '{unknown[0]}' is no task of GLUE", f"the tasks are {listed}")
+    wanted = GLUE if tasks is None else [known[name.lower()] for name in dict.fromkeys(tasks)]
+    here = {below.name.lower(): below for below in sorted(folder.iterdir()) if below.is_dir()}
+    found = 0
+    for task in wanted:
+        place = next((here[name] for name in task.folders if name in here), None)
+        if place is None:
+            if tasks is not None:
+                raise InputError(
+                    f"{folder}: there is no folder {task.name} in it", f"name it {' or '.join(task.folders)}"
+                )
+            continue
+        found += 1
+        yield task, _files(task, place)
+    if not found:
+        raise InputError(
+            f"{folder}: there is none of GLUE's tasks in it",
+            "it should have folders such as CoLA, SST-2, MRPC",
+        )
+
+
+def _files(task: GlueTask, place: Path) -> _Files:
+    train = _named(place, "train")
+    dev = _named(place, "dev") or _named(place, "dev_matched")
+    if train is None or dev is None:
+        missing = "train" if train is None else "dev"
+        raise InputError(
+            f"{place}: there is no {missing} file for {task.name}", f"name it {missing}.tsv, .csv or .jsonl"
+        )
+    second = None if task.second is None else _named(place, task.second)
+    return _Files(train, dev, second, _columns(task, train))
+
+
+def _named(place: Path, name: str) -> Path | None:
+    return next(
+        (place / f"{name}{suffix}" for suffix in _SUFFIXES if (place / f"{name}{suffix}").is_file()), None
+    )
+
+
+def _header(file: Path) -> list[str]:
+    """The names of the columns, or the first row where there are none."""
+    number, line = next(iter(read_lines(file)), (1, ""))
+    if bare_suffix(file) == ".jsonl":
+        return list(json_object(file, number, line))
+    return next(csv.reader([line], delimiter="," if bare_suffix(file) == ".csv" else "\t"), [])
+
+
+def _columns(task: GlueTask, file: Path) -> Mapping[str, Any]:
+    """The form of a task's files that this one has."""
+    header = _header(file)
+    for form in task.forms:
+        wanted = {"label_column": "label", **form}
+        names = {str(value) for name, value in wanted.items() if name.endswith("_column")}
+        if form.get("header") is False or names <= set(header):
+            return form
+    needed = ", ".join(dict.fromkeys({"label_column": "label", **task.forms[0]}.values()))
+    raise InputError(
+        f"{file}: its columns ({', '.join(header)}) are not those of {task.name}", f"it needs {needed}"
+    )
