@@ -179,7 +179,7 @@ def test_killed_there_and_resumed_is_straight(
             return
     model = aided.run(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", aided.straight)
-    clocks = ("seconds", "tokens_per_second")
+    clocks = ("seconds", "tokens_per_second", "wall_time")
     assert {k: v for k, v in model.report.items() if k not in clocks} == {
         k: v for k, v in aided.report.items() if k not in clocks
     }
