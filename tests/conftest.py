@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,25 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(machine, "allowed_cores", lambda: 1)
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_figure_a_run() -> Iterator[None]:
+    """Drawing all the figures of a run's report takes a second, which the hundreds of runs that are made here for
+    other reasons have no use for. Tests of reports ask for `every_figure`."""
+    from bertsmith.reports import run
+
+    drawn = run.drawings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "drawings", lambda report: drawn(report)[:1])
+        yield
+
+
+@pytest.fixture(scope="module")
+def every_figure() -> Iterator[None]:
+    """All figures, as users have them."""
+    from bertsmith.reports import run, run_figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "drawings", run_figures.drawings)
+        yield

@@ -28,6 +28,8 @@ SETTINGS = [
     "train.log_every=1",
 ]
 
+pytestmark = pytest.mark.usefixtures("every_figure")
+
 
 def paired(file: Path, seed: int, labels: tuple[str, ...]) -> Path:
     draw = random.Random(seed)

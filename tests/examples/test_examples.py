@@ -101,16 +101,21 @@ def test_chinese_news(
     assert bs.load(tmp_path / "news").report["dev"]["examples"] == 40
 
 
-def test_emotion(
-    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def write_moods(folder: Path) -> None:
+    """train.txt and dev.txt, `text;label` in each line."""
     draw = random.Random(0)
     for name, number in (("train.txt", 64), ("dev.txt", 24)):
         lines = [
             f"{' '.join(draw.choices(PEOPLE if i % 2 else PLAIN, k=6))};{('sad', 'glad')[i % 2]}\n"
             for i in range(number)
         ]
-        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+
+
+def test_emotion(
+    base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_moods(tmp_path)
     out = tmp_path / "emotion"
     files = (tmp_path / "train.txt", tmp_path / "dev.txt")
     run("emotion.py", base.path, *files, "--out", out, "--rate-steps", 12, monkeypatch=monkeypatch)
@@ -122,3 +127,18 @@ def test_emotion(
     assert {line.split(" (")[0] for line in told[-2:]} <= {"glad", "sad"}
     assert bs.load(out / "predictor").labels == ["glad", "sad"]
     assert bs.load(out / "run").report["steps"] == 6
+
+
+def test_the_notebook(base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_moods(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    notebook = json.loads((EXAMPLES / "emotion.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells[0] = cells[0].replace('"bert-base-uncased"', repr(str(base.path)))
+    names: dict[str, object] = {}
+    for cell in cells:
+        exec(cell.replace("sample=SAMPLE, **", "sample=SAMPLE, steps=12, **"), names)
+    assert bs.load(tmp_path / "predictor").labels == ["glad", "sad"]
+    shown = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 2  # the plots are in it

@@ -18,6 +18,8 @@ from bertsmith.tasks.details import confusion, numbers, reliability, shortened
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
 
+pytestmark = pytest.mark.usefixtures("every_figure")
+
 
 def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str, Any]:
     """Of a run that never was, with everything a report may have."""
