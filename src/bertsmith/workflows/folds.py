@@ -1,7 +1,7 @@
 """K-fold: each example is held out once; strata keep their proportion, equal contents stay together.
 
-Ours, since scikit-learn's StratifiedGroupKFold, which does the same by trial, takes seconds where this takes
-milliseconds, and its folds of single examples may differ by more than one.
+Ours, since the folds of scikit-learn's StratifiedGroupKFold, which does the same by trial, may differ in size by
+more than one example.
 """
 
 from __future__ import annotations
