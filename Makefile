@@ -15,7 +15,7 @@ docs:
 	sphinx-build -W --keep-going -q docs docs/_build
 
 test: check
-	pytest
+	pytest -n auto --dist=loadfile
 
 slow:
 	pytest -m slow

@@ -3,7 +3,7 @@
 train_tokenizer     a vocabulary learnt from text
 prepare, pretrain   text to token shards; token shards to a BERT
 finetune            a BERT and labelled examples to a model for a task
-finetune_repeatedly …with seeds, folds, settings; find_rate: with which rates
+finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
+    from bertsmith.workflows.glue import finetune_glue as finetune_glue
     from bertsmith.workflows.pretrain import pretrain as pretrain
     from bertsmith.workflows.repeats import finetune_repeatedly as finetune_repeatedly
 
@@ -80,6 +81,7 @@ _HOMES = {
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
     "finetune": "workflows.finetune",
+    "finetune_glue": "workflows.glue",
     "finetune_repeatedly": "workflows.repeats",
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",

@@ -107,7 +107,14 @@ def messages() -> list[str]:
 def arguments() -> set[str]:
     """All that Python's verbs take by name."""
     verbs = [bs.train_tokenizer, bs.prepare, bs.pretrain, bs.finetune, bs.check_corpus, bs.inspect_tokenizers]
-    verbs += [bs.extend_tokenizer, bs.show_instance, bs.load, bs.search, *vars(bs.Model).values()]
+    verbs += [bs.find_rate, bs.finetune_repeatedly, bs.finetune_glue, bs.compare, bs.ensemble]
+    verbs += [
+        bs.extend_tokenizer,
+        bs.show_instance,
+        bs.load,
+        bs.search,
+        *(getattr(bs.Model, name) for name in dir(bs.Model) if name[0] != "_"),
+    ]
     known = {name for verb in verbs if callable(verb) for name in inspect.signature(verb).parameters}
     for options in (Reading, CheckOptions, Choice):
         known |= {field.name for field in dataclasses.fields(options)}
