@@ -15,7 +15,7 @@ docs:
 	sphinx-build -W --keep-going -q docs docs/_build
 
 test: check
-	pytest -n auto --dist=loadfile
+	pytest -n auto --dist=loadfile --basetemp=$$(mktemp -d /tmp/XXXXXX)/t  # short: paths stand in tables
 
 slow:
 	pytest -m slow
