@@ -14,8 +14,9 @@ check:
 docs:
 	sphinx-build -W --keep-going -q docs docs/_build
 
+# The tests' files have a short name, since their paths stand in tables of 80 columns.
 test: check
-	pytest -n auto --dist=loadfile --basetemp=$$(mktemp -d /tmp/XXXXXX)/t  # short: paths stand in tables
+	files=$$(mktemp -d /tmp/XXXXXX); trap 'rm -rf "$$files"' EXIT; pytest -n auto --dist=loadfile --basetemp="$$files"
 
 slow:
 	pytest -m slow

@@ -30,6 +30,7 @@ from bertsmith import draws, machine
 from bertsmith.metrics.entities import count, total
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Task, task_type
+from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
@@ -235,7 +236,8 @@ class Reference:
         if self.bench.verb == "tag":
             labels = torch.full_like(inputs["input_ids"], -100)
             for number, item in enumerate(some):
-                labels[number, list(item.rows)] = torch.tensor(item.target)  # type: ignore[attr-defined]
+                assert isinstance(item, TagItem)
+                labels[number, list(item.rows)] = torch.tensor(item.target)
             return {"labels": labels}
         targets = torch.tensor([item.target for item in some])
         return {"labels": targets.float() if self.bench.verb == "regress" else targets}
@@ -256,7 +258,8 @@ class Reference:
         """Each word's likeliest tag."""
         found = [["O"] * len(example.tags) for example in self.dev]
         for rows, item in zip(outputs, self.dev_items, strict=True):
-            for word, row in zip(item.words, item.rows, strict=True):  # type: ignore[attr-defined]
+            assert isinstance(item, TagItem)
+            for word, row in zip(item.words, item.rows, strict=True):
                 found[item.example][word] = self.task.labels[int(rows[row].argmax())]
         return found
 

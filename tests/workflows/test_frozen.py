@@ -208,6 +208,8 @@ def test_a_killed_run_goes_on_to_the_bit(
     parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
     mine, its = parts.task.state_dict(), whole.task.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
+    bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)  # it is finished
+    assert not (tmp_path / "parts" / "features").exists()
 
 
 def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:

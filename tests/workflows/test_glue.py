@@ -99,6 +99,17 @@ def test_other_names_of_folders_and_compressed_files(base: bs.Model, tmp_path: P
     assert (tmp_path / "runs" / "RTE" / "report.json").read_bytes() == before
 
 
+def test_labels_in_words(base: bs.Model, tmp_path: Path) -> None:
+    place = write(tmp_path / "glue", "MRPC")
+    for names, figure in ((("equivalent", "not_equivalent"), "F1"), (("a", "b"), "macro F1")):
+        for part, seed in (("train", 0), ("dev", 1)):
+            header, *rows = lines("MRPC", 24, seed).splitlines()
+            named = [f"{names[row[0] == '0']}{row[1:]}" for row in rows]
+            (place / f"{part}.tsv").write_text("\n".join([header, *named]) + "\n", encoding="utf-8")
+        report = finetune_glue(base, tmp_path / names[0], data=tmp_path / "glue", **QUICK)
+        assert list(report["tasks"][0]["figures"]) == [figure, "accuracy"]
+
+
 def test_what_is_not_glue_is_refused_before_anything_is_trained(base: bs.Model, tmp_path: Path) -> None:
     glue, out = tmp_path / "glue", tmp_path / "runs"
     with pytest.raises(InputError, match="no such folder"):

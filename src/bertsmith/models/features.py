@@ -84,26 +84,20 @@ class Features(nn.Module):
         super().__init__()
         h, number = config.hidden_size, config.num_hidden_layers
         self._layers: Layers = layers
-        self._number = number
+        self._number, self._recurrent = number, recurrent
         if "four" in layers and number < 4:
             raise InputError(
                 f"task.layers={layers}: the model has {counted(number, 'layer')}", "choose last or sum_all"
             )
-        self.own: dict[str, nn.Module] = {}
-        if layers == "concat_last_four":
-            name = "recurrent4" if recurrent else "joined"
-            self.own[name] = (
-                BiLstm(config, generator, 4 * h) if recurrent else JoinedLayers(config, generator)
-            )
-        else:
-            if layers != "last":
-                mix = LayerMix(config)
-                mix.choose(chosen(layers, number))
-                self.own["mix"] = mix.to(generator.device)
-            if recurrent:
-                self.own["recurrent"] = BiLstm(config, generator, h)
-        for name, module in self.own.items():
-            self.add_module(name, module)
+        if layers == "concat_last_four" and not recurrent:
+            self.joined = JoinedLayers(config, generator)
+        elif layers == "concat_last_four":
+            self.recurrent4 = BiLstm(config, generator, 4 * h)
+        elif layers != "last":
+            self.mix = LayerMix(config).to(generator.device)
+            self.mix.choose(chosen(layers, number))
+        if recurrent and layers != "concat_last_four":
+            self.recurrent = BiLstm(config, generator, h)
 
     @property
     def layers(self) -> list[int]:
@@ -113,21 +107,16 @@ class Features(nn.Module):
     @property
     def parts(self) -> Mapping[str, nn.Module]:
         """The modules by the names that a model folder has for them."""
-        return self.own
+        return dict(self.named_children())
 
     def forward(self, encoder: Encoder, packed: Packed) -> Tensor:
         """[N, H] of a batch."""
         lengths = packed.lengths.tolist()
-        if self._layers == "last":
-            x = encoder(packed)
-        elif self._layers == "concat_last_four":
+        if self._layers == "concat_last_four":
             x = torch.cat(encoder.hidden_states(packed)[-4:], 1)
-        else:
-            x = self.own["mix"](encoder.hidden_states(packed))
-        if (joined := self.own.get("joined")) is not None:
-            return joined(x)  # type: ignore[no-any-return]
-        recurrent = self.own.get("recurrent4") or self.own.get("recurrent")
-        return x if recurrent is None else recurrent(x, lengths)  # type: ignore[no-any-return]
+            return self.recurrent4(x, lengths) if self._recurrent else self.joined(x)  # type: ignore[no-any-return]
+        x = encoder(packed) if self._layers == "last" else self.mix(encoder.hidden_states(packed))
+        return self.recurrent(x, lengths) if self._recurrent else x  # type: ignore[no-any-return]
 
 
 class JoinedLayers(nn.Module):

@@ -44,7 +44,7 @@ class Unfinished:
         cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None], *, replace: bool = False
     ) -> Iterator[Unfinished]:
         """The folder of the preparation that makes `out`, held against others until the end. After an error its
-        whole shards stay to go on from; after a fault in the files, which will be mended, nothing does.
+        whole shards stay to go on from; after a fault in the files, which will be fixed, nothing does.
 
         Raises `InputError` where another holds it, and for an `out` that `disk.refuse_filled` refuses;
         `MachineError` where the disk is full.

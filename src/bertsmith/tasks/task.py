@@ -179,7 +179,7 @@ class Task(Objective):
 
     @classmethod
     def remarks(cls, examples: Sequence[Any]) -> list[Finding]:
-        """What people should know of how some examples were read (what was mended or passed over)."""
+        """What people should know of how some examples were read (what was corrected or left out)."""
         return []
 
     @classmethod

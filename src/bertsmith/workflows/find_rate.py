@@ -25,7 +25,7 @@ from bertsmith.use.model import Model, load
 from bertsmith.use.predictions import refuse_existing
 from bertsmith.wording import counted
 from bertsmith.workflows.examples import read_training
-from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.finetune_settings import new_settings, settings_type
 from bertsmith.workflows.finetune_work import build_model
 from bertsmith.workflows.label_names import as_listed, names_of
 
@@ -118,9 +118,7 @@ def find_rate(
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
     values = read_yaml(recipe) if recipe is not None else {}
-    files = (values.get("files") or {}) | {name: value for name, value in given.items() if value is not None}
-    values = {**values, "base": str(base.path), "files": files}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(said)
+    chosen = new_settings(kind, base.path, given, recipe, values, said)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     machine.prepare_process(chosen.train.threads)

@@ -19,7 +19,7 @@ from bertsmith.training.loop import train
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
-from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
+from bertsmith.workflows.finetune_settings import FinetuneSettings, new_settings, settings_type
 from bertsmith.workflows.finetune_work import FineTuning
 from bertsmith.workflows.label_names import as_listed, names_of
 from bertsmith.workflows.run import (
@@ -120,6 +120,7 @@ def finetune(
         progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
+        work.forget_states()
     else:
         work.leave(out, progress, tell)
     return load(out)
@@ -144,8 +145,4 @@ def _settings(
     if resuming:
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
-    values = {**values, "base": str(base.path), "files": (values.get("files") or {}) | files}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
-    if chosen.base != str(base.path):
-        raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
-    return chosen
+    return new_settings(kind, base.path, files, recipe, values, budgets_aside(assignments))

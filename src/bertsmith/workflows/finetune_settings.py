@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
+from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tasks.task import Task
@@ -108,6 +111,24 @@ class FinetuneSettings(Settings):
     train: FinetuneTrainSettings = Field(
         default_factory=FinetuneTrainSettings, description="the training itself"
     )
+
+
+def new_settings(
+    kind: type[Task],
+    base: Path,
+    files: Mapping[str, Any],
+    recipe: str | Path | None,
+    values: Mapping[str, Any],
+    assignments: Sequence[str],
+) -> FinetuneSettings:
+    """The settings of what begins: the values of a recipe, over them the files that were given and the
+    assignments. InputError where these name another model."""
+    given = {name: value for name, value in files.items() if value is not None}
+    values = {**values, "base": str(base), "files": (values.get("files") or {}) | given}
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    if chosen.base != str(base):
+        raise InputError(f"--set base={chosen.base}: the model is {base}", "name the model with --model")
+    return chosen
 
 
 def settings_type(kind: type[Task]) -> type[FinetuneSettings]:

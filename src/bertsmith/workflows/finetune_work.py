@@ -196,6 +196,10 @@ class FineTuning:
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             tell(f"warning: {warning}")
         write_report(out, report | {"wall_time": steps.document()}, drawn)
+        self.forget_states()
+
+    def forget_states(self) -> None:
+        """A finished run has no use for hidden states on disk."""
         if self.frozen is not None:
             self.frozen.forget()
 

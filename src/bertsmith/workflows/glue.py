@@ -24,14 +24,15 @@ from bertsmith.workflows.run import holds_run, write_report
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
 _PAIR = {"text_column": "sentence1", "second_column": "sentence2"}
-_F1 = ("F1", "classes.1.f1")
+_F1 = ("F1", "positive f1")
+_POSITIVE = ("1", "equivalent", "duplicate", "true", "yes")  # what files call a paraphrase
 _ACCURACY = ("accuracy", "accuracy")
 
 
 @dataclass(frozen=True)
 class GlueTask:
     """One of the nine. folders: what its folder may be called, in lower case. forms: settings of its columns, as
-    its published files have them; without a header last. figures: a name, and where the scores have it. second: a
+    its published files have them; without a header last. figures: a name, and which of the scores it is. second: a
     further dev file, by its name."""
 
     name: str
@@ -165,10 +166,10 @@ def finetune_glue(
 
 def _row(task: GlueTask, files: _Files, made: Model) -> dict[str, Any]:
     """A task's figures on dev; of a second dev file under its name."""
-    figures = {name: _points(made.report["dev"], path) for name, path in task.figures}
+    figures = _figures(task, made.report["dev"])
     if task.second is not None and files.second is not None:
         scores = made.evaluate(files.second)
-        figures |= {f"mismatched {name}": _points(scores, path) for name, path in task.figures}
+        figures |= {f"mismatched {name}": value for name, value in _figures(task, scores).items()}
     baseline = made.report["baseline"].get(task.figures[-1][1])
     return {
         "task": task.name,
@@ -180,11 +181,18 @@ def _row(task: GlueTask, files: _Files, made: Model) -> dict[str, Any]:
     }
 
 
-def _points(scores: Mapping[str, Any], path: str) -> float:
-    found: Any = scores
-    for part in path.split("."):
-        found = found[part]
-    return 100 * float(found)
+def _figures(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]:
+    """A task's figures by their names. F1 is the mean of both labels' where they do not tell which is a
+    paraphrase."""
+    found = {}
+    for name, where in task.figures:
+        if where != "positive f1":
+            found[name] = 100 * float(scores[where])
+            continue
+        classes = scores["classes"]
+        label = next((one for one in classes if one.casefold() in _POSITIVE), None)
+        found[name if label else "macro F1"] = 100 * (classes[label]["f1"] if label else scores["macro_f1"])
+    return found
 
 
 def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTask, _Files]]:
