@@ -148,6 +148,9 @@ def config_of(raw: Mapping[str, Any], kind: Family, place: str) -> ModelConfig:
             values[name] = given
     if isinstance(act := values.get("hidden_act"), str):
         values["hidden_act"] = _ACTIVATIONS.get(act, act)
+    for name, other in kind.none_where.items():
+        if values.get(name) == values.get(other, ModelConfig.model_fields[other].default):
+            values[name] = None
     config = typed(ModelConfig, values, place)
     for key, value in (_FIXED | _fixed(kind, config)).items():
         if raw.get(key) not in (value, None):
@@ -165,7 +168,7 @@ def field_values(config: ModelConfig) -> dict[str, Any]:
         silent = name in kind.structure or value is None or (name == "share" and value == kind.setting(name))
         if not silent:
             out[kind.keys.get(name, name)] = value
-    return out | _fixed(kind, config)
+    return out | _fixed(kind, config) | {key: value(config) for key, value in kind.also.items()}
 
 
 def family_of(said: FieldConfig, names: list[str], place: str) -> Family:

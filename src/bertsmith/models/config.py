@@ -22,7 +22,9 @@ DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_d
 class ModelConfig(Settings):
     """What a model is made of (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""
 
-    model_type: str = Field("bert", description="the family: bert, roberta, albert; a preset sets it")
+    model_type: str = Field(
+        "bert", description="the family: bert, roberta, albert, distilbert, electra; a preset sets it"
+    )
     vocab_size: int = Field(30_522, ge=1, le=4_000_000, description="word pieces in the vocabulary")
     hidden_size: int = Field(768, ge=1, le=16_384, description="width of the hidden states, H")
     embedding_size: int | None = Field(

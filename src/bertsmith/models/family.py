@@ -34,12 +34,17 @@ class HeadShape:
 
     masked_act: activation of the masked head; none: the encoder's. pair_dropout: whether the pair head drops what
     it reads. dense_act: the classifier reads the first token through a layer of its own with this activation;
-    none: it reads the pooler.
+    none: it reads the pooler. dense_dropout: whether that layer drops what it reads. choice_act: as dense_act, of
+    the head for multiple choice, which drops nothing before. token_dropout: whether heads on tokens drop as the
+    encoder does, the span head too; else as the classifier, and the span head nothing.
     """
 
     masked_act: str | None = None
     pair_dropout: bool = False
     dense_act: str | None = None
+    dense_dropout: bool = True
+    choice_act: str | None = None
+    token_dropout: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any | Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    also: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    none_where: Mapping[str, str] = field(default_factory=dict)
     heads: HeadShape = HeadShape()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
@@ -110,6 +117,12 @@ class Family:
                     f"model.{name} is {given}, but {value} in every {self.model_type}",
                     "start from a preset of the family that has it",
                 )
+        for name, other in self.none_where.items():
+            if getattr(config, name) == getattr(config, other):
+                raise InputError(
+                    f"model.{name} is model.{other}, and no {self.model_type} has both",
+                    f"set model.{name}=none",
+                )
         for name in self.needs:
             if getattr(config, name) is None:
                 raise InputError(
@@ -132,6 +145,8 @@ FAMILIES: dict[str, str | Family] = {
     "bert": "bertsmith.models.families.bert:BERT",
     "roberta": "bertsmith.models.families.roberta:ROBERTA",
     "albert": "bertsmith.models.families.albert:ALBERT",
+    "distilbert": "bertsmith.models.families.distilbert:DISTILBERT",
+    "electra": "bertsmith.models.families.electra:ELECTRA",
 }
 """Each family's model_type with its home, imported when asked for."""
 
