@@ -209,7 +209,7 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
         ("albert-base-v2", "sop", ("model.embedding_size=16",)),
         ("albert-base-v2", "none", ("model.embedding_size=16", "model.share=attention")),
         ("distilbert-base-uncased", "none", ("data.instances=full_sentences",)),
-        ("electra-small-generator", "none", ("data.instances=full_sentences", "model.embedding_size=16")),
+        ("electra-small-generator", "none", ("objective.name=mlm_nsp", "model.embedding_size=16")),
     ],
 )
 def test_pre_training_needs_the_presets_name_alone(

@@ -62,11 +62,12 @@ def _habits(kind: Family) -> dict[str, Any]:
         "a choice's score reads": _reads(heads.choice_act),
         "activation of the masked head": heads.masked_act or "the encoder's",
         "a head for pairs of sentences": has_pair,
+        "pre-trained with objective": kind.objective,
         **{f"pre-trained with data.{name}": value for name, value in data.items()},
     }
 
 
-_DATA = ("instances", "sentence_task", "masking", "span_lengths", "span_max")
+_DATA = ("instances", "sentence_task", "masking", "mask_split", "span_lengths", "span_max")
 
 
 def _reads(activation: str | None) -> str:

@@ -56,8 +56,8 @@ class Family:
     switches that every model of the family has in one position; needs: settings that it cannot do without.
     defaults: what a key that config.json leaves out means, where BERT's default is another. keys: our settings
     that have another name there. fixed: keys that must have one value, some a function of the sizes.
-    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; a preset brings
-    them.
+    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; objective: what its
+    text is asked; a preset brings both.
     """
 
     model_type: str
@@ -74,6 +74,7 @@ class Family:
     none_where: Mapping[str, str] = field(default_factory=dict)
     heads: HeadShape = HeadShape()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
+    objective: str = "mlm_nsp"
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
 
     @property

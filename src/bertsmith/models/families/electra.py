@@ -67,5 +67,6 @@ ELECTRA = Family(
     also={"summary_last_dropout": lambda config: config.head_dropout},
     none_where={"embedding_size": "hidden_size"},
     heads=HeadShape(masked_act="gelu", dense_act="gelu", choice_act="gelu"),
-    pretraining={"instances": "full_sentences", "sentence_task": "none"},
+    pretraining={"instances": "full_sentences", "sentence_task": "none", "mask_split": (0.85, 0.0, 0.15)},
+    objective="replaced",
 )
