@@ -335,8 +335,9 @@ def both_sides(name: str) -> list[int]:
 
 
 def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Ours minus the reference's with its interval. Each example counts with its answers of all seeds, so that a
-    resample draws examples and keeps the seeds together."""
+    """Ours minus the reference's with its interval, {} for a figure that is no function of sums over examples (a
+    rank correlation). Each example counts with its answers of all seeds, so that a resample draws examples and
+    keeps the seeds together."""
     bench, mine, theirs = BENCHES[name], [], []
     for seed in seeds:
         model = bs.load(WORK / "finetune" / f"{name}-{seed}")
@@ -346,7 +347,8 @@ def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
         mine.append(own.rows)
         theirs.append(np.load(tallies_of_reference(name, seed)))
     sides = (Tallies(np.sum(rows, axis=0), own.figures) for rows in (theirs, mine))
-    return dict(compared(*sides, 0)[bench.figure]._asdict())
+    found = compared(*sides, 0).get(bench.figure)
+    return {} if found is None else dict(found._asdict())
 
 
 def speed(name: str) -> dict[str, Any]:
@@ -431,7 +433,7 @@ def spread(values: Sequence[float]) -> str:
 def interval_of(known: dict[str, Any], name: str) -> str:
     """The difference in points, where both sides have several seeds."""
     found = known.get(f"{name} difference {both_sides(name)}")
-    if found is None:
+    if not found:
         return ""
     difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
     return f"{difference:+.2f} ({low:+.2f} to {high:+.2f})"
