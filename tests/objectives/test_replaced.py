@@ -206,7 +206,10 @@ def test_a_model_shows_what_it_was_trained_with(tmp_path: Path) -> None:
     settings = [*tiny_run.SETTINGS, *TINY]
     model = bs.pretrain(shards, tmp_path / "run", preset=ELECTRA, settings=settings)
     generator = bs.load(tmp_path / "run" / GENERATOR)
-    assert [objective_of(one.folder.parts) for one in (model, generator)] == ["replaced", "mlm_nsp"]
+    assert [objective_of(one.folder.config, one.folder.parts) for one in (model, generator)] == [
+        "replaced",
+        "mlm_nsp",
+    ]
     said: list[str] = []
     few = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
     again = bs.pretrain(

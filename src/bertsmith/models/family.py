@@ -52,7 +52,8 @@ class Family:
     """What differs from BERT.
 
     model_type: as the field's config.json has it. names: our tensors ↔ the field's. architectures: which parts of
-    a model make which class of the field. presets: published sizes. tokenizer: its usual kind. structure: the
+    a model make which class of the field; causal: the same of models that read from left to right, where it is
+    another. presets: published sizes. tokenizer: its usual kind. structure: the
     switches that every model of the family has in one position; needs: settings that it cannot do without.
     defaults: what a key that config.json leaves out means, where BERT's default is another. keys: our settings
     that have another name there. fixed: keys that must have one value, some a function of the sizes.
@@ -64,6 +65,7 @@ class Family:
     names: Callable[[ModelConfig], NameTable]
     architectures: Mapping[frozenset[str], str]
     tokenizer: str
+    causal: Mapping[frozenset[str], str] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
@@ -90,9 +92,10 @@ class Family:
             **self.architectures,
         }
 
-    def architecture(self, parts: Collection[str]) -> str:
+    def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """The class that has these parts and no other; InputError where there is none."""
-        found = self.classes.get(frozenset(parts))
+        own = self.causal if causal else {}
+        found = own.get(frozenset(parts)) or self.classes.get(frozenset(parts))
         if found is None:
             listed = ", ".join(sorted(set(parts) - {"encoder"}))
             raise InputError(
@@ -103,7 +106,8 @@ class Family:
 
     def parts(self, architecture: str) -> frozenset[str] | None:
         """The parts of a class, None if it is none that we write."""
-        makers = [parts for parts, name in self.classes.items() if name == architecture]
+        every = (*self.classes.items(), *self.causal.items())
+        makers = [parts for parts, name in every if name == architecture]
         return max(makers, key=len, default=None)
 
     def setting(self, name: str) -> Any:

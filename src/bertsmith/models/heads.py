@@ -194,8 +194,14 @@ class DenseClassHead(nn.Module):
         return self.linear(self.dropout(inner))  # type: ignore[no-any-return]
 
 
+def read_rows(config: ModelConfig, packed: Packed) -> Tensor:
+    """The row of each sequence that heads on sequences read, long [B]: the first token's; where a token sees only
+    those before it, the last one's (Radford et al. 2018)."""
+    return packed.last_rows if config.causal else packed.first_rows
+
+
 class SentenceHead(nn.Module):
-    """From each sequence's first token to K outputs, the family's way: [N, H] → [B, K].
+    """From one token of each sequence (`read_rows`) to K outputs, the family's way: [N, H] → [B, K].
 
     BERT and ALBERT: the pooler, dropout, Linear; the others: a classifier with a layer of its own, no pooler.
     """
@@ -203,6 +209,7 @@ class SentenceHead(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
         shape = family(config.model_type).heads
+        self._config = config
         self.pooler = Pooler(config, generator) if shape.dense_act is None else None
         self.classifier: nn.Module = (
             ClassHead(config, generator, outputs)
@@ -219,8 +226,8 @@ class SentenceHead(nn.Module):
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
         """Hidden states [N, H] of a batch → [B, K]."""
-        first = hidden[packed.first_rows]
-        return self.classifier(first if self.pooler is None else self.pooler(first))  # type: ignore[no-any-return]
+        rows = hidden[read_rows(self._config, packed)]
+        return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
 class TokenHead(nn.Module):
@@ -271,6 +278,7 @@ class ChoiceHead(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         activation = family(config.model_type).heads.choice_act
+        self._config = config
         self.pooler = Pooler(config, generator) if activation is None else None
         self.chooser: nn.Module = (
             ClassHead(config, generator, 1)
@@ -285,8 +293,8 @@ class ChoiceHead(nn.Module):
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
         """Hidden states [N, H] of a batch → [B]."""
-        first = hidden[packed.first_rows]
-        return self.chooser(first if self.pooler is None else self.pooler(first))[:, 0]  # type: ignore[no-any-return]
+        rows = hidden[read_rows(self._config, packed)]
+        return self.chooser(rows if self.pooler is None else self.pooler(rows))[:, 0]  # type: ignore[no-any-return]
 
 
 class RelationHead(nn.Module):

@@ -7,6 +7,7 @@ section 3.1), with the same head; none: masked tokens alone (Liu et al. 2019), w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class MlmNsp(Objective):
 
     name = "mlm_nsp"
     shown_by = "masked"
+    model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, task: SentenceTask = "nsp") -> None:

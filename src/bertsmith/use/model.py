@@ -183,6 +183,11 @@ class Model(Predictor):
                 if (generator := self.path / GENERATOR).is_dir()
                 else "use a pre-trained run (bertsmith pretrain)",
             )
+        if self.folder.config.causal:
+            raise InputError(
+                f"{self.path}: this model reads from left to right, it cannot guess a word from both its sides",
+                "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
+            )
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())
             self.folder.fill("masked", head)

@@ -70,7 +70,7 @@ def settings_from(
     chosen = resolved(
         own.model_dump() | named,
         {
-            "objective": {"name": objective_of(base.folder.parts)},
+            "objective": {"name": objective_of(own, base.folder.parts)},
             **values,
             "base": str(base.path),
             "data": {**data, **given} if isinstance(given, dict) else given,

@@ -193,6 +193,9 @@ def resolved(
         if recipe is None:
             objective = _objective_name(values, assignments)
             below.append(_learning(_sized(sizes, assignments), objective, assignments))
+    needed = objective_type(_objective_name(values, assignments)).model
+    if needed and not of_model:
+        below.append({"model": needed})
     for usual in reversed(below):
         values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}

@@ -59,6 +59,7 @@ DISTILBERT = Family(
         "embedding_size": None,
         "share": "none",
         "first_position": "zero",
+        "causal": False,
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-12,
     },

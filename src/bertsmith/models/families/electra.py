@@ -55,7 +55,7 @@ ELECTRA = Family(
         "electra-base-generator": _sizes(12, 256, 768),
         "electra-large-generator": _sizes(24, 256, 1024),
     },
-    structure={"share": "none", "first_position": "zero"},
+    structure={"share": "none", "first_position": "zero", "causal": False},
     # what a config.json that leaves them out means
     defaults={
         "hidden_size": 256,
