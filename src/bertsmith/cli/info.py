@@ -10,7 +10,7 @@ from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import counted, percent
 
-_SHORT = ("mlm", "nsp", "sop", "f1")  # said in capitals
+_SHORT = ("mlm", "nsp", "sop", "lm", "f1")  # said in capitals
 _FIELDS = {"base": "began from", "held_out": "scores on what was held out", "steps": "updates"}
 
 

@@ -26,6 +26,7 @@ from bertsmith.settings import Settings
 OBJECTIVES: dict[str, str | type[Objective]] = {
     "mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp",
     "causal": "bertsmith.objectives.causal:Causal",
+    "distil": "bertsmith.objectives.distil:Distil",
     "replaced": "bertsmith.objectives.replaced:Replaced",
 }
 """Each objective's name with its home, imported when asked for; or with the class itself. The first is the
@@ -72,6 +73,18 @@ class Objective(nn.Module):
         """The objective for a run on this encoder, whose tensors it may share. generator: draws first weights.
         data: how text becomes instances; settings: of `settings_type`."""
         raise NotImplementedError
+
+    def bring(self, encoder: Encoder, *, fresh: bool) -> None:
+        """Read what was trained elsewhere, such as a teacher. fresh: the weights of encoder and heads may be set
+        by it; else those of a checkpoint take their place."""
+
+    def fits(self, tokenizer: Any) -> None:
+        """InputError where what the objective brought, such as a teacher, reads by another tokenizer than this."""
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """Digests of what the numbers of a run depend on besides its data, settings and base."""
+        return ()
 
     def counts(self, batch: Any) -> Mapping[str, int]:
         """What each part of the loss of this batch is a mean over (tokens, pairs, words, choices): known before
