@@ -8,7 +8,7 @@ finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
-check_corpus        faults and cost of a corpus; show_instance: one as it is read
+check_corpus        faults and cost of a corpus; show_instance: as a run sees
 inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
 Texts, Reading      texts in memory; how files become documents
 Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
