@@ -20,8 +20,8 @@ from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.texts.regress import number_of
+from bertsmith.wording import listed
 
 Kind = Literal["graded", "labelled", "retrieval"]
 
