@@ -1,7 +1,7 @@
 """bertsmith: from a folder of text to a BERT of your own.
 
 train_tokenizer     a vocabulary learnt from text
-prepare, pretrain   text to token shards; token shards to a BERT
+prepare, pretrain   text to token shards; shards to a BERT; distill: a student
 finetune            a BERT and labelled examples to a model for a task
 finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
+    from bertsmith.workflows.distill import distill as distill
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
@@ -80,6 +81,7 @@ _HOMES = {
     "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
+    "distill": "workflows.distill",
     "finetune": "workflows.finetune",
     "finetune_glue": "workflows.glue",
     "finetune_repeatedly": "workflows.repeats",

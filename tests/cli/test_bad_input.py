@@ -196,6 +196,7 @@ def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: 
         ["tokenizer", "train", gone, "--out", tmp_path / "t"],
         ["data", "prepare", world / "corpus.txt", "--tokenizer", gone, "--out", tmp_path / "s"],
         ["pretrain", "--data", gone, "--out", tmp_path / "r"],
+        ["distill", "--teacher", gone, "--data", world / "shards", "--out", tmp_path / "r"],
         ["pretrain", gone, "--data", world / "shards", "--out", tmp_path / "r"],
         finetune(world, tmp_path / "r", gone, world / "dev.csv"),
         ["evaluate", gone, "--data", world / "dev.csv"],
