@@ -27,6 +27,7 @@ from typing import Any
 
 import bertsmith as bs
 from bertsmith import machine
+from bertsmith.files.squad import PassageNames
 from bertsmith.files.tables import read_table
 from bertsmith.metrics import cmrc
 from bertsmith.metrics.entities import count, total
@@ -253,7 +254,7 @@ def likeliest_clauses(file: Path) -> float:
     """Each answer is the clause of its passage with the most pairs of characters of the question, for its length:
     F1 as CMRC counts it."""
     scores = []
-    for example in read_passages(file, labelled=True):
+    for example in read_passages(file, labelled=True, names=PassageNames()):
         asked = {a + b for a, b in pairwise(example.question)}
         clauses = [clause for clause in re.split(r"[。！？；，\n]", example.context) if len(clause) > 1]
         alike = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.related import Related, marked, of_tagged, read_related, tagged
+from bertsmith.files.related import Related, RelatedNames, marked, of_tagged, read_related, tagged
 
 BLOCK = '7\t"The <e1>child</e1> was put into the <e2>cradle</e2>."\nContent-Container(e1,e2)\nComment: c\n\n'
 LABEL = "Content-Container(e1,e2)"
@@ -67,6 +67,28 @@ def test_spans_of_words_are_slices_of_the_joined_text(tmp_path: Path, spans: dic
     (found,) = read(written(tmp_path, {"tokens": TOKENS, **spans, "relation": "r"}, "a.jsonl"))
     assert found.text == "The child was put into the cradle ."
     assert [found.text[slice(*span)] for span in (found.head, found.tail)] == ["child", "cradle"]
+
+
+def test_columns_by_other_names(tmp_path: Path) -> None:
+    names = RelatedNames("body", "who", "where", "kind")
+    rows = f'id,body,who,where,kind,text\n7,{TEXT},"[4, 9]","[27, 33]",r,no\n'
+    (found,) = read_related(written(tmp_path, rows, "a.csv"), labelled=True, names=names)
+    assert found[:4] == (TEXT, (4, 9), (27, 33), "r")
+    words = {"body": TOKENS, "who": [1, 2], "where": [6, 7], "kind": "r", "text": "no"}
+    (found,) = read_related(written(tmp_path, words, "b.jsonl"), labelled=True, names=names)
+    assert found.text == " ".join(TOKENS)
+    file = written(tmp_path, {"text": TAGGED, "kind": "r"}, "c.jsonl")
+    assert next(read_related(file, labelled=True, names=RelatedNames(relation="kind"))).relation == "r"
+    with pytest.raises(InputError, match="the relation is missing") as caught:
+        read(file)
+    assert (
+        caught.value.remedy
+        == "give each row one, as relation, or name its column with --label-column: text, kind"
+    )
+    with pytest.raises(InputError, match="the column 'rel' is missing") as caught:
+        list(read_related(file, labelled=True, names=RelatedNames(relation="rel")))
+    assert caught.value.remedy == "name another with --label-column: text, kind"
+    assert next(read_related(file, labelled=False, names=RelatedNames(relation="rel"))).relation is None
 
 
 def test_to_predict_relations_are_not_needed(tmp_path: Path) -> None:

@@ -45,17 +45,35 @@ class Related(NamedTuple):
     row: Mapping[str, str] | None = None
 
 
+class RelatedNames(NamedTuple):
+    """What a file calls the parts of a row where it has names of its own; None: as they are known."""
+
+    text: str | None = None
+    head: str | None = None
+    tail: str | None = None
+    relation: str | None = None
+
+
+_KNOWN = RelatedNames()
+
+
 def read_related(
-    file: str | Path, *, labelled: bool, delimiter: str | None = None, encoding: str | None = None
+    file: str | Path,
+    *,
+    labelled: bool,
+    names: RelatedNames = _KNOWN,
+    delimiter: str | None = None,
+    encoding: str | None = None,
 ) -> Iterator[Related]:
     """The examples of a file, in its order. .txt: SemEval's blocks, or to predict a tagged text a line; .jsonl and
-    .json (a list), .csv, .tsv: rows. labelled: the relation is read, and must be there. A blank row has an empty
-    text. InputError with file and line, or place, for what is amiss."""
+    .json (a list), .csv, .tsv: rows. labelled: the relation is read, and must be there. names: of the parts of a
+    row. A blank row has an empty text. InputError with file and line, or place, for what is amiss."""
     suffix = bare_suffix(file)
     if suffix == ".jsonl":
         for number, line in read_lines(file, encoding):
             if line and not line.isspace():
-                yield of_row(json_object(file, number, line), f"{file}:{number}", labelled=labelled)
+                row = json_object(file, number, line)
+                yield of_row(row, f"{file}:{number}", labelled=labelled, names=names)
     elif suffix == ".json":
         rows = json_value(file, encoding)
         if not isinstance(rows, list):
@@ -65,20 +83,25 @@ def read_related(
         for i, row in enumerate(rows):
             if not isinstance(row, dict):
                 raise InputError(f"{file}: [{i}]: is no object", f"{_TAGGED} as text; {_SPANS}")
-            yield of_row(row, f"{file}: [{i}]", labelled=labelled)
+            yield of_row(row, f"{file}: [{i}]", labelled=labelled, names=names)
     elif suffix in (".csv", ".tsv") or delimiter is not None:
         for table_row in read_table(file, delimiter=delimiter, encoding=encoding, keep_blank=not labelled):
             place = f"{file}:{table_row.line}"
-            yield of_row(table_row.values, place, labelled=labelled)._replace(row=table_row.values)
+            found = of_row(table_row.values, place, labelled=labelled, names=names)
+            yield found._replace(row=table_row.values)
     else:
         yield from _of_blocks(file, encoding, labelled)
 
 
-def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Related:
+def of_row(values: Mapping[str, Any], place: str, *, labelled: bool, names: RelatedNames = _KNOWN) -> Related:
     """An example of a row's values by name. InputError, which begins with `place`, for what is amiss."""
+    values = _by_known_names(values, names, place, labelled=labelled)
     relation = next((values[name] for name in _LABELS if values.get(name) not in (None, "")), None)
     if labelled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
-        raise InputError(f"{place}: the relation is missing", "give each row one, as relation")
+        raise InputError(
+            f"{place}: the relation is missing",
+            f"give each row one, as relation, or name its column with --label-column: {', '.join(values)}",
+        )
     label = str(relation).strip() if labelled else None
     number = values.get("id")
     name = None if number is None else str(number)
@@ -100,6 +123,32 @@ def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> Related:
     if None in spans:
         return Related(*of_tagged(text, place), label, place, name)
     return Related(text, *_checked(spans, len(text), "characters", place), label, place, name)
+
+
+def _by_known_names(
+    values: Mapping[str, Any], names: RelatedNames, place: str, *, labelled: bool
+) -> Mapping[str, Any]:
+    """The values by the names that `of_row` knows. InputError for a column that is not there."""
+    known = {
+        "text": (names.text, "text", (*_TEXTS, *_TOKENS)),
+        "head": (names.head, "head", _ENTITIES["head"]),
+        "tail": (names.tail, "tail", _ENTITIES["tail"]),
+        "relation": (names.relation if labelled else None, "label", _LABELS),
+    }
+    found = dict(values)
+    for part, (name, option, others) in known.items():
+        if name is None:
+            continue
+        if name not in values:
+            raise InputError(
+                f"{place}: the column '{name}' is missing",
+                f"name another with --{option}-column: {', '.join(values)}",
+            )
+        for other in others:
+            found.pop(other, None)
+        words = part == "text" and isinstance(values[name], list)
+        found["tokens" if words else part] = values[name]
+    return found
 
 
 def of_tagged(text: str, place: str) -> tuple[str, Span, Span]:

@@ -128,7 +128,7 @@ def _read_all(
     find_files(as_files(corpus), Notes())
     kind = task_type(task)
     files = {"train": str(train), "dev": str(dev)}
-    chosen = new_settings(kind, base.path, files, None, {}, settings)
+    chosen = new_settings(kind, base, files, None, {}, settings, lambda _: None)
     gather(kind.variant(chosen.task), chosen.files, chosen.task)
 
 

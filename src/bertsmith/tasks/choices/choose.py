@@ -28,7 +28,7 @@ from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
@@ -49,22 +49,31 @@ class ChooseSettings(Settings):
     context_column: str | None = Field(
         None,
         description="the column of the context; none: context, article, passage, premise, …, if there is one",
+        json_schema_extra=ADDED_LATER,
     )
     question_column: str | None = Field(
-        None, description="the column of the question; none: question, where there is one"
+        None,
+        description="the column of the question; none: question, where there is one",
+        json_schema_extra=ADDED_LATER,
     )
     choices_column: str | None = Field(
         None,
         description="the column of the choices, a list, or those of each choice with commas between: A,B,C,D; "
         "none: choices, options, endings, or choice0, choice1, …",
+        json_schema_extra=ADDED_LATER,
     )
     label_column: str | None = Field(
         None,
         description="the column of the right choice, as its index, its letter or its text; none: label, answerKey "
         "or answer",
+        json_schema_extra=ADDED_LATER,
     )
     first_index: int = Field(
-        0, ge=0, le=1, description="the index that the label has for the first choice: 0, or 1"
+        0,
+        ge=0,
+        le=1,
+        description="the index that the label has for the first choice: 0, or 1",
+        json_schema_extra=ADDED_LATER,
     )
     delimiter: Delimiter = None
     header: Header = True

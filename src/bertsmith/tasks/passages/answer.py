@@ -31,7 +31,7 @@ from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
@@ -51,18 +51,24 @@ class AnswerSettings(Settings):
     """Where a row's parts are, how much is read, and what may be an answer; the defaults are the release's."""
 
     question_column: str | None = Field(
-        None, description="of rows, not SQuAD's JSON: the column of the question; none: question"
+        None,
+        description="of rows, not SQuAD's JSON: the column of the question; none: question",
+        json_schema_extra=ADDED_LATER,
     )
-    context_column: str | None = Field(None, description="likewise the column of the passage; none: context")
+    context_column: str | None = Field(
+        None, description="likewise the column of the passage; none: context", json_schema_extra=ADDED_LATER
+    )
     answer_column: str | None = Field(
         None,
         description="likewise the column of the answer, empty where there is none; none: answer, answer_text or "
         "answers",
+        json_schema_extra=ADDED_LATER,
     )
     start_column: str | None = Field(
         None,
         description="likewise the column of the character of the passage that the answer begins at, from 0; none: "
         "start or answer_start",
+        json_schema_extra=ADDED_LATER,
     )
     delimiter: Delimiter = None
     header: Header = True

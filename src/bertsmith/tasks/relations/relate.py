@@ -37,6 +37,7 @@ from bertsmith.tasks.relations.related import (
     RelateSettings,
     RelationExample,
     example_of,
+    names_of,
     read_examples,
     with_markers,
 )
@@ -123,14 +124,21 @@ class Relate(Task):
     @classmethod
     def columns_of_tuples(cls, settings: RelateSettings, width: int) -> list[str]:
         """A tagged text and its relation; with spans, these between."""
-        return ["text", "relation"] if width < 4 else ["text", "head", "tail", "relation"]
+        text, head, tail, relation = (name or known for known, name in names_of(settings)._asdict().items())
+        return [text, relation] if width < 4 else [text, head, tail, relation]
 
     @classmethod
     def as_row(cls, example: RelationExample, settings: RelateSettings) -> dict[str, Any]:
         """The text, both spans, the relation."""
         number = {} if example.number is None else {"id": example.number}
-        spans = {"head": list(example.head), "tail": list(example.tail)}
-        return {**number, "text": example.text, **spans, "relation": example.relation}
+        own = {
+            "text": example.text,
+            "head": list(example.head),
+            "tail": list(example.tail),
+            "relation": example.relation,
+        }
+        names = names_of(settings)._asdict()
+        return {**number, **{names[part] or part: value for part, value in own.items()}}
 
     @classmethod
     def learnt(

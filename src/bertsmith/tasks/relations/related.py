@@ -10,8 +10,16 @@ from typing import Any
 from pydantic import Field
 
 from bertsmith.errors import InputError
-from bertsmith.files.related import Span, checked_spans, marked, of_tagged, of_words, read_related
-from bertsmith.settings import Settings
+from bertsmith.files.related import (
+    RelatedNames,
+    Span,
+    checked_spans,
+    marked,
+    of_tagged,
+    of_words,
+    read_related,
+)
+from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.overview import refuse_repeated_ids
 
@@ -25,6 +33,23 @@ class RelateSettings(Settings):
         None,
         description="the label that means no relation, which F1 leaves out; none: Other, no_relation or NA, where "
         "there is one",
+    )
+    text_column: str | None = Field(
+        None,
+        description="of rows: the column of the text, or in .jsonl of the list of words; none: text, sentence, "
+        "tokens or words",
+        json_schema_extra=ADDED_LATER,
+    )
+    head_column: str | None = Field(
+        None,
+        description="the column of the first entity's [start, end]; none: head, e1 or subj, or tags in the text",
+        json_schema_extra=ADDED_LATER,
+    )
+    tail_column: str | None = Field(
+        None, description="likewise of the second; none: tail, e2 or obj", json_schema_extra=ADDED_LATER
+    )
+    label_column: str | None = Field(
+        None, description="the column of the relation; none: relation or label", json_schema_extra=ADDED_LATER
     )
     delimiter: Delimiter = None
     encoding: FileEncoding = None
@@ -53,12 +78,25 @@ class RelationExample:
 def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool) -> list[RelationExample]:
     """The examples of a file, in its order (see `files.related`). InputError with its place for what is amiss, and
     for a number that occurs twice."""
-    found = read_related(file, labelled=labelled, delimiter=settings.delimiter, encoding=settings.encoding)
+    found = read_related(
+        file,
+        labelled=labelled,
+        names=names_of(settings),
+        delimiter=settings.delimiter,
+        encoding=settings.encoding,
+    )
     examples = [RelationExample(*one) for one in found]
     if not examples:
         raise InputError(f"{file}: there is no text in it", "give a file with at least one")
     refuse_repeated_ids((example.number, example.place) for example in examples)
     return examples
+
+
+def names_of(settings: RelateSettings) -> RelatedNames:
+    """What the settings call a row's parts."""
+    return RelatedNames(
+        settings.text_column, settings.head_column, settings.tail_column, settings.label_column
+    )
 
 
 def example_of(text: Any, spans: Any, place: str) -> RelationExample:
