@@ -198,20 +198,9 @@ def _column(table: TabularFile, given: str | None, known: Sequence[str]) -> str:
 def score_pairs(
     pairs: MinimalPairs, scorer: Scorer, progress: Callable[[int], None] = lambda done: None
 ) -> PairScores:
-    """Both sides of each pair scored. progress: is told how many sentences are done, of twice as many as pairs.
-
-    Sentences that are the same tokens to the model get the same score, whatever the last bit of a sum says.
-    """
-    number = len(pairs)
+    """Both sides of each pair scored. progress: is told how many sentences are done, of twice as many as pairs."""
     found = scorer.scores([*pairs.goods, *pairs.bads], progress)
-    good, bad = found[:number], found[number:]
-    same = scorer.same(pairs.goods, pairs.bads)
-    return PairScores(
-        pairs,
-        good,
-        [one if alike else other for one, other, alike in zip(good, bad, same, strict=True)],
-        scorer.variant,
-    )
+    return PairScores(pairs, found[: len(pairs)], found[len(pairs) :], scorer.variant)
 
 
 def told_of_pairs(scores: PairScores) -> Iterator[str]:
