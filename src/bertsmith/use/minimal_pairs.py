@@ -158,14 +158,16 @@ def read_pairs(
     good_column: str | None = None,
     bad_column: str | None = None,
     group_columns: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> MinimalPairs:
     """The pairs of a table (.jsonl, .csv, .tsv, packed or not) or of data in memory.
 
     good_column, bad_column: "good" and "bad" if not given, or "sentence_good" and "sentence_bad". group_columns:
-    what to count by; "phenomenon" and "paradigm" (or "linguistics_term" and "UID") where they are there.
+    what to count by; "phenomenon" and "paradigm" (or "linguistics_term" and "UID") where they are there. encoding:
+    of a file that is not UTF-8.
     InputError with file:line for what the table's reader refuses, and for a sentence that is empty.
     """
-    table = read_table(as_file(file, "pairs"))
+    table = read_table(as_file(file, "pairs"), encoding=encoding)
     good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
     if good_column == bad_column:
         raise InputError(
