@@ -118,7 +118,12 @@ def test_one_update_is_made_however_short_the_time(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Clock(lambda step, now: 100.0, monkeypatch)
-    assert tiny_run.run(shards, tmp_path / "run", minutes=0.5).report["steps"] == 1
+    told: list[str] = []
+    model = tiny_run.run(shards, tmp_path / "run", minutes=0.5, tell=told.append)
+    assert model.report["steps"] == 1
+    (line,) = (line for line in told if line.startswith("the time is over before the first update"))
+    assert line.endswith(" and 30 s were asked for; one update is made all the same")
+    assert not any("of which" in line for line in told)
 
 
 def test_whichever_of_minutes_and_updates_comes_first(
