@@ -242,3 +242,19 @@ def test_other_words_for_it_are_answered(
     with pytest.raises(SystemExit):
         main()
     assert "did you mean 'bertsmith score'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--pairs", "--file"])
+def test_a_file_in_another_encoding_is_read_as_the_message_advises(
+    call: Call, world: Path, tmp_path: Path, option: str
+) -> None:
+    file = tmp_path / "old.csv"
+    file.write_bytes("text,good,bad\nkaba naïve,kaba,naïve élan\n".encode("cp1252"))
+    refused = call(world / "bert", option, file)
+    assert refused.code == 2
+    assert "add --encoding cp1252" in refused.told
+    done = call(world / "bert", option, file, "--encoding", "cp1252", "--json")
+    assert (done.code, json.loads(done.out) != []) == (0, True)
+    assert call(world / "bert", option, file, "--encoding", "nonsense").code == 2
+    alone = call(world / "bert", "kaba", "--encoding", "cp1252")
+    assert (alone.code, "--encoding is of --file or --pairs" in alone.told) == (2, True)

@@ -151,6 +151,27 @@ def test_everything_that_was_made_can_be_used_again(report: dict[str, Any]) -> N
     assert all(len(mask["answers"]) == 3 for mask in report["masks"])
 
 
+def test_a_loss_of_points_is_no_gain_and_a_comma_no_gap(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [
+        {**score, "accuracy": share}
+        for score, share in zip(report["scores"], (0.2, 0.4, 0.3, 0.35), strict=True)
+    ]
+    masks = [{"text": "[MASK]", "answers": [{"token": t, "score": 0.5} for t in ("the", ",", "##s")]}]
+    show({**report, "scores": scores, "masks": masks})
+    printed = capsys.readouterr().out
+    assert "Pre-training: +5.0 points over random weights, 5.0 points below TF-IDF + linear." in printed
+    assert 'the 50%, "," 50%, ##s 50%' in printed
+
+
+def test_minutes_that_cannot_be_are_refused_before_the_text_is_read(tmp_path: Path) -> None:
+    for minutes in (1e9, -1.0, float("nan")):
+        with pytest.raises(InputError, match="max_minutes"):
+            quickstart(tmp_path / "out", minutes=minutes, libraries=[])
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_second_run_into_the_same_folder_refuses(report: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="already exists and is not empty"):
         quickstart(report["out"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +24,7 @@ from bertsmith.models.heads import MaskedHead
 from bertsmith.place import Place
 from bertsmith.use import pseudo_likelihood
 from bertsmith.use.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
+from bertsmith.use.score import ranked
 
 PIECES = [
     "[PAD]",
@@ -163,6 +168,29 @@ def test_a_texts_score_does_not_depend_on_its_company(monkeypatch: pytest.Monkey
         assert done[-1] == len(texts)
 
 
+def test_texts_of_the_same_tokens_have_one_score_whatever_pass_they_are_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums that were added in another order differ in their last bits, and two equal hypotheses in their ranks."""
+    passes = itertools.count()
+
+    def uneven(self: Scorer, made: Sequence[Any], lengths: Any) -> Any:
+        return np.full(sum(len(one.labels) for one in made), -1 - 1e-9 * next(passes))
+
+    monkeypatch.setattr(Scorer, "_logs", uneven)
+    monkeypatch.setattr(pseudo_likelihood, "_BATCH_TOKENS", 10)
+    monkeypatch.setattr(pseudo_likelihood, "_CHUNK", 3)
+    texts = ["kaba mi.", "lo", "", "Kaba  MI .", "lo lo", "lo", "", "kaba mi."]
+    done: list[int] = []
+    found = scorer().scores(texts, done.append)
+    assert found[0] == found[3] == found[7]
+    assert found[1] == found[5]
+    assert found[1].score != found[4].score / 2  # another pass
+    assert (done[0] > 0, done == sorted(done), done[-1]) == (True, True, 8)
+    rows = ranked([(f"file:{i}", text) for i, text in enumerate(texts, start=1)], scorer(), lambda text: None)
+    assert [row["rank"] for row in rows] == [4, 1, 4, 3, 1, 4]
+
+
 def test_batches_keep_to_the_budget_and_only_predicted_rows_reach_the_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,8 +205,9 @@ def test_batches_keep_to_the_budget_and_only_predicted_rows_reach_the_head(
     for hook in hooks:
         hook.remove()
     assert max(tokens) <= 100
-    assert sum(tokens) == scorer().cost(texts) == sum(one.tokens * (one.tokens + 2) for one in found)
-    assert sum(rows) == sum(one.tokens for one in found)
+    different = found[:4]  # the others are the same again
+    assert sum(tokens) == scorer().cost(texts) == sum(one.tokens * (one.tokens + 2) for one in different)
+    assert sum(rows) == sum(one.tokens for one in different)
 
 
 def test_each_token_of_a_text_longer_than_the_model_is_guessed_from_the_text_around_it() -> None:

@@ -16,7 +16,9 @@ from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
+from bertsmith.training.progress import last_loss
 from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.workflows import pretrain_work
 from bertsmith.workflows.pretrain_recipe import SIZES
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 
@@ -60,6 +62,17 @@ def test_minutes_and_assignments_stand_in_place_of_a_recipes_budget(shards: Shar
     with pytest.raises(InputError, match="max_tokens and max_minutes are budgets both"):
         tiny_run.run(shards, tmp_path / "b", "train.max_tokens=3", recipe=recipe, minutes=1)
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["train.max_minutes=1e9", "train.max_minutes=1e300", "train.max_steps=1e16", "train.epochs=1e300"],
+)
+def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path, asked: str) -> None:
+    name = asked.partition("=")[0]
+    with pytest.raises(InputError, match=f"{name} is .*, and should be less than or equal to"):
+        bs.pretrain(shards, tmp_path / "run", settings=[asked])
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> None:
@@ -273,6 +286,27 @@ def test_a_model_worse_than_word_frequencies_says_so_and_what_to_change(tmp_path
         assert part in line
     tiny_run.run(shards, tmp_path / "none", "train.max_steps=1", "data.held_out=0", tell=told.append)
     assert sum("learnt nothing" in line for line in told) == 1
+
+
+def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_not_to_be_trained_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = tiny_run.make_shards(tmp_path, documents=6)
+    for name, learnt, steps in (("by heart", 1.5, 24), ("not yet", 3.6, 24), ("read once", 1.5, 1)):
+        monkeypatch.setattr(pretrain_work, "last_loss", lambda run, part, records, learnt=learnt: learnt)
+        told: list[str] = []
+        settings = (f"train.max_steps={steps}", "data.held_out=0.3", "model.hidden_dropout_prob=0")
+        model = tiny_run.run(shards, tmp_path / name, *settings, tell=told.append)
+        before = [line for line in told if line.startswith(f"there is little text for {steps} updates:")]
+        assert len(before) == (steps > 1)
+        passes = 24 * 8 / model.report["first_epoch"]["instances"]  # two batches of four an update
+        assert all(f"it will be read about {passes:.0f} times" in line for line in before)
+        by_heart = [line for line in model.report["remarks"] if "knows its text by heart" in line]
+        assert by_heart == [line for line in told if "by heart:" in line]
+        assert len(by_heart) == (name == "by heart")
+        assert not (by_heart and any("learnt nothing" in line for line in told))
+    monkeypatch.undo()
+    assert last_loss(model.path, "mlm", 10) == pytest.approx(3.7, abs=0.5)
 
 
 @pytest.mark.parametrize("preset", ["bert-tiny-uncased", "bert-mini-cased", "bert-small-chinese"])

@@ -28,6 +28,7 @@ _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
 @click.argument("texts", nargs=-1)
 @click.option("--file", metavar="FILE", help="Texts: a .txt with one per line, or a table.")
 @click.option("--text-column", metavar="NAME", help="The column of --file that holds the texts [text].")
+@click.option("--encoding", metavar="NAME", help="The encoding of a file that is not UTF-8.")
 @click.option(
     "--pairs", metavar="FILE", help="Minimal pairs: a .jsonl, .csv or .tsv with columns good and bad."
 )
@@ -66,6 +67,7 @@ def score(
     texts: tuple[str, ...],
     file: str | None,
     text_column: str | None,
+    encoding: str | None,
     pairs: str | None,
     variant: Any,
     out: str | None,
@@ -93,6 +95,8 @@ def score(
     from bertsmith.use.model import load
 
     _check_inputs(texts, file, pairs, text_column, of_pairs)
+    if encoding is not None and file is None and pairs is None:
+        raise InputError("--encoding is of --file or --pairs", "give the file, or leave it out")
     form = predictions.format_of(out, None)
     if out:
         predictions.refuse_existing(Path(out))
@@ -101,9 +105,9 @@ def score(
     machine.prepare_process()
     scorer = load(model, device, console.note).scorer(variant)
     if pairs is not None:
-        _score_pairs(scorer, pairs, out, form, as_json=as_json, **of_pairs)
+        _score_pairs(scorer, pairs, out, form, as_json=as_json, encoding=encoding, **of_pairs)
     else:
-        _score_texts(scorer, _placed(texts, file, text_column), out, form, as_json=as_json)
+        _score_texts(scorer, _placed(texts, file, text_column, encoding), out, form, as_json=as_json)
 
 
 def _check_inputs(
@@ -133,13 +137,15 @@ def _check_inputs(
         raise InputError("--text-column is a column of --file", "give the file, or leave it out")
 
 
-def _placed(texts: tuple[str, ...], file: str | None, column: str | None) -> list[tuple[str, str]]:
+def _placed(
+    texts: tuple[str, ...], file: str | None, column: str | None, encoding: str | None
+) -> list[tuple[str, str]]:
     """The texts to score, each with its place."""
     from bertsmith.use.lines import texts_of_lines
     from bertsmith.use.score import read_texts
 
     if file is not None:
-        return read_texts(file, column)
+        return read_texts(file, column, encoding)
     if texts:
         return [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
     if found := list(texts_of_lines(sys.stdin.buffer, "standard input")):
@@ -173,13 +179,13 @@ def _score_pairs(
     as_json: bool,
     sample: int | None,
     seed: int | None,
-    **columns: Any,
+    **how: Any,
 ) -> None:
     from bertsmith import console
     from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs
     from bertsmith.use.score import write_rows
 
-    pairs = read_pairs(file, **columns).sampled(sample, seed or 0)
+    pairs = read_pairs(file, **how).sampled(sample, seed or 0)
     with console.Bar("scoring", 2 * len(pairs), unit="sentences") as bar:
         scores = score_pairs(pairs, scorer, bar.advance_to)
     for sentence in told_of_pairs(scores):

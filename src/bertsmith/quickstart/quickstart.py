@@ -100,6 +100,7 @@ def quickstart(
         budget = [f"train.max_steps={_STEPS}", f"train.max_minutes={_MINUTES}"]
     else:
         budget = [f"train.max_minutes={minutes}"] if steps is None else [f"train.max_steps={steps}"]
+    PretrainSettings().changed(budget)  # refused now, and not after the text was read
     with _stopping(out):
         return _whole_way(out, seed, budget, libraries, tell)
 
@@ -321,7 +322,7 @@ def show(report: dict[str, Any]) -> None:
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
     gains = ", ".join(
-        f"{100 * (scores[-1]['accuracy'] - other['accuracy']):+.1f} points over {name}"
+        _gain(100 * (scores[-1]["accuracy"] - other["accuracy"]), name)
         for other, name in ((scores[-2], "random weights"), (scores[-3], scores[-3]["model"]))
     )
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in held.items())
@@ -345,11 +346,20 @@ def show(report: dict[str, Any]) -> None:
     _show_next(report)
 
 
+def _gain(points: float, name: str) -> str:
+    return f"{points:+.1f} points over {name}" if points >= 0 else f"{-points:.1f} points below {name}"
+
+
 def _show_masks(masks: Sequence[dict[str, Any]]) -> None:
     console.result("Masks filled by the BERT that was just pre-trained:")
     for mask in masks:
-        answers = ", ".join(f"{a['token']} {a['score']:.0%}" for a in mask["answers"])
+        answers = ", ".join(f"{_word(a['token'])} {a['score']:.0%}" for a in mask["answers"])
         console.result(f"  {mask['text']}\n      {answers}")
+
+
+def _word(token: str) -> str:
+    """A token in a list of some; a comma or a full stop in quotes."""
+    return token if any(map(str.isalnum, token)) else f'"{token}"'
 
 
 def _show_pairs(pairs: dict[str, Any] | None) -> None:

@@ -129,6 +129,7 @@ def train(
             for parameter in course.thaws:
                 parameter.requires_grad_(True)
     progress.seconds, progress.threads, progress.early = running.seconds, plan.last.threads, running.early
+    progress.cut_short = None if progress.early else plan.cut_short(course.settings)
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))

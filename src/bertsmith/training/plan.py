@@ -20,6 +20,7 @@ from bertsmith.training.settings import TrainSettings
 
 PLAN = "plan.jsonl"
 _LARGEST = 2**22  # bytes of a plan
+_HIGH = 0.1  # of the peak: how far above its end the schedule may be left without a word
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 _Positive = Annotated[int, Field(ge=1, lt=2**53)]
@@ -110,15 +111,27 @@ class RunPlan:
                 position = step - begun
             elif self.at(begun + int(warmup)) is not self.at(step) or begun:
                 warmup = self.progress(begun + int(warmup)) * whole
-        return learning_rate(
-            position,
-            peak=settings.learning_rate,
-            warmup=warmup,
-            updates=whole,
-            shape=settings.schedule,
-            down=settings.down,
-            drop=settings.drop,
-            drops_at=settings.drops_at,
+        return _rate_at(position, whole, warmup, settings)
+
+    def cut_short(self, settings: TrainSettings) -> str | None:
+        """Where the time was over so early that the last rate is high above the schedule's own end, a sentence
+        that says so; else None.
+
+        A machine that stands still for the rest of the minutes, as a laptop that sleeps, leaves no updates for the
+        rate to come down in.
+        """
+        last = self.last
+        if "max_minutes" not in last.budget or last.progress == 0 or last.step < last.updates:
+            return None
+        rate = self.rate(last.updates, settings)
+        end = _rate_at(last.updates, last.updates, warmup_updates(settings.warmup, last.updates), settings)
+        if rate - end < _HIGH * settings.learning_rate:
+            return None
+        return (
+            f"the time was over after {last.progress:.0%} of the schedule, since updates took longer than "
+            f"expected: the last one had a learning rate of {rate:.2g}, "
+            f"{rate / settings.learning_rate:.0%} of the highest, and a model is better where it has come down; a "
+            "larger --minutes and --resume train it further, to the schedule's end"
         )
 
     def phase(self, step: int, shares: Sequence[float]) -> int:
@@ -128,6 +141,20 @@ class RunPlan:
             end -= max(1, round(self.at(step).updates * share))
             bounds.append(end)
         return sum(self.position(step) > max(0, bound) for bound in bounds)
+
+
+def _rate_at(position: float, updates: int, warmup: float, settings: TrainSettings) -> float:
+    """The rate of the settings' schedule where an update stands among all."""
+    return learning_rate(
+        position,
+        peak=settings.learning_rate,
+        warmup=warmup,
+        updates=updates,
+        shape=settings.schedule,
+        down=settings.down,
+        drop=settings.drop,
+        drops_at=settings.drops_at,
+    )
 
 
 def read_plan(run: Path, sealed: Sequence[Entry]) -> list[Entry]:

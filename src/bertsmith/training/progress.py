@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,14 +22,15 @@ from bertsmith.errors import MachineError
 LOG = "log.jsonl"
 
 
-def last_loss(run: Path) -> float | None:
-    """The training loss that a run's log holds last."""
+def last_loss(run: Path, part: str = "loss", records: int = 1) -> float | None:
+    """The training loss that a run's log holds last, or a part of it ("mlm"): the mean over so many records."""
     try:
         lines = (run / LOG).read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    records = (json.loads(line) for line in reversed(lines) if '"kind": "train"' in line)
-    return next((float(record["loss"]) for record in records if "loss" in record), None)
+    train = (json.loads(line) for line in reversed(lines) if '"kind": "train"' in line)
+    found = list(islice((float(record[part]) for record in train if part in record), records))
+    return sum(found) / len(found) if found else None
 
 
 class Recorder:

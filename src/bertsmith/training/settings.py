@@ -9,6 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.training.schedule import Shape
 
+_LONGEST_MINUTES = 5_256_000  # ten years
+_MOST_UPDATES = 10**15  # a plan counts so far, exactly
+
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -24,18 +27,21 @@ class TrainSettings(Settings):
     max_steps: int | None = Field(
         None,
         ge=1,
+        le=_MOST_UPDATES,
         description="updates to make; with max_minutes: whichever is reached first",
         json_schema_extra=MAY_CHANGE,
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
+        le=_MOST_UPDATES,
         description="tokens to train on, special ones included",
         json_schema_extra=MAY_CHANGE,
     )
     max_minutes: float | None = Field(
         None,
         gt=0,
+        le=_LONGEST_MINUTES,
         description="minutes that the run may take, from its start to the written model; on --resume the earlier "
         "parts count",
         json_schema_extra=MAY_CHANGE,
@@ -43,6 +49,7 @@ class TrainSettings(Settings):
     epochs: float = Field(
         1.0,
         gt=0,
+        le=1e6,
         description="passes over the data, where no other budget is given",
         json_schema_extra=MAY_CHANGE,
     )

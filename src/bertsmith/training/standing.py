@@ -38,6 +38,7 @@ class Progress:
     threads: int = 0  # that the last of them were made on
     saving: float = 0.0  # seconds of this command's checkpoints
     early: str | None = None  # why the run ended before its budget
+    cut_short: str | None = None  # that the time was over with a high rate (`RunPlan.cut_short`)
 
     def keep_best(self, score: float, sha256: str) -> None:
         """The evaluation of this step is the best so far; sha256: of its weights."""

@@ -157,14 +157,16 @@ def read_pairs(
     good_column: str | None = None,
     bad_column: str | None = None,
     group_columns: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> MinimalPairs:
     """The pairs of a table (.jsonl, .csv, .tsv, packed or not) or of data in memory.
 
     good_column, bad_column: "good" and "bad" if not given, or "sentence_good" and "sentence_bad". group_columns:
-    what to count by; "phenomenon" and "paradigm" (or "linguistics_term" and "UID") where they are there.
+    what to count by; "phenomenon" and "paradigm" (or "linguistics_term" and "UID") where they are there. encoding:
+    of a file that is not UTF-8.
     InputError with file:line for what the table's reader refuses, and for a sentence that is empty.
     """
-    table = read_table(as_file(file, "pairs"))
+    table = read_table(as_file(file, "pairs"), encoding=encoding)
     good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
     if good_column == bad_column:
         raise InputError(
@@ -197,20 +199,9 @@ def _column(table: TabularFile, given: str | None, known: Sequence[str]) -> str:
 def score_pairs(
     pairs: MinimalPairs, scorer: Scorer, progress: Callable[[int], None] = lambda done: None
 ) -> PairScores:
-    """Both sides of each pair scored. progress: is told how many sentences are done, of twice as many as pairs.
-
-    Sentences that are the same tokens to the model get the same score, whatever the last bit of a sum says.
-    """
-    number = len(pairs)
+    """Both sides of each pair scored. progress: is told how many sentences are done, of twice as many as pairs."""
     found = scorer.scores([*pairs.goods, *pairs.bads], progress)
-    good, bad = found[:number], found[number:]
-    same = scorer.same(pairs.goods, pairs.bads)
-    return PairScores(
-        pairs,
-        good,
-        [one if alike else other for one, other, alike in zip(good, bad, same, strict=True)],
-        scorer.variant,
-    )
+    return PairScores(pairs, found[: len(pairs)], found[len(pairs) :], scorer.variant)
 
 
 def told_of_pairs(scores: PairScores) -> Iterator[str]:

@@ -275,6 +275,7 @@ class Model(Predictor):
         good_column: str | None = None,
         bad_column: str | None = None,
         group_columns: Sequence[str] = (),
+        encoding: str | None = None,
         sample: int | None = None,
         seed: int = 0,
         tell: Callable[[str], None] = console.tell,
@@ -288,7 +289,13 @@ class Model(Predictor):
         """
         if isinstance(group_columns, str):
             group_columns = [group_columns]
-        found = read_pairs(pairs, good_column=good_column, bad_column=bad_column, group_columns=group_columns)
+        found = read_pairs(
+            pairs,
+            good_column=good_column,
+            bad_column=bad_column,
+            group_columns=group_columns,
+            encoding=encoding,
+        )
         if sample is not None and sample < 1:
             raise InputError(f"--sample {sample}: is less than 1", "give the number of pairs to draw")
         scores = score_pairs(found.sampled(sample, seed), self.scorer(variant))

@@ -9,6 +9,8 @@ likely; so the later pieces of its word are masked with it (Kauf and Ivanova 202
 from __future__ import annotations
 
 import math
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,26 +116,29 @@ class Scorer:
         """One for each text, in order. progress: is told how many texts are done.
 
         Copies of like length share a pass, 4,096 tokens of them; only the predicted rows go through the head. Of a
-        text longer than the model, each token is guessed from a window of the model's length around it.
+        text longer than the model, each token is guessed from a window of the model's length around it. Texts that
+        are the same tokens are scored once: in two passes the last bits of their sums would differ, and so their
+        ranks.
         """
+        known: dict[bytes, PseudoLikelihood] = {}
         found: list[PseudoLikelihood] = []
         for start in range(0, len(texts), _CHUNK):
             encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
-            copies = [self._copies(encoding) for encoding in encodings]
-            sums = self._sums(copies, progress, start)
-            found += [one.told(float(score)) for one, score in zip(copies, sums, strict=True)]
+            keys = [_key(encoding.ids) for encoding in encodings]
+            new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}
+            copies = [self._copies(encoding) for encoding in new.values()]
+            times = Counter(keys)
+            done = start + sum(number for key, number in times.items() if key in known)
+            sums = self._sums(copies, [times[key] for key in new], progress, done)
+            known |= {key: one.told(float(score)) for key, one, score in zip(new, copies, sums, strict=True)}
+            found += [known[key] for key in keys]
         return found
 
     def cost(self, texts: Sequence[str]) -> int:
-        """Tokens that the model reads to score these texts: each is read as often as it has tokens."""
+        """Tokens that the model reads to score these texts: each different one as often as it has tokens."""
         specials = self.encoder.config.longest - self.room
-        sizes = [len(ids) for ids in self.tokenizer.pieces(texts)]
-        return sum(size * (min(size, self.room) + specials) for size in sizes)
-
-    def same(self, ones: Sequence[str], others: Sequence[str]) -> list[bool]:
-        """Which of the texts are the same tokens as the other of their place: no model tells them apart."""
-        pieces = zip(self.tokenizer.pieces(ones), self.tokenizer.pieces(others), strict=True)
-        return [one == other for one, other in pieces]
+        different = {_key(ids): len(ids) for ids in self.tokenizer.pieces(texts)}
+        return sum(size * (min(size, self.room) + specials) for size in different.values())
 
     def _copies(self, encoding: Encoding) -> _Copies:
         ids = np.array(encoding.ids, dtype=np.int64)
@@ -155,18 +160,24 @@ class Scorer:
         )
 
     def _sums(
-        self, copies: Sequence[_Copies], progress: Callable[[int], None], before: int
+        self,
+        copies: Sequence[_Copies],
+        times: Sequence[int],
+        progress: Callable[[int], None],
+        before: int,
     ) -> NDArray[np.float64]:
-        """The sum of log p of each text, [texts], in float64 on the host. before: texts that were done earlier."""
+        """The sum of log p of each different text, [n], in float64 on the host. times: how many texts are this
+        one. before: texts that were done earlier."""
         sums = np.zeros(len(copies))
-        done = sum(not len(one) for one in copies)
+        done = sum(number for one, number in zip(copies, times, strict=True) if not len(one))
         for batch in _batches(copies):
             made = [copies[i].made(first, last, self._mask, self.variant) for i, first, last in batch]
             sizes = np.array([last - first for _, first, last in batch])
             found = self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], sizes))
             np.add.at(sums, np.repeat([i for i, _, _ in batch], sizes), found)
-            done += sum(last == len(copies[i]) for i, _, last in batch)
+            done += sum(times[i] for i, _, last in batch if last == len(copies[i]))
             progress(before + done)
+        progress(before + done)  # also where nothing was left to score
         return sums
 
     @property
@@ -259,6 +270,11 @@ class _Copies:
         """What there is to say of the text."""
         words = int(self.words.max(initial=0)) if self.tells_words else None
         return PseudoLikelihood(score, len(self), words, self.unknown, len(self) == self.room)
+
+
+def _key(ids: Sequence[int]) -> bytes:
+    """What texts of the same tokens share, in little memory."""
+    return array("q", ids).tobytes()
 
 
 def _batches(copies: Sequence[_Copies]) -> Iterator[list[tuple[int, int, int]]]:

@@ -23,16 +23,18 @@ _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")
 
 
-def read_texts(file: str | Path, column: str | None = None) -> list[tuple[str, str]]:
+def read_texts(
+    file: str | Path, column: str | None = None, encoding: str | None = None
+) -> list[tuple[str, str]]:
     """The texts of a file, each with its place: of a .txt its lines, of a table the values of a column ("text" if
-    none is named). InputError for what the readers refuse."""
+    none is named). encoding: of a file that is not UTF-8. InputError for what the readers refuse."""
     if bare_suffix(file) == ".txt":
         if column is not None:
             raise InputError(
                 f"{file}: a .txt has one text per line and no columns", "leave --text-column out"
             )
-        return [(f"{file}:{number}", line) for number, line in read_lines(file)]
-    table = read_table(file)
+        return [(f"{file}:{number}", line) for number, line in read_lines(file, encoding)]
+    table = read_table(file, encoding=encoding)
     values = table.column(column or "text", "--text-column")
     return [(f"{table.path}:{row.line}", value) for row, value in zip(table, values, strict=True)]
 

@@ -177,10 +177,16 @@ def _in_minutes(
     cap = budget.get("max_steps")
     short = found < _FEW_TO_LEARN and (cap is None or found < cap)
     found = found if cap is None else min(found, int(cap))
-    tell(
-        f"{duration(minutes * 60)}, of which {duration(spent)} are over, will hold about "
-        f"{counted(found, 'update')}; the number is corrected as the run goes"
-    )
+    if spent < minutes * 60:
+        tell(
+            f"{duration(minutes * 60)}, of which {duration(spent)} are over, will hold about "
+            f"{counted(found, 'update')}; the number is corrected as the run goes"
+        )
+    else:
+        tell(
+            f"the time is over before the first update: getting ready took {duration(spent)}, and "
+            f"{duration(minutes * 60)} were asked for; one update is made all the same"
+        )
     if short:
         tell(
             f"this is short: in {counted(found, 'update')} a model learns little; "

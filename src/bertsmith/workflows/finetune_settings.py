@@ -29,6 +29,7 @@ class FinetuneTrainSettings(TrainSettings):
     epochs: float = Field(
         3.0,
         gt=0,
+        le=1e6,
         description="passes over the examples, where no other budget is given",
         json_schema_extra=MAY_CHANGE,
     )

@@ -222,7 +222,8 @@ class FineTuning:
         baseline = head.baseline(examples.train, examples.dev)
         answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
         budget = budget_of(chosen.train)
-        learning = told_of_learning(
+        learning = [progress.cut_short] if progress.cut_short else []
+        learning += told_of_learning(
             head.decides, dev, baseline, progress.step, budget, answers, head.baseline_name
         )
         return {

@@ -108,6 +108,7 @@ def pretrain(
     named = asked_in(recipe, assignments) if resuming else None
     aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
     if not resuming:
+        work.tell_of_passes(aim.updates, tell)
         chosen = work.chosen.model_copy(update={"train": settled(work.chosen.train, on.place)})
         work = replace(work, chosen=chosen)
         start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)

@@ -21,6 +21,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.pace import Speeds
+from bertsmith.training.progress import last_loss
 from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.use.model import Model
 from bertsmith.wording import counted
@@ -38,6 +39,11 @@ from bertsmith.workflows.pretrain_pairs import (
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
 from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, write_report
+
+_MANY_PASSES = 10.0  # over the data: from there on it is told before the run
+_SOME_PASSES = 2.0
+_BY_HEART = 1.0  # nats by which the training text's MLM loss is below that of held-out documents
+_LAST_RECORDS = 10  # of the log: what a training loss is the mean of
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class Work:
         for prefix, some in self.held_out.items():
             found = self.objective.by_frequency(self.source.counts, some)
             figures |= {f"{prefix}{name}": value for name, value in found.items()}
-        report = self._report(progress, figures)
+        report = self._report(progress, figures, out)
         for remark in report["remarks"]:
             tell(remark)
 
@@ -201,7 +207,7 @@ class Work:
             figures[ACCURACY] = report["pairs"]["accuracy"]
             write()
 
-    def _report(self, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+    def _report(self, progress: Progress, held_out: dict[str, float], out: Path) -> dict[str, Any]:
         train = self.chosen.train
         return {
             "objective": self.chosen.objective.name,
@@ -214,24 +220,48 @@ class Work:
             "device": train.device,
             "threads": progress.threads,
             "held_out": held_out,
-            "remarks": self._worse_than_unigrams(progress, held_out),
+            "remarks": [
+                *([progress.cut_short] if progress.cut_short else []),
+                *self._of_learning(progress, held_out, out),
+            ],
             "corpus": self.source.shards.counts,
             "first_epoch": self.source.streams[0].plan(0).counts,
             "batches": self.batches,
         }
 
-    def _worse_than_unigrams(self, progress: Progress, held_out: dict[str, float]) -> list[str]:
-        """A sentence where the held-out MLM loss is no better than by word frequencies alone: what was reached,
-        and what to change, each with its figure."""
+    def tell_of_passes(self, updates: int, tell: Callable[[str], None]) -> None:
+        """Say so where there is little text for so many updates."""
+        passes = updates / max(1e-9, self._updates_per_epoch)
+        if passes >= _MANY_PASSES:
+            tell(
+                f"there is little text for {counted(updates, 'update')}: it will be read about {passes:,.0f} "
+                "times, and a model that learns it by heart gets worse on any other; more text helps, or a "
+                "shorter run"
+            )
+
+    def _of_learning(self, progress: Progress, held_out: dict[str, float], out: Path) -> list[str]:
+        """A sentence where the text was learnt by heart, or where the held-out MLM loss is no better than by word
+        frequencies alone: what was reached, and what to change, each with its figure."""
         loss, alone = held_out.get("mlm_loss"), held_out.get("unigram_mlm_loss")
-        if loss is None or alone is None or loss < alone:
+        if loss is None or alone is None:
             return []
         train, model = self.chosen.train, self.chosen.model
-        passes = progress.step / max(1e-9, self._updates_per_epoch)
+        updates, passes = progress.step, progress.step / max(1e-9, self._updates_per_epoch)
+        learnt = last_loss(out, "mlm", _LAST_RECORDS)
+        if learnt is not None and loss - learnt > _BY_HEART and passes >= _SOME_PASSES:
+            worse = f", where word frequencies alone reach {alone:.2f}" if loss >= alone else ""
+            return [
+                f"this model knows its text by heart: it has read it {passes:,.0f} times, and its MLM loss is "
+                f"{learnt:.2f} there and {loss:.2f} on held-out documents{worse}. More text helps most; else "
+                f"fewer updates (train.max_steps, --minutes; now {counted(updates, 'update')}) or a smaller "
+                f"--preset (now {counted(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
+            ]
+        if loss < alone:
+            return []
         return [
             f"this model has learnt nothing of the context yet: its held-out MLM loss is {loss:.2f}, and word "
             f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, --minutes; "
-            f"now {counted(progress.step, 'update')}, {passes:.2g} passes over the data); another "
+            f"now {counted(updates, 'update')}, {passes:.2g} passes over the data); another "
             f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
             f"lower if it has risen); a smaller --preset (now {counted(model.num_hidden_layers, 'layer')} of "
             f"{model.hidden_size:,})"
