@@ -51,9 +51,8 @@ _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
 @click.option(
     "--variant",
     type=click.Choice(["within_word", "token"]),
-    default="within_word",
-    show_default=True,
-    help="What is masked with a token: the later tokens of its word too, or it alone.",
+    help="What is masked with a token: the later tokens of its word too, or it alone [within_word]. A model that "
+    "reads from left to right has none.",
 )
 @click.option(
     "--out",

@@ -33,6 +33,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.use.fill_mask import MaskFiller
+from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
 from bertsmith.use.predictor import Predictor, wants_list
@@ -176,17 +177,22 @@ class Model(Predictor):
 
     @cached_property
     def _masked(self) -> MaskedHead:
+        if self.folder.config.causal:
+            raise InputError(
+                f"{self.path}: this model reads from left to right, it cannot guess a word from both its sides",
+                "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
+            )
+        return self._vocabulary_head
+
+    @cached_property
+    def _vocabulary_head(self) -> MaskedHead:
+        """What makes logits over the vocabulary of hidden states."""
         if not self.folder.has("masked"):
             raise InputError(
                 f"{self.path}: this model has no masked-LM head, it cannot guess masked words",
                 f"its generator has one: {generator}"
                 if (generator := self.path / GENERATOR).is_dir()
                 else "use a pre-trained run (bertsmith pretrain)",
-            )
-        if self.folder.config.causal:
-            raise InputError(
-                f"{self.path}: this model reads from left to right, it cannot guess a word from both its sides",
-                "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
             )
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())
@@ -239,13 +245,18 @@ class Model(Predictor):
             return [fill(one, top_k, tell) for one in column_of(text, "texts")]
         return fill(text, top_k, tell)
 
-    def scorer(self, variant: Variant = "within_word") -> Scorer:
-        """What scores texts by their pseudo-log-likelihood with this model. InputError where it has no masked-LM
+    def scorer(self, variant: Variant | None = None) -> Scorer:
+        """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is
+        named), or where it reads from left to right by their log-likelihood. InputError where it has no masked-LM
         head."""
-        return Scorer(self.encoder, self._masked, self.tokenizer, self.place, variant)
+        if self.folder.config.causal:
+            return LeftToRight(
+                self.encoder, self._vocabulary_head, self.tokenizer, self.place, variant or "left_to_right"
+            )
+        return Scorer(self.encoder, self._masked, self.tokenizer, self.place, variant or "within_word")
 
     def score(
-        self, texts: Any, *, variant: Variant = "within_word", tell: Callable[[str], None] = console.tell
+        self, texts: Any, *, variant: Variant | None = None, tell: Callable[[str], None] = console.tell
     ) -> list[dict[str, Any]]:
         """How likely the model finds each text of a list or column: its pseudo-log-likelihood `score` in nats, the
         sum over its tokens of log p(token | the others), each masked in turn (Salazar et al. 2020); the `tokens`
@@ -253,9 +264,11 @@ class Model(Predictor):
         `pseudo_perplexity`, exp(-score / tokens). Sums rank hypotheses, such as the lines of a recogniser's list;
         perplexities compare texts of different lengths, under one tokenizer.
 
-        variant: "within_word" masks with a token the later ones of its word, which otherwise give it away (Kauf
-        and Ivanova 2023); "token" masks it alone. Of a text longer than the model, which is told, each token is
-        guessed from a window around it. A text without a token, or a missing one, has the score None, and a
+        variant: "within_word", the usual one, masks with a token the later ones of its word, which otherwise give
+        it away (Kauf and Ivanova 2023); "token" masks it alone. A model that reads from left to right has no
+        variant: its score is the log-likelihood, the sum of log p(token | those before it). Of a text longer than
+        the model, which is told, each token is guessed from a window around it. A text without a token, or a
+        missing one, has the score None, and a
         warning says how many there are.
         """
         if isinstance(texts, str):
@@ -271,7 +284,7 @@ class Model(Predictor):
         self,
         pairs: Source,
         *,
-        variant: Variant = "within_word",
+        variant: Variant | None = None,
         good_column: str | None = None,
         bad_column: str | None = None,
         group_columns: Sequence[str] = (),

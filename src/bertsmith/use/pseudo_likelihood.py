@@ -32,8 +32,9 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 from bertsmith.use.mask_windows import window_starts
 from bertsmith.wording import counted
 
-Variant = Literal["within_word", "token"]
-"""What is masked together: a token and the later ones of its word, or the token alone."""
+Variant = Literal["within_word", "token", "left_to_right"]
+"""What is masked together: a token and the later ones of its word, or the token alone; or nothing, for a model
+that reads from left to right (`left_to_right`)."""
 
 _CHUNK = 1024  # texts that are encoded and scored at a time, so that memory does not grow with their number
 _BATCH_TOKENS = 4096  # of masked copies in one forward pass: they fill the products, and caches hold them
@@ -86,6 +87,13 @@ class Scorer:
             raise InputError(
                 f"variant {self.variant!r}: there is no such variant",
                 f"known: {', '.join(get_args(Variant))}",
+            )
+        if (self.variant == "left_to_right") != self.encoder.config.causal:
+            reads = "from left to right" if self.encoder.config.causal else "both sides of a token"
+            raise InputError(
+                f"variant {self.variant!r}: this model reads {reads}",
+                "leave --variant out",
+                python="leave variant out",
             )
         if self.variant == "within_word" and not self.tells_words:
             raise InputError(

@@ -19,6 +19,7 @@ from bertsmith.place import Place
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.pace import Speeds
+from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
 from bertsmith.use.pseudo_likelihood import Scorer
 from bertsmith.wording import counted
@@ -115,7 +116,8 @@ def pairs_on_the_way(
             f"the objective '{objective.name}' has no masked-LM head, which minimal pairs are scored with",
             "leave --evaluate-pairs out",
         )
-    return PairsOnTheWay(pairs, settings, Scorer(encoder, head, tokenizer, place))
+    kind = LeftToRight if encoder.config.causal else Scorer
+    return PairsOnTheWay(pairs, settings, kind(encoder, head, tokenizer, place))
 
 
 def tell_of_sample(pairs: PairsOnTheWay, tell: Callable[[str], None]) -> None:

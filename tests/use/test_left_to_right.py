@@ -1,0 +1,95 @@
+"""Log-likelihood from left to right: by its definition, by the reference, whatever the texts stand beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.heads import MaskedHead
+from family_harness import transformers
+
+TEXTS = ["kaba lode mi", "", "kaba lode. mide nugi", "soba", "kaba lode mi"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    tokenizer = tiny_run.tokenizer()
+    config = preset(
+        "bert-tiny-uncased",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=12,
+        initializer_range=0.3,
+        causal=True,
+    )
+    generator = torch.Generator().manual_seed(3)
+    parts = {"encoder": build_encoder(config, generator), "masked": MaskedHead(config, generator)}
+    folder = tmp_path_factory.mktemp("causal") / "m"
+    return bs.load(write_folder(folder, config, parts, tokenizer=tokenizer))
+
+
+def test_scores_are_the_references_loss(model: bs.Model) -> None:
+    other = transformers().BertLMHeadModel.from_pretrained(model.model_folder).eval()
+    found = model.score([text for text in TEXTS if text])
+    for row, text in zip(found, [text for text in TEXTS if text], strict=True):
+        ids = torch.tensor([model.tokenizer.encode(text).ids])
+        with torch.no_grad():
+            logs = other(ids).logits[0].log_softmax(-1)
+        wanted = sum(float(logs[at - 1, ids[0, at]]) for at in range(1, ids.shape[1] - 1))  # but [SEP]
+        assert row["score"] == pytest.approx(wanted, abs=1e-4)
+        assert row["tokens"] == ids.shape[1] - 2
+
+
+def test_neighbours_and_order_change_nothing(model: bs.Model) -> None:
+    with pytest.warns(UserWarning, match="1 text is empty and not scored"):
+        together = [row["score"] for row in model.score(TEXTS)]
+    assert together[1] is None
+    assert together[0] == together[4]
+    alone = [model.score([text])[0]["score"] for text in TEXTS if text]
+    assert [score for score in together if score is not None] == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_long_text_is_read_in_windows(model: bs.Model) -> None:
+    """12 positions hold 10 tokens of a text; each token counts once, with at least five before it."""
+    words = (tiny_run.WORDS * 2)[:37]
+    scorer = model.scorer()
+    (found,) = scorer.scores([" ".join(words)])
+    assert (found.tokens, found.whole) == (37, False)
+    ids = model.tokenizer.encode(" ".join(words), max_length=100).ids[1:-1]
+    total, room = 0.0, scorer.room
+    with torch.no_grad():
+        for at in range(37):
+            start = 0 if at < room else 5 * ((at - room) // 5 + 1)
+            part = [model.tokenizer.cls_id, *ids[start:at]]
+            hidden = model.encoder(torch.tensor([part]))[0, -1:]
+            logits = scorer.head(hidden, model.encoder.embeddings.token.weight)
+            total += float(logits.log_softmax(-1)[0, ids[at]])
+    assert found.score == pytest.approx(total, abs=1e-3)
+
+
+def test_pairs_and_variants(model: bs.Model, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("good,bad\nkaba lode,lode kaba\nmi so,so mi so\n", encoding="utf-8")
+    scores = model.score_pairs(pairs)
+    assert (scores["pairs"], scores["variant"]) == (2, "left_to_right")
+    with pytest.raises(InputError, match="this model reads from left to right"):
+        model.score(["kaba"], variant="token")
+
+
+def test_pairs_on_a_runs_way(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("good,bad\nkaba lode,lode kaba\n", encoding="utf-8")
+    causal = ["objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none"]
+    run = tiny_run.run(
+        tiny_run.make_shards(tmp_path), tmp_path / "run", *causal, "train.max_steps=2", evaluate_pairs=pairs
+    )
+    assert run.report["pairs"]["variant"] == "left_to_right"
