@@ -2,7 +2,7 @@
 
 train_tokenizer     a vocabulary learnt from text
 prepare, pretrain   text to token shards; token shards to a BERT
-distill, adapt      a student of a BERT; a BERT taken further on your text
+distill, adapt      a student; a BERT taken further; ablate: a paper's table
 finetune            a BERT and labelled examples to a model for a task
 finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
+    from bertsmith.workflows.ablate import ablate as ablate
     from bertsmith.workflows.adapt import adapt as adapt
     from bertsmith.workflows.distill import distill as distill
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
@@ -82,6 +83,7 @@ _HOMES = {
     "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
+    "ablate": "workflows.ablate",
     "adapt": "workflows.adapt",
     "distill": "workflows.distill",
     "finetune": "workflows.finetune",

@@ -211,6 +211,7 @@ def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: 
             "--out",
             tmp_path / "a",
         ],
+        ["ablate", gone, "--data", world / "shards", "--out", tmp_path / "a"],
         ["distill", "--teacher", gone, "--data", world / "shards", "--out", tmp_path / "r"],
         ["pretrain", gone, "--data", world / "shards", "--out", tmp_path / "r"],
         finetune(world, tmp_path / "r", gone, world / "dev.csv"),

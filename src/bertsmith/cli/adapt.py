@@ -73,10 +73,8 @@ def adapt(
 
     \b
     Example:
-      bertsmith adapt --model bert-base-uncased --corpus notes/ --task classify --train train.csv \\
-        --dev dev.csv --out adapted --minutes 60
-      bertsmith adapt --model bert --corpus notes.txt --words 500 --task tag --train train.conll \\
-        --dev dev.conll --out adapted --seeds 3
+      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --dev b.conll --out adapted
+      bertsmith adapt … --minutes 60 --words 500 --seeds 3
       bertsmith adapt … --resume
 
     --set is for pre-training, --task-set for fine-tuning. The adapted model is OUT/model; OUT/before-0 and

@@ -1,0 +1,106 @@
+"""The verb `ablate`: a paper's table at one's own size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from bertsmith.cli import options
+from bertsmith.cli.verbs import Verb
+
+
+@click.command(cls=Verb)
+@click.argument("recipe")
+@click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
+@click.option("--out", required=True, metavar="DIR", help="The folder for all runs and their report.")
+@click.option(
+    "--tasks",
+    metavar="FILE",
+    help="YAML of what each model is fine-tuned for: a name, below it verb, train, dev, settings.",
+)
+@click.option(
+    "--pairs", metavar="FILE", help="Minimal pairs to score each model on, as `bertsmith score` does."
+)
+@click.option("--rows", metavar="A,B", help="Only these rows, and the first [all].")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Runs of each row."
+)
+@options.assignments
+@options.resume
+@options.as_json
+def ablate(
+    recipe: str,
+    data: str,
+    out: str,
+    tasks: str | None,
+    pairs: str | None,
+    rows: str | None,
+    seeds: int,
+    assignments: tuple[str, ...],
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Repeat a paper's comparison at your size: pre-train each row with several seeds, and set them side by side.
+
+    \b
+    Example:
+      bertsmith ablate recipes/ablations/formats.yaml --data shards --tasks tasks.yaml --out formats
+      bertsmith ablate … --pairs blimp.jsonl --seeds 5 --set train.max_steps=2000
+      bertsmith ablate … --resume
+
+    RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures. --set holds for
+    all pre-training runs. Differences are paired by seed; with few seeds most cannot be told from chance, and the
+    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain.
+    """
+    from bertsmith import console
+    from bertsmith.workflows.ablate import ablate as run
+    from bertsmith.workflows.ablate import told
+
+    report = run(
+        recipe,
+        out,
+        data=data,
+        tasks=tasks,
+        pairs=pairs,
+        rows=None if rows is None else [row.strip() for row in rows.split(",")],
+        seeds=seeds,
+        settings=assignments,
+        resume=resume,
+        tell=console.note,
+    )
+    if as_json:
+        console.result_json({"out": out, **report})
+        return
+    show(report)
+    console.result(told(report))
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """A table a figure: each row's mean and deviation, its difference from the first, and the paper's figures."""
+    from bertsmith import console
+
+    for name, rows in report["figures"].items():
+        cells = [
+            (row, _spread(one), _difference(one, row == report["baseline"])) for row, one in rows.items()
+        ]
+        console.result_table(
+            f"{name}, {report['seeds']} seeds", ["row", "mean", f"against {report['baseline']}"], cells
+        )
+    if report["paper"]:
+        columns = list(report["paper"])
+        every = dict.fromkeys(row for of in report["paper"].values() for row in of)
+        cells = [(row, *(str(report["paper"][name].get(row, "")) for name in columns)) for row in every]
+        console.result_table(f"in the paper ({report['source']})", ["row", *columns], cells)
+
+
+def _spread(one: Mapping[str, Any]) -> str:
+    return f"{one['mean']:.4f}" + ("" if one["deviation"] is None else f" ± {one['deviation']:.4f}")
+
+
+def _difference(one: Mapping[str, Any], first: bool) -> str:
+    if first:
+        return ""
+    p = "" if one["p"] is None else f" (p = {one['p']:.2g})"
+    return f"{one['difference']:+.4f}{p}"
