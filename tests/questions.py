@@ -40,8 +40,8 @@ def written(folder: Path, document: Any, name: str = "squad.json") -> Path:
     return file
 
 
-def read(file: Path, **more: Any) -> list[PassageExample]:
-    return Answer.read(file, AnswerSettings(), **more)
+def read(file: Path, *, labelled: bool = True, **settings: Any) -> list[PassageExample]:
+    return Answer.read(file, AnswerSettings(**settings), labelled=labelled)
 
 
 def head(**settings: Any) -> Answer:

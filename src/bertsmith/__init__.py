@@ -2,14 +2,14 @@
 
 train_tokenizer     a vocabulary learnt from text
 prepare, pretrain   text to token shards; token shards to a BERT
+distill, adapt      a student of a BERT; a BERT taken further on your text
 finetune            a BERT and labelled examples to a model for a task
 finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
-check_corpus        what is wrong with a corpus, and what it will cost
+check_corpus        faults and cost of a corpus; show_instance: as a run sees
 inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
-show_instance       a training instance as a run reads it
 Texts, Reading      texts in memory; how files become documents
 Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
 BertsmithError      InputError, MachineError, Stopped: one sentence each
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
     from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
+    from bertsmith.workflows.adapt import adapt as adapt
+    from bertsmith.workflows.distill import distill as distill
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
@@ -80,6 +82,8 @@ _HOMES = {
     "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
+    "adapt": "workflows.adapt",
+    "distill": "workflows.distill",
     "finetune": "workflows.finetune",
     "finetune_glue": "workflows.glue",
     "finetune_repeatedly": "workflows.repeats",

@@ -145,18 +145,29 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
 
 
 def table_text(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    width: int | None = None,
+    *,
+    ruled: bool = False,
 ) -> str:
-    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters."""
+    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters.
+    ruled: with a line between rows, where cells have several."""
     width = width or shutil.get_terminal_size((100, 24)).columns
     console = Console(file=StringIO(), width=width, color_system=None, highlight=False, force_jupyter=False)
     with console.capture() as captured:
-        _print_table(console, title, columns, rows)
+        _print_table(console, title, columns, rows, ruled=ruled)
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
 def _print_table(
-    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    ruled: bool = False,
 ) -> None:
     kept = [[_cell(cell) for cell in row] for row in rows]
     names = [visible(column, one_line=True) for column in columns]
@@ -175,6 +186,7 @@ def _print_table(
         title_justify="left",
         title_style="bold",
         header_style="bold",
+        show_lines=ruled,
     )
     for i, name in enumerate(names):
         table.add_column(name, justify="right" if _is_numeric(kept, i) else "left", overflow="fold")

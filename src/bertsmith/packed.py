@@ -46,6 +46,11 @@ class Packed:
         """The row of each sequence's first token, long [B]."""
         return self.starts[:-1].long()
 
+    @property
+    def last_rows(self) -> Tensor:
+        """The row of each sequence's last token, long [B]; no sequence may be empty."""
+        return self.starts[1:].long() - 1
+
     @classmethod
     def of_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
         """Pack lists of ids; `segments` has the same lengths as `tokens`."""

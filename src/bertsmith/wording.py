@@ -1,11 +1,22 @@
-"""How numbers are said: "1 text", "12,000 lines", "12.3 %", "2.3 s", "1.2 MB"."""
+"""How numbers and lists are said: "1 text", "12,000 lines", "12.3 %", "2.3 s", "1.2 MB", "a, b and 7 more"."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+_NAMED = 5  # things that a sentence lists
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number and its noun, which is plural for all numbers but 1. plural: where it is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: Iterable[str], most: int = _NAMED) -> str:
+    """a, b, c and 12 more."""
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
 
 
 def percent(share: float | None) -> str:

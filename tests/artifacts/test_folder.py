@@ -180,7 +180,7 @@ def rewrite(path: Path, **changes: object) -> None:
         ({"num_hidden_layers": 3}, r"missing tensors 'bert\.encoder\.layer\.2"),
         ({"hidden_size": 6, "num_attention_heads": 1}, "should be"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"is_decoder": True}, "is_decoder"),
+        ({"add_cross_attention": True}, "add_cross_attention"),
         ({"architectures": "BertModel"}, "architectures"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
     ],

@@ -83,6 +83,10 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     filled = call("fill-mask", bert, "kaba [MASK] lode [MASK].", "--top-k", 3)
     info, machine = call("info", bert), call("info")
     call("info", moods)
+    apart = call("info", "--diff", bert, "albert-base-v2")
+    assert ("share" if as_json else "parameters of the encoders") in (
+        {row["what"] for row in apart["settings"]} if as_json else apart
+    )
     answers = call("predict", moods, "kaba lode", "mi")
     if not as_json:
         assert [set(json.loads(line)) >= {"label", "score"} for line in answers.splitlines()] == [True, True]

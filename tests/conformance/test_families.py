@@ -33,7 +33,9 @@ from family_harness import (
     assert_equal,
     config_of,
     ours_at_random,
+    pooling,
     reference,
+    told_segments,
     transformers,
 )
 
@@ -69,9 +71,8 @@ def test_our_folder_is_the_same_model_in_the_reference(
     write_folder(tmp_path / "m", config, ours.parts, labels=labels)
     kind = family(config.model_type)
     made = getattr(transformers(), kind.architectures[parts])
-    bare = {"add_pooling_layer": "pooler" in parts} if not parts - {"encoder", "pooler"} else {}
     other, report = made.from_pretrained(
-        tmp_path / "m", output_loading_info=True, attn_implementation="eager", **bare
+        tmp_path / "m", output_loading_info=True, attn_implementation="eager", **pooling(kind, parts)
     )
     assert {key: list(found) for key, found in report.items() if found} == {}
     if labels:
@@ -108,11 +109,11 @@ def test_the_padded_call_is_the_references(case: str, side: str) -> None:
         for name in ("ids", "mask", "segments"):
             batch[name] = batch[name].flip(1)
     call = (batch["ids"], batch["mask"], batch["segments"])
-    kept = batch["mask"].bool()
+    kept, told = batch["mask"].bool(), told_segments(other, batch)
     with torch.no_grad():
-        theirs = other(call[0], attention_mask=call[1], token_type_ids=call[2]).last_hidden_state
+        theirs = other(call[0], attention_mask=call[1], **told).last_hidden_state
         torch.testing.assert_close(encoder(*call)[kept], theirs[kept], atol=1e-5, rtol=0)
-        theirs = other(call[0], token_type_ids=call[2]).last_hidden_state
+        theirs = other(call[0], **told).last_hidden_state
         torch.testing.assert_close(encoder(call[0], None, call[2]), theirs, atol=1e-5, rtol=0)
 
 
@@ -207,6 +208,8 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
         ("roberta-base", "none", ("data.instances=full_sentences",)),
         ("albert-base-v2", "sop", ("model.embedding_size=16",)),
         ("albert-base-v2", "none", ("model.embedding_size=16", "model.share=attention")),
+        ("distilbert-base-uncased", "none", ("data.instances=full_sentences",)),
+        ("electra-small-generator", "none", ("objective.name=mlm_nsp", "model.embedding_size=16")),
     ],
 )
 def test_pre_training_needs_the_presets_name_alone(
@@ -223,7 +226,7 @@ def test_pre_training_needs_the_presets_name_alone(
     assert {key: list(found) for key, found in report.items() if found} == {}
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("case", ["bert", "roberta", "albert", "distilbert", "electra"])
 def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     """The family's own classifier: trained, loaded, and its answers are those of the reference."""
     tokenizer = tiny_run.tokenizer()
@@ -272,7 +275,7 @@ def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_pa
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("case", ["bert", "roberta", "albert", "distilbert", "electra"])
 def test_the_encoder_under_heads_of_our_own_is_read_by_the_reference(case: str, tmp_path: Path) -> None:
     """The field has no class for relations: the name is ours, the encoder everybody's."""
     config = config_of(case)
@@ -293,5 +296,5 @@ def test_the_encoder_under_heads_of_our_own_is_read_by_the_reference(case: str, 
     packed, batch = a_batch(config)
     with torch.no_grad():
         mine = folder.encoder().eval()(packed)
-        theirs = other(batch["ids"], attention_mask=batch["mask"], token_type_ids=batch["segments"])
+        theirs = other(batch["ids"], attention_mask=batch["mask"], **told_segments(other, batch))
     torch.testing.assert_close(mine, theirs.last_hidden_state[batch["mask"].bool()], atol=1e-5, rtol=0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.choices import ChoiceRow, position_of, read_choices
+from bertsmith.files.choices import ChoiceNames, ChoiceRow, position_of, read_choices
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
 ARTICLE = {
@@ -167,3 +167,55 @@ def test_published_files(file: str, number: int, choices: int) -> None:
     assert len(found) == number
     assert {len(one.choices) for one in found} == {choices}
     assert {one.right for one in found} == set(range(choices))
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "names"),
+    [
+        (
+            "a.csv", "prompt,A,B,C,answer,ending0\nwho?,x,y,z,B,other\n",
+            ChoiceNames(question="prompt", choices="A,B,C"),
+        ),
+        (
+            "b.csv", "prompt,A,B,C,answer,label\nwho?,x,y,z,2,0\n",
+            ChoiceNames(question="prompt", choices="A, B,C", label="answer", first=1),
+        ),
+        ("c.tsv", "who?\tx\ty\tz\t1\n", ChoiceNames(question="1", choices="2,3,4", label="5")),
+        (
+            "d.jsonl", json.dumps({"q": "who?", "opts": ["x", "y", "z"], "gold": "y", "choices": ["no", "n"]}),
+            ChoiceNames(question="q", choices="opts", label="gold"),
+        ),
+        ("e.json", [{"q": "who?", "A,B": ["x", "y", "z"], "label": 1}], ChoiceNames(question="q", choices="A,B")),
+    ],
+)  # fmt: skip
+def test_columns_of_other_names(tmp_path: Path, name: str, document: Any, names: ChoiceNames) -> None:
+    file = written(tmp_path, document, name)
+    header = name != "c.tsv"
+    (row,) = read_choices(file, labelled=True, names=names, header=header)
+    assert row[:4] == ("", "who?", ("x", "y", "z"), 1)
+    (row,) = read_choices(file, labelled=False, names=names._replace(label="not there"), header=header)
+    assert row[:4] == ("", "who?", ("x", "y", "z"), None)
+    with pytest.raises(InputError, match=r"the column 'gone' is missing"):
+        list(read_choices(file, labelled=False, names=names._replace(context="gone"), header=header))
+
+
+def test_columns_of_hellaswag_copa_and_piqa_are_known(tmp_path: Path) -> None:
+    rows = [
+        {"ctx": "kaba", "endings": ["x", "y"], "label": "1"},
+        {"premise": "kaba", "choice1": "x", "choice2": "y", "label": 1},
+    ]
+    for row in rows:
+        (found,) = read(written(tmp_path, json.dumps(row), "a.jsonl"))
+        assert found[:4] == ("kaba", "", ("x", "y"), 1)
+
+
+@pytest.mark.parametrize(("label", "first"), [(0, 1), (3, 1), (2, 0)])
+def test_a_label_that_is_no_choice_s_says_where_indices_begin(tmp_path: Path, label: int, first: int) -> None:
+    file = written(
+        tmp_path, json.dumps({"context": "kaba", "choices": ["x", "y"], "label": label}), "a.jsonl"
+    )
+    with pytest.raises(
+        InputError, match=f"the label {label} is out of range.*{first} to {first + 1}"
+    ) as error:
+        list(read_choices(file, labelled=True, names=ChoiceNames(first=first)))
+    assert ("--first-index 1" in error.value.remedy) == (first == 0)

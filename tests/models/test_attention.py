@@ -19,17 +19,20 @@ def packed_of(lengths: list[int]) -> Packed:
     return Packed.of_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
 
 
-def both(lengths: list[int], heads: int, size: int, drop: bool = False, seed: int = 0):
+def both(lengths: list[int], heads: int, size: int, drop: bool = False, causal: bool = False, seed: int = 0):
     """Outputs and gradients of the plain and the fast way."""
     g = torch.Generator().manual_seed(seed)
     packed = packed_of(lengths)
     x = torch.randn(sum(lengths), 3 * heads * size, generator=g)
     upstream = torch.randn(sum(lengths), heads * size, generator=g)
     results = []
-    for way in (attention_by_sequence, attention_by_bucket):
+    dropped = (lambda w: w * 0.5) if drop else None
+    for way in (
+        lambda qkv: attention_by_sequence(qkv, packed, heads, dropped, causal=causal),
+        lambda qkv: attention_by_bucket(qkv, Layout.of(packed, causal=causal), heads, dropped),
+    ):
         qkv = x.clone().requires_grad_()
-        where = packed if way is attention_by_sequence else Layout.of(packed)
-        out = way(qkv, where, heads, (lambda w: w * 0.5) if drop else None)
+        out = way(qkv)
         out.backward(upstream)
         results.append((out.detach(), qkv.grad))
     return results
@@ -41,23 +44,25 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, seed: in
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8]),
     drop=st.booleans(),
+    causal=st.booleans(),
 )
-def test_buckets_equal_one_sequence_at_a_time(lengths: list[int], heads: int, size: int, drop: bool) -> None:
-    (plain, plain_grad), (fast, fast_grad) = both(lengths, heads, size, drop)
+def test_buckets_equal_one_sequence_at_a_time(
+    lengths: list[int], heads: int, size: int, drop: bool, causal: bool
+) -> None:
+    (plain, plain_grad), (fast, fast_grad) = both(lengths, heads, size, drop, causal)
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
     assert fast.isfinite().all()
-    forward_only(lengths, heads, size)
+    forward_only(lengths, heads, size, causal)
 
 
-def forward_only(lengths: list[int], heads: int, size: int) -> None:
+def forward_only(lengths: list[int], heads: int, size: int, causal: bool) -> None:
     g = torch.Generator().manual_seed(0)
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
-    plain = attention_by_sequence(qkv, packed, heads)
-    torch.testing.assert_close(
-        attention_by_bucket(qkv, Layout.of(packed), heads), plain, atol=2e-6, rtol=1e-6
-    )
+    plain = attention_by_sequence(qkv, packed, heads, causal=causal)
+    layout = Layout.of(packed, causal=causal)
+    torch.testing.assert_close(attention_by_bucket(qkv, layout, heads), plain, atol=2e-6, rtol=1e-6)
 
 
 def test_long_sequences_are_shared_out_over_several_buckets() -> None:
@@ -68,7 +73,7 @@ def test_long_sequences_are_shared_out_over_several_buckets() -> None:
     (plain, plain_grad), (fast, fast_grad) = both(lengths, 2, 8, drop=True)
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
-    forward_only(lengths, 2, 8)
+    forward_only(lengths, 2, 8, causal=False)
     equal = Layout.of(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
     assert equal.cells is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -41,6 +43,18 @@ MASKED_ONLY = {
     "albert-xlarge-v2": (4_170_240, 50_358_272, 54_528_512, 58_724_864, 54_821_040),
     "albert-xxlarge-v2": (4_434_432, 201_379_840, 205_814_272, 222_595_584, 206_368_944),
 }
+# embeddings, one layer, encoder; with masked head; with the head for replaced tokens
+NO_POOLER = {
+    "distilbert-base-uncased": (23_835_648, 7_087_872, 66_362_880, 66_985_530, None),
+    "distilbert-base-cased": (22_663_680, 7_087_872, 65_190_912, 65_812_036, None),
+    "distilbert-base-multilingual-cased": (92_206_848, 7_087_872, 134_734_080, 135_445_755, None),
+    "electra-small-discriminator": (4_005_888, 789_760, 13_483_008, None, 13_549_057),
+    "electra-base-discriminator": (23_837_184, 7_087_872, 108_891_648, None, 109_483_009),
+    "electra-large-discriminator": (31_782_912, 12_596_224, 334_092_288, None, 335_142_913),
+    "electra-small-generator": (4_005_888, 789_760, 13_483_008, 13_546_682, None),
+    "electra-base-generator": (24_034_048, 789_760, 33_511_168, 33_740_602, None),
+    "electra-large-generator": (32_045_312, 789_760, 50_999_552, 51_295_290, None),
+}
 
 OWN = {f"bert-{size}-chinese" for size in ("tiny", "mini", "small")}  # published sizes, not published models
 
@@ -68,8 +82,17 @@ def test_parameter_sums_with_the_masked_head_alone(name: str) -> None:
 
 
 def test_each_preset_has_a_published_sum() -> None:
-    of_sizes = {name.replace("-cased", "-uncased") for name in presets()} - OWN
-    assert of_sizes <= PUBLISHED.keys() | MASKED_ONLY.keys()
+    of_sizes = {re.sub("^(bert-.*)-cased", r"\1-uncased", name) for name in presets()} - OWN
+    assert of_sizes <= PUBLISHED.keys() | MASKED_ONLY.keys() | NO_POOLER.keys()
+
+
+@pytest.mark.parametrize("name", NO_POOLER)
+def test_parameter_sums_without_a_pooler(name: str) -> None:
+    embeddings, layer, encoder, masked, detector = NO_POOLER[name]
+    assert counted(name)[:3] == (embeddings, layer, encoder)
+    for head, wanted in (("masked", masked), ("detector", detector)):
+        if wanted is not None:
+            assert counted(name, head)[-1] == wanted
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small"])
@@ -112,7 +135,17 @@ def test_classifier_on_base_is_the_published_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bert-tiny-uncased", "bert-mini-cased", "roberta-base", "albert-base-v2", "albert-large-v1"]
+    "name",
+    [
+        "bert-tiny-uncased",
+        "bert-mini-cased",
+        "roberta-base",
+        "albert-base-v2",
+        "albert-large-v1",
+        "distilbert-base-cased",
+        "electra-small-discriminator",
+        "electra-base-generator",
+    ],
 )
 def test_modules_hold_exactly_the_counted_numbers(name: str) -> None:
     config = preset(name, max_position_embeddings=100, type_vocab_size=3, num_hidden_layers=3)
@@ -130,6 +163,10 @@ def test_presets_name_each_published_size_and_case() -> None:
     expected |= {f"bert-base-{name}" for name in ("chinese", "multilingual-cased", "multilingual-uncased")}
     expected |= OWN | {"roberta-base", "roberta-large", "distilroberta-base"}
     expected |= {f"albert-{s}-v{v}" for s in ("base", "large", "xlarge", "xxlarge") for v in (1, 2)}
+    expected |= {f"distilbert-base-{name}" for name in ("uncased", "cased", "multilingual-cased")}
+    expected |= {
+        f"electra-{s}-{of}" for s in ("small", "base", "large") for of in ("discriminator", "generator")
+    }
     assert set(presets()) == expected
     assert preset("bert-base-uncased") == ModelConfig()
     assert preset("bert-mini-cased", hidden_dropout_prob=0.0).hidden_dropout_prob == 0

@@ -76,11 +76,42 @@ def test_a_run_opens_there_with_the_same_vectors(
     mine = run.embed(TEXTS)
     other = theirs(tmp_path / "run" / "model")
     np.testing.assert_allclose(mine, other.encode(TEXTS), atol=1e-5, rtol=0)
-    assert other.max_seq_length == settings.get("max_length", 512)
+    assert other.max_seq_length == settings.get("max_length", 256)  # the base's own
     assert other.similarity_fn_name == "cosine"
     saved = run.save(tmp_path / "saved")
     np.testing.assert_array_equal(bs.load(saved).embed(TEXTS), mine)
     run.save(saved, overwrite=True)
+
+
+def base_like(folder: Path, here: Path, *, cls: bool, normalize: bool, length: int) -> Path:
+    """The same model, whose files say another pooling, length and normalisation."""
+    shutil.copytree(folder, here)
+    pooling = json.loads((here / "1_Pooling/config.json").read_text())
+    pooling |= {"pooling_mode_cls_token": cls, "pooling_mode_mean_tokens": not cls}
+    (here / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    if not normalize:
+        modules = json.loads((here / "modules.json").read_text())
+        (here / "modules.json").write_text(json.dumps(modules[:2]))
+    (here / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    return here
+
+
+def test_what_a_base_says_of_its_vectors_is_gone_on_with(folder: Path, tmp_path: Path) -> None:
+    base = base_like(folder, tmp_path / "base", cls=True, normalize=False, length=24)
+    pairs, told = [("a", "b", 1), ("c", "d", 0)], list[str]()
+    how: dict[str, Any] = {"train": pairs, "dev": pairs, "max_steps": 1, "threads": 1, "batch_size": 2}
+    how |= {"learning_rate": 1e-12, "hidden_dropout_prob": 0, "precision": "fp32"}
+    run = bs.finetune("embed", base, tmp_path / "run", **how, tell=told.append)
+    assert sentence_vectors(run.model_folder) == SentenceVectors("cls", False, 24)
+    assert [one for one in told if one.startswith("vectors")] == [
+        "vectors are made as the base's are: pooling cls, of any length, from 24 tokens at most (--pooling, "
+        "--normalize, --max-length)"
+    ]
+    np.testing.assert_allclose(run.embed(TEXTS[:4]), theirs(base).encode(TEXTS[:4]), atol=1e-4, rtol=0)
+    other = bs.finetune(
+        "embed", base, tmp_path / "other", **how, pooling="mean", normalize=True, max_length=9
+    )
+    assert sentence_vectors(other.model_folder) == SentenceVectors("mean", True, 9)
 
 
 def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_path: Path) -> None:

@@ -53,8 +53,59 @@ def test_every_form_of_file_may_have_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_file_without_any_answer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.csv: none of its questions has an answer"):
-        read(written(tmp_path, "question,context,antwort\nkaba?,kaba lode,lode\n", "a.csv"))
+    """A column of another name is not taken for questions that have none."""
+    other = written(tmp_path, "question,context,antwort\nkaba?,kaba lode,lode\n", "a.csv")
+    with pytest.raises(InputError, match=r"a\.csv:2: there is no column of answers"):
+        read(other)
+    assert read(other, answer_column="antwort")[0].answers == (Gold("lode", 5, moved=True),)
+    assert read(other, labelled=False)[0].answers == ()
+    with pytest.raises(InputError, match=r"b\.csv: none of its questions has an answer"):
+        read(written(tmp_path, "question,context,answer\nkaba?,kaba lode,\n", "b.csv"))
+
+
+ROW = {"f": "kaba?", "p": "kaba lode", "a": "lode", "s": 5, "answer": "kaba", "start": 0}
+NAMED = {"question_column": "f", "context_column": "p", "answer_column": "a", "start_column": "s"}
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("a.csv", "f,p,a,s,answer,start\nkaba?,kaba lode,lode,5,kaba,0\nwho?,kaba lode,,,lode,5\n"),
+        ("a.jsonl", "\n".join(json.dumps(row) for row in (ROW, {**ROW, "f": "who?", "a": "", "s": None}))),
+        ("a.json", json.dumps([ROW, {**ROW, "f": "who?", "a": None, "s": None}])),
+    ],
+)
+def test_rows_with_columns_of_other_names(tmp_path: Path, name: str, document: str) -> None:
+    found = read(written(tmp_path, document, name), **NAMED)
+    assert [(one.question, one.answers) for one in found] == [("kaba?", (Gold("lode", 5),)), ("who?", ())]
+    again = "".join(json.dumps(Answer.as_row(one, AnswerSettings(**NAMED))) + "\n" for one in found)
+    assert [one.answers for one in read(written(tmp_path, again, "again.jsonl"), **NAMED)] == [
+        one.answers for one in found
+    ]
+    with pytest.raises(InputError, match="the column 'gone' is missing"):
+        read(tmp_path / name, **{**NAMED, "start_column": "gone"})
+
+
+def test_a_table_without_a_header_has_numbers_for_names(tmp_path: Path) -> None:
+    file = written(tmp_path, "kaba?\tkaba lode\tlode\t5\n", "a.tsv")
+    names = dict(zip(NAMED, "1234", strict=True))
+    assert read(file, header=False, **names)[0].answers == (Gold("lode", 5),)
+
+
+def test_answer_text_and_answer_start_are_known_in_a_table(tmp_path: Path) -> None:
+    table = "question,context,answer_text,answer_start\nkaba?,lode kaba lode,lode,10\n"
+    assert read(written(tmp_path, table, "a.csv"))[0].answers == (Gold("lode", 10),)
+
+
+def test_all_answers_that_are_nowhere_and_all_repeated_ids_are_told_at_once(tmp_path: Path) -> None:
+    rows = [{"id": i % 3, "question": "?", "context": "kaba", "answer": "kaba"} for i in range(6)]
+    with pytest.raises(
+        InputError, match=r"jsonl:4: the id '0' occurs twice .*, and so do 2 more: '1' .*:5\), '2'"
+    ):
+        read(written(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl"))
+    lost = [{**row, "answer": "migi"} for row in rows]
+    with pytest.raises(InputError, match=r"6 answers are nowhere .*: 'migi' .*:5\) and 1 more"):
+        read(written(tmp_path, "\n".join(map(json.dumps, lost)), "b.jsonl"))
 
 
 def test_each_window_of_a_question_without_an_answer_points_at_its_first_token() -> None:

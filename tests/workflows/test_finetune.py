@@ -54,12 +54,15 @@ def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) 
     assert not {row["text"] for row in train} & {row["text"] for row in dev}
 
 
-def test_what_cannot_be_held_out_is_told_as_it_is(base: bs.Model, tmp_path: Path) -> None:
+def test_what_cannot_be_held_out_is_told_as_it_is(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
     file = tiny_run.table(tmp_path / "all.csv", rows)
     told: list[str] = []
     bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=FEW, tell=told.append)
-    assert any(line.startswith("warning: everything in dev has the label 'joy', so its") for line in told)
+    assert any("everything in dev has the label 'joy', so its" in line for line in told)
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
     with pytest.raises(
@@ -68,7 +71,10 @@ def test_what_cannot_be_held_out_is_told_as_it_is(base: bs.Model, tmp_path: Path
         bs.finetune("tag", base, tmp_path / "b", train=one, dev_share=0.3, settings=FEW)
 
 
-def test_the_same_file_or_the_same_texts_on_both_sides_are_told(base: bs.Model, tmp_path: Path) -> None:
+def test_the_same_file_or_the_same_texts_on_both_sides_are_told(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
     dev = tiny_run.table(tmp_path / "dev.csv", rows)
@@ -77,8 +83,8 @@ def test_the_same_file_or_the_same_texts_on_both_sides_are_told(base: bs.Model, 
     assert any("training and dev are the same file" in line for line in told)
     told.clear()
     bs.finetune("classify", base, tmp_path / "b", train=train, dev=dev, settings=FEW, tell=told.append)
-    sides = "warning: 4 of 6 dev examples have a text that is also trained on, which raises the scores"
-    assert f"{sides}: {dev}:2 is {train}:2" in told
+    sides = "4 of 6 dev examples have a text that is also trained on, which raises the scores"
+    assert any(f"│ {sides} │ dev.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in told)
 
 
 def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> None:
@@ -134,17 +140,20 @@ def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> 
     assert first.report["dev"] == again.report["dev"]
 
 
-def test_a_label_with_one_example_is_learnt_and_told(base: bs.Model, tmp_path: Path) -> None:
+def test_a_label_with_one_example_is_learnt_and_told(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(30), ("kaba", "awe")])
     told: list[str] = []
     bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=FEW, tell=told.append)
     train, dev = parts(tmp_path / "run")
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
-    assert "warning: 1 label of train is missing in dev, so its scores say nothing of it: 'awe'" in told
-    assert (
-        f"warning: 1 label occurs only once in training: 'awe' ({file}:32): too little to learn from" in told
-    )
+    said = " ".join(" ".join(told).split())
+    assert "│ 1 label of train is missing in dev, so its scores say nothing of it │ 'awe' │" in said
+    once = "│ 1 label occurs only once in training: too little to learn from │ 'awe' (all.csv:32) │"
+    assert once in said
 
 
 def test_a_model_of_pairs_takes_no_single_texts(base: bs.Model, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
 """What `write_folder` writes beside the tokenizer's files."""
 _WITH_LABELS = ("classifier", "tagger", "relater")
+_ON_SEQUENCES = {"classifier", "chooser"}  # heads that read one token of each sequence
 
 
 class SavesItself(Protocol):
@@ -148,6 +149,12 @@ def read_folder(path: str | Path) -> ModelFolder:
     shapes = _our_shapes(stored, table)
     parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
     architecture = said.architecture or kind.classes.get(parts) or f"{kind.class_prefix}Model"
+    if config.causal and architecture not in kind.causal.values() and _ON_SEQUENCES & parts:
+        raise InputError(
+            f"{place}: is_decoder is true, and the head of {architecture} reads the first token, which sees no "
+            "other",
+            "only such a model whose head reads the last token can be read",
+        )
     outputs = next(
         (shapes[f"{p}.linear.weight"][0] for p in _WITH_LABELS if f"{p}.linear.weight" in shapes), None
     )
@@ -184,7 +191,7 @@ def write_folder(
     folder, kind = Path(folder), family(config.model_type)
     refuse_foreign(folder)
     kind.check(config)
-    architecture = architecture or kind.architecture(parts)
+    architecture = architecture or kind.architecture(parts, causal=config.causal)
     values: dict[str, Any] = {"architectures": [architecture], **field_values(config)}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}

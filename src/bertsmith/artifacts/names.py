@@ -52,10 +52,14 @@ def _field_names(table: NameTable, part: str) -> set[str]:
     return {name for ours, theirs in table.tensors.items() if ours.startswith(f"{part}.") for name in theirs}
 
 
+_OF_BARE = frozenset({"embeddings", "embeddings_project", "encoder", "transformer", "pooler"})
+"""How the names of a bare encoder begin."""
+
+
 def canonical(name: str, base: str) -> str:
     """A name as the field writes it today: old `gamma` and `beta` renamed, a bare encoder prefixed."""
     name = re.sub(r"LayerNorm\.(gamma|beta)$", _new_norm_name, name)
-    return f"{base}.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+    return f"{base}.{name}" if name.partition(".")[0] in _OF_BARE else name
 
 
 def _new_norm_name(match: re.Match[str]) -> str:

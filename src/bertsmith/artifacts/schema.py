@@ -22,10 +22,11 @@ _SHOWN = 60  # characters of a wrong value that a sentence repeats
 # Keys of the field's configs that would change the numbers: the value that every family has, or refused.
 _FIXED = {
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+# Our settings by the field's names, where these are not ours in any family.
+_KEYS = {"causal": "is_decoder"}
 # The same functions by other names of the field.
 _ACTIVATIONS = {
     "gelu_python": "gelu",
@@ -143,13 +144,17 @@ def config_of(raw: Mapping[str, Any], kind: Family, place: str) -> ModelConfig:
     """Our settings of a config.json; other families' keys are ignored, wrong values refused by name."""
     values: dict[str, Any] = {"model_type": kind.model_type, **kind.defaults, **kind.structure}
     for name in ModelConfig.model_fields:
-        given = raw.get(kind.keys.get(name, name))
+        given = raw.get(_key(name, kind))
         if given is not None and name not in kind.structure and name != "model_type":
             values[name] = given
     if isinstance(act := values.get("hidden_act"), str):
         values["hidden_act"] = _ACTIVATIONS.get(act, act)
+    for name, other in kind.none_where.items():
+        if values.get(name) == values.get(other, ModelConfig.model_fields[other].default):
+            values[name] = None
     config = typed(ModelConfig, values, place)
-    for key, value in (_FIXED | _fixed(kind, config)).items():
+    switches = {_KEYS[name]: value for name, value in kind.structure.items() if name in _KEYS}
+    for key, value in (_FIXED | switches | _fixed(kind, config)).items():
         if raw.get(key) not in (value, None):
             raise InputError(
                 f"{place}: {key} {_short(raw[key])} cannot be read", f"{kind.model_type} has {value!r} here"
@@ -162,10 +167,14 @@ def field_values(config: ModelConfig) -> dict[str, Any]:
     kind = family(config.model_type)
     out: dict[str, Any] = {}
     for name, value in config.model_dump().items():
-        silent = name in kind.structure or value is None or (name == "share" and value == kind.setting(name))
-        if not silent:
-            out[kind.keys.get(name, name)] = value
-    return out | _fixed(kind, config)
+        usual = name in ("share", "causal") and value == kind.setting(name)
+        if not (name in kind.structure or value is None or usual):
+            out[_key(name, kind)] = value
+    return out | _fixed(kind, config) | {key: value(config) for key, value in kind.also.items()}
+
+
+def _key(name: str, kind: Family) -> str:
+    return kind.keys.get(name) or _KEYS.get(name, name)
 
 
 def family_of(said: FieldConfig, names: list[str], place: str) -> Family:

@@ -10,23 +10,36 @@ from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import counted, percent
 
-_SHORT = ("mlm", "nsp", "sop", "f1")  # said in capitals
+_SHORT = ("mlm", "nsp", "sop", "lm", "f1")  # said in capitals
 _FIELDS = {"base": "began from", "held_out": "scores on what was held out", "steps": "updates"}
 
 
 @click.command(cls=Verb)
 @click.argument("folder", required=False)
+@click.option(
+    "--diff",
+    nargs=2,
+    metavar="A B",
+    help="In what two models differ: each a preset's name, a run or a model folder.",
+)
 @options.as_json
-def info(folder: str | None, as_json: bool) -> None:
+def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> None:
     """What FOLDER is: a run, a model, prepared data or a tokenizer; without one, what this machine is.
 
     \b
     Example:
       bertsmith info bert
       bertsmith info shards --json
+      bertsmith info --diff bert-base-uncased roberta-base
       bertsmith info
     """
     from bertsmith import console
+
+    if diff is not None:
+        if folder is not None:
+            raise click.UsageError("--diff names two models, and FOLDER is a third; leave one out")
+        _show_difference(*diff, as_json)
+        return
     from bertsmith.look.info import info as read
 
     document = read(folder, console.note)
@@ -48,6 +61,27 @@ def info(folder: str | None, as_json: bool) -> None:
         console.result_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
     if document["kind"] == "data":
         _show_data(document)
+
+
+def _show_difference(a: str, b: str, as_json: bool) -> None:
+    from bertsmith import console
+    from bertsmith.look.difference import difference
+
+    document = difference(a, b)
+    if as_json:
+        console.result_json(document)
+        return
+    titles = {
+        "settings": "settings that differ",
+        "family": "what their families do otherwise",
+        "parameters": "parameters of the encoders",
+    }
+    for part, title in titles.items():
+        rows = [(row["what"], *(_line(row[side]) for side in "ab")) for row in document[part]]
+        if rows:
+            console.result_table(title, ["", document["a"], document["b"]], rows)
+    if not document["settings"] and not document["family"]:
+        console.note("they have the same settings")
 
 
 def _show_runs(document: dict[str, Any]) -> None:

@@ -117,10 +117,10 @@ def pretrain(
     if as_json:
         console.result_json({"run": out, **trained.report})
     else:
-        _show(trained, out)
+        show_run(trained, out)
 
 
-def _show(trained: Model, out: str) -> None:
+def show_run(trained: Model, out: str) -> None:
     """What came of the run, as a table."""
     from bertsmith import console
     from bertsmith.cli.hints import fill_mask_hint
@@ -142,7 +142,7 @@ def _show(trained: Model, out: str) -> None:
     console.result_table(out, ["what", "figure"], rows)
     if pairs:
         show_groups(pairs)
-    if trained.folder.has("masked"):
+    if trained.folder.has("masked") and not trained.folder.config.causal:
         console.note(fill_mask_hint(out, trained.tokenizer))
 
 
@@ -154,6 +154,9 @@ def _last_training_loss(out: str) -> list[tuple[str, str]]:
     return [] if loss is None else [("training loss, the last", f"{loss:.3f} (no text was held out)")]
 
 
+_SHORT = ("mlm", "nsp", "sop", "lm")  # parts of a loss that are said in capitals
+
+
 def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
     """Each figure by its name: `mlm_loss` is the held-out MLM loss, `long_mlm_loss` that of the second phase."""
     rows = []
@@ -162,7 +165,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
         if part.startswith("unigram_") or part == "pairs":  # the pairs have a row and a table of their own
             continue
         at = " (long sequences)" if name.startswith("long_") else ""
-        title = f"held-out {part.upper()} {what}{at}"
+        title = f"held-out {part.upper() if part in _SHORT else part} {what}{at}"
         beside = held.get(name.replace(f"{part}_loss", f"unigram_{part}_loss"))
         if what == "loss" and beside is not None:
             rows.append((title, f"{value:.3f} (by word frequencies alone: {beside:.3f})"))

@@ -1,7 +1,8 @@
 """Questions with choices in the forms of their data sets: SWAG, CODAH, DREAM, RACE, CommonsenseQA, and plain rows.
 
 A row has `context` and `question` (one of them may be missing), `choices` (a list, or the columns choice0,
-choice1, …) and `label`: the right choice's index from 0, its letter, or its text. All of it is checked here.
+choice1, …) and `label`: the right choice's index from 0, its letter, or its text; under these names, under those
+of known data sets, or under others that are given (`ChoiceNames`). All of it is checked here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from bertsmith.files.memory import InMemory
 from bertsmith.files.tables import read_table, table_records
 from bertsmith.files.whole_json import json_value
 
-_CONTEXTS = ("context", "article", "passage", "startphrase")
+_CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
 _CHOICES = ("choices", "choice", "options", "endings")
 _ANSWERS = ("label", "answerKey", "answer")
-_NUMBERED = re.compile(r"(?:ending|choice|option|answer)[ _-]?(\d+)")
-_ROW = "a row has context or question, choices (a list, or choice0, choice1, …) and label"
+_NUMBERED = re.compile(r"(?:ending|choice|option|answer|sol)[ _-]?(\d+)")
+_ROW = (
+    "a row has context or question, choices (a list, or choice0, choice1, …) and label; name other columns with "
+    "--context-column, --question-column, --choices-column and --label-column"
+)
 _ARTICLE = "RACE has article, and of each question one of questions, options (lists) and answers (letters)"
 _DIALOGUE = "DREAM is a list of [turns, questions, id], each question with question, choice and answer"
 
@@ -40,22 +44,48 @@ class ChoiceRow(NamedTuple):
     row: Mapping[str, str] | None = None
 
 
+class ChoiceNames(NamedTuple):
+    """What a file calls the parts of a row where it has names of its own; None: as it is known. choices: a list's
+    name, or of each choice's column with commas between. first: the label of the first choice as a number."""
+
+    context: str | None = None
+    question: str | None = None
+    choices: str | None = None
+    label: str | None = None
+    first: int = 0
+
+    @property
+    def are_given(self) -> bool:
+        """Whether any part has another name."""
+        return any(name is not None for name in self[:4])
+
+
+_KNOWN = ChoiceNames()
+
+
 def read_choices(
-    file: str | Path, *, labelled: bool, delimiter: str | None = None, encoding: str | None = None
+    file: str | Path,
+    *,
+    labelled: bool,
+    names: ChoiceNames = _KNOWN,
+    delimiter: str | None = None,
+    header: bool = True,
+    encoding: str | None = None,
 ) -> Iterator[ChoiceRow]:
     """The questions of a file, in its order, or of each file of a folder (RACE has an article a file).
 
     .csv and .tsv: rows by their header (SWAG's startphrase, or sent1 and sent2, and ending0, …); a .tsv without
     one is CODAH's. .jsonl: rows, CommonsenseQA's, or RACE's articles; .json: a list of these, or DREAM's; .txt: an
-    article of RACE. Compressed ones too. labelled: which choice is right is read, and must be there. A row of
-    blanks has no choices. InputError with the place of what is amiss.
+    article of RACE. Compressed ones too. labelled: which choice is right is read, and must be there. names: of the
+    columns of a row, or of a table without a header (header=False) their numbers from 1. A row of blanks has no
+    choices. InputError with the place of what is amiss.
     """
     if not isinstance(file, InMemory) and Path(file).is_dir():
         inner = sorted(path for path in Path(file).rglob("*") if bare_suffix(path) in (".txt", ".json"))
         if not inner:
             raise InputError(f"{file}: there is no .txt and no .json in this folder", "name a file")
         for path in inner:
-            yield from read_choices(path, labelled=labelled, encoding=encoding)
+            yield from read_choices(path, labelled=labelled, names=names, encoding=encoding)
         return
     suffix = bare_suffix(file)
     if suffix in (".json", ".txt"):
@@ -67,21 +97,30 @@ def read_choices(
                     error.sentence, f"a .txt is an article of RACE; {_ROW}, in .jsonl or .csv"
                 ) from None
             raise
-        yield from _of_json(value, str(file), labelled)
+        yield from _of_json(value, str(file), labelled, names)
     elif suffix == ".jsonl":
         for number, line in read_lines(file, encoding):
             if line and not line.isspace():
-                yield from _of_object(json_object(file, number, line), f"{file}:{number}", "", labelled)
-    elif suffix == ".tsv" and delimiter is None and not _has_header(file, encoding):
+                row = json_object(file, number, line)
+                yield from _of_object(row, f"{file}:{number}", "", labelled, names)
+    elif (
+        suffix == ".tsv" and not (names.are_given or delimiter) and header and not _has_header(file, encoding)
+    ):
         yield from _of_codah(file, encoding, labelled)
     else:
-        for row in read_table(file, delimiter=delimiter, encoding=encoding, keep_blank=not labelled):
-            found = of_row(row.values, f"{file}:{row.line}", labelled=labelled)
-            yield found._replace(row=row.values)
+        table = read_table(
+            file, delimiter=delimiter, header=header, encoding=encoding, keep_blank=not labelled
+        )
+        for one in table:
+            found = of_row(one.values, f"{file}:{one.line}", labelled=labelled, names=names)
+            yield found._replace(row=one.values)
 
 
-def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> ChoiceRow:
+def of_row(
+    values: Mapping[str, Any], place: str, *, labelled: bool, names: ChoiceNames = _KNOWN
+) -> ChoiceRow:
     """A question of a row's values by name. InputError, which begins with `place`, for what is amiss."""
+    values = _by_known_names(values, names, place, labelled=labelled)
     question = values.get("question")
     stem = question if isinstance(question, Mapping) else {}  # CommonsenseQA's
     asked = stem.get("stem", "") if stem else question
@@ -99,20 +138,62 @@ def of_row(values: Mapping[str, Any], place: str, *, labelled: bool) -> ChoiceRo
     answer = _first(values, _ANSWERS) if labelled else None
     if labelled and answer in (None, ""):
         raise InputError(f"{place}: which choice is right is missing", f"give it as label: {_ROW}")
-    right = position_of(answer, choices, keys, place, numbers=bool(numbered)) if labelled else None
+    right = None
+    if labelled:
+        right = position_of(answer, choices, keys, place, numbers=bool(numbered), first=names.first)
     number = values.get("id")
     if not any(texts):
         raise InputError(f"{place}: there is neither a context nor a question", _ROW)
     return ChoiceRow(texts[0], texts[1], choices, right, place, None if number is None else str(number))
 
 
+def _by_known_names(
+    values: Mapping[str, Any], names: ChoiceNames, place: str, *, labelled: bool
+) -> Mapping[str, Any]:
+    """The values by the names that `of_row` knows. InputError for a column that is not there."""
+    if not names.are_given:
+        return values
+
+    def value(option: str, name: str) -> Any:
+        if name not in values:
+            raise InputError(
+                f"{place}: the column '{name}' is missing",
+                f"name another with --{option}-column: {', '.join(values)}",
+            )
+        return values[name]
+
+    found = dict(values)
+    parts = {"context": (names.context, _CONTEXTS), "question": (names.question, ("question",))}
+    if labelled:
+        parts["label"] = (names.label, _ANSWERS)
+    for part, (name, known) in parts.items():
+        if name is not None:
+            here = value(part, name)
+            for other in known:
+                found.pop(other, None)
+            found[part] = here
+    if (name := names.choices) is not None:
+        several = [name] if name in values else [one.strip() for one in name.split(",")]
+        cells = [value("choices", one) for one in several]
+        found = {key: cell for key, cell in found.items() if not _NUMBERED.fullmatch(key)}
+        found["choices"] = cells[0] if len(several) == 1 else ["" if cell is None else cell for cell in cells]
+    return found
+
+
 def position_of(
-    answer: Any, choices: Sequence[str], keys: Sequence[str], place: str, *, numbers: bool = False
+    answer: Any,
+    choices: Sequence[str],
+    keys: Sequence[str],
+    place: str,
+    *,
+    numbers: bool = False,
+    first: int = 0,
 ) -> int:
-    """The index of the right choice, by its index, its key (of `keys`, if the file names them), its letter or its
-    text. numbers: a number is an index even where a choice has it as its text."""
+    """The index of the right choice, by its number (the first one's is `first`), its key (of `keys`, if the file
+    names them), its letter or its text. numbers: a number is an index even where a choice has it as its text."""
     letters = list(keys or (chr(ord("A") + i) for i in range(min(26, len(choices)))))
-    known = f"its text, its index (0 to {len(choices) - 1}) or its letter ({letters[0]} to {letters[-1]})"
+    last = len(choices) - 1 + first
+    known = f"its text, its index ({first} to {last}) or its letter ({letters[0]} to {letters[-1]})"
     text = answer.strip() if isinstance(answer, str) else ""
     if isinstance(answer, bool) or not isinstance(answer, int | str):
         raise InputError(f"{place}: the right choice is {answer!r:.40}", f"name it by {known}")
@@ -130,12 +211,13 @@ def position_of(
         raise InputError(
             f"{place}: the answer {text!r:.60} is none of the {len(choices)} choices", f"name it by {known}"
         )
-    if not 0 <= index < len(choices):
+    if not first <= index <= last:
+        begin = "indices begin at 1" if first else "indices begin at 0 (at 1 with --first-index 1)"
         raise InputError(
-            f"{place}: the label {index} is out of range: the {len(choices)} choices are 0 to {len(choices) - 1}",
-            "indices begin at 0; fix the row",
+            f"{place}: the label {index} is out of range: the {len(choices)} choices are {first} to {last}",
+            f"{begin}; fix the row",
         )
-    return index
+    return index - first
 
 
 def check_choices(choices: Sequence[Any], place: str) -> tuple[str, ...]:
@@ -189,11 +271,11 @@ def _choices(given: Any, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return check_choices(given, place), tuple(map(str, keys))
 
 
-def _of_json(value: Any, file: str, labelled: bool) -> Iterator[ChoiceRow]:
+def _of_json(value: Any, file: str, labelled: bool, names: ChoiceNames) -> Iterator[ChoiceRow]:
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         value = value["data"]
     if isinstance(value, dict):
-        yield from _of_object(value, file, ": ", labelled)
+        yield from _of_object(value, file, ": ", labelled, names)
         return
     if not isinstance(value, list):
         raise InputError(f"{file}: this is neither a list nor an object", f"{_ROW}; {_DIALOGUE}; {_ARTICLE}")
@@ -201,15 +283,17 @@ def _of_json(value: Any, file: str, labelled: bool) -> Iterator[ChoiceRow]:
         if isinstance(one, list):
             yield from _of_dialogue(one, f"{file}: [{number}]", labelled)
         elif isinstance(one, dict):
-            yield from _of_object(one, f"{file}: [{number}]", "", labelled)
+            yield from _of_object(one, f"{file}: [{number}]", "", labelled, names)
         else:
             raise InputError(f"{file}: [{number}]: is neither a list nor an object", f"{_ROW}; {_DIALOGUE}")
 
 
-def _of_object(values: Mapping[str, Any], place: str, mark: str, labelled: bool) -> Iterator[ChoiceRow]:
+def _of_object(
+    values: Mapping[str, Any], place: str, mark: str, labelled: bool, names: ChoiceNames
+) -> Iterator[ChoiceRow]:
     """A row, or RACE's article with its questions. mark: what separates a question's place from its object's."""
     if not isinstance(values.get("questions"), list):
-        yield of_row(values, place, labelled=labelled)
+        yield of_row(values, place, labelled=labelled, names=names)
         return
     article = _text(values.get("article"), "article", place)
     questions, options = values["questions"], values.get("options")

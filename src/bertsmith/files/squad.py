@@ -5,9 +5,10 @@ Each file is typed and checked here; whether an answer stands where the file say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -15,6 +16,18 @@ from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.tables import read_table
 from bertsmith.files.whole_json import whole_json
+
+
+class PassageNames(NamedTuple):
+    """What a file of rows calls their parts where it has names of its own; None: as it is known."""
+
+    question: str | None = None
+    context: str | None = None
+    answer: str | None = None
+    start: str | None = None
+
+
+_KNOWN = PassageNames()
 
 
 class _Typed(BaseModel):
@@ -45,12 +58,21 @@ class _Row(Asked):
     @model_validator(mode="before")
     @classmethod
     def _one_form(cls, row: Any) -> Any:
-        """`answer` and `start`, and answers as columns ({"text": […], "answer_start": […]}), as SQuAD has them."""
+        """`answer` and `start` (or answer_text and answer_start; an empty answer is none), and answers as columns
+        ({"text": […], "answer_start": […]}), as SQuAD has them."""
         if not isinstance(row, dict):
             return row
         answers = row.get("answers")
-        if answers is None and row.get("answer") is not None:
-            return {**row, "answers": [{"text": row["answer"], "answer_start": row.get("start")}]}
+        if answers is None:
+            answer = next(
+                (row[key] for key in ("answer", "answer_text") if row.get(key) not in (None, "")), None
+            )
+            start = next(
+                (row[key] for key in ("start", "answer_start") if row.get(key) not in (None, "")), None
+            )
+            if answer is None:
+                return {key: value for key, value in row.items() if key != "answers"}
+            return {**row, "answers": [{"text": answer, "answer_start": _start_of(start)}]}
         if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):
             starts = answers.get("answer_start")
             if not isinstance(starts, list) or len(starts) != len(texts):
@@ -58,6 +80,17 @@ class _Row(Asked):
             pairs = zip(texts, starts, strict=True)
             return {**row, "answers": [{"text": text, "answer_start": start} for text, start in pairs]}
         return {key: value for key, value in row.items() if key != "answers" or value is not None}
+
+
+def _start_of(value: Any) -> Any:
+    """Where an answer begins, of a row. ValueError where that is no place."""
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None if value is None else -1
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        raise ValueError(f"the start {value!r:.40} is not a number of characters from 0 (empty: not known)")
+    return number
 
 
 class _Paragraph(_Typed):
@@ -74,22 +107,43 @@ class _Squad(_Typed):
 
 
 _ROWS = TypeAdapter(list[_Row])
+_ANSWERS = {"answer", "answer_text", "answers"}  # columns that a table has them in
+_OTHERS = {  # what a named column takes the place of
+    "question": (),
+    "context": (),
+    "answer": ("answer", "answer_text", "answers"),
+    "start": ("start", "answer_start"),
+}
 
 
-def read_questions(file: str | Path, encoding: str | None = None) -> Iterator[tuple[str, Asked, str]]:
+def read_questions(
+    file: str | Path,
+    encoding: str | None = None,
+    *,
+    names: PassageNames = _KNOWN,
+    labelled: bool = True,
+    delimiter: str | None = None,
+    header: bool = True,
+) -> Iterator[tuple[str, Asked, str]]:
     """Each question's passage, the question, and its place: `file: data[3].paragraphs[0].qas[2]`, `file: [17]` in
     a JSON list of rows, or file:line of a .jsonl, .csv or .tsv; each also .gz, .zst, .bz2 and .xz.
 
     encoding: of a file that is not UTF-8. A row has question and context, and answer with start, or answers.
-    InputError with the place of what is amiss.
+    names: of its columns, or of a table without a header (header=False) their numbers from 1. labelled: whether
+    the answers must be there. InputError with the place of what is amiss.
     """
     suffix = bare_suffix(file)
     if suffix == ".json":
-        yield from _of_json(file, encoding)
+        yield from _of_json(file, encoding, names, labelled=labelled)
         return
-    for place, values in _of_lines(file, encoding) if suffix == ".jsonl" else _of_table(file, encoding):
+    rows = (
+        _of_lines(file, encoding)
+        if suffix == ".jsonl"
+        else _of_table(file, encoding, delimiter, header=header, names=names, labelled=labelled)
+    )
+    for place, values in rows:
         try:
-            row = _Row.model_validate(values)
+            row = _Row.model_validate(_by_known_names(values, names, place, labelled=labelled))
         except ValidationError as error:
             raise _fault(place, error) from None
         yield row.context, row, place
@@ -101,14 +155,56 @@ def _of_lines(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Any
             yield f"{file}:{number}", json_object(file, number, line)
 
 
-def _of_table(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
-    for row in read_table(file, encoding=encoding):
-        yield f"{file}:{row.line}", {name: value for name, value in row.values.items() if value}
+def _of_table(
+    file: str | Path,
+    encoding: str | None,
+    delimiter: str | None,
+    *,
+    header: bool,
+    names: PassageNames,
+    labelled: bool,
+) -> Iterator[tuple[str, Any]]:
+    for row in read_table(file, delimiter=delimiter, header=header, encoding=encoding):
+        if labelled and names.answer is None and not _ANSWERS & row.values.keys():
+            raise InputError(
+                f"{file}:{row.line}: there is no column of answers",
+                f"name it with --answer-column: {', '.join(row.values)}; where a question has none, it is empty",
+            )
+        yield f"{file}:{row.line}", dict(row.values)
 
 
-def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, Asked, str]]:
+def _by_known_names(values: Any, names: PassageNames, place: str, *, labelled: bool) -> Any:
+    """A row by the names that `_Row` knows. InputError for a column that is not there, but one of answers beside
+    SQuAD's own."""
+    if names == _KNOWN or not isinstance(values, Mapping):
+        return values
+    found = dict(values)
+    for part, name in names._asdict().items():
+        of_answer = part in ("answer", "start")
+        if name is None or (of_answer and (not labelled or ("answers" in values and name not in values))):
+            continue
+        if name not in values:
+            raise InputError(
+                f"{place}: the column '{name}' is missing",
+                f"name another with --{part}-column: {', '.join(values)}",
+            )
+        for other in _OTHERS[part]:
+            found.pop(other, None)
+        found[part] = values[name]
+    return found
+
+
+def _of_json(
+    file: str | Path, encoding: str | None, names: PassageNames, *, labelled: bool
+) -> Iterator[tuple[str, Asked, str]]:
     text = whole_json(file, encoding)
     try:
+        if text.lstrip().startswith(b"[") and names != _KNOWN:
+            for number, values in enumerate(json.loads(text)):
+                place = f"{file}: [{number}]"
+                row = _Row.model_validate(_by_known_names(values, names, place, labelled=labelled))
+                yield row.context, row, place
+            return
         if text.lstrip().startswith(b"["):
             for number, row in enumerate(_ROWS.validate_json(text)):
                 yield row.context, row, f"{file}: [{number}]"
@@ -139,5 +235,6 @@ def _fault(place: str, error: ValidationError) -> InputError:
     keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return InputError(
         ": ".join(filter(None, [place, "".join(keys).removeprefix("."), said])),
-        "write SQuAD's JSON, or rows with question, context, answer and start",
+        "write SQuAD's JSON, or rows with question, context, answer and start (or name their columns: "
+        "--question-column, --context-column, --answer-column, --start-column)",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +78,11 @@ class PairBatch:
     def tokens(self) -> int:
         """Tokens in the batch, special ones included."""
         return len(self.packed.tokens)
+
+    @property
+    def unmasked(self) -> Packed:
+        """The instances as they were before tokens were masked."""
+        return replace(self.packed, tokens=self.packed.tokens.index_copy(0, self.rows, self.labels))
 
     @property
     def place(self) -> str:

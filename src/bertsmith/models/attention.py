@@ -36,7 +36,9 @@ _SCORES = 2**16
 class Bucket:
     """`sequences` sequences of similar length, each padded to `length` cells, the longest of them.
 
-    bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded.
+    bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded. Where a
+    token sees only those before it and itself: [1, 1, T, T], the lowest number on those behind it, which keeps
+    padding from tokens as well.
     """
 
     sequences: int
@@ -62,8 +64,9 @@ class Layout:
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
     @classmethod
-    def of(cls, packed: Packed) -> Layout:
-        """Group a batch's sequences by length; empty sequences take part in nothing.
+    def of(cls, packed: Packed, *, causal: bool = False) -> Layout:
+        """Group a batch's sequences by length; empty sequences take part in nothing. causal: a token sees only
+        those before it and itself.
 
         All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
         """
@@ -79,9 +82,10 @@ class Layout:
             rows = begins[group, None] + columns
             order[np.where(real, rows, spare).ravel()] = np.arange(place, place + real.size)
             cells.append(np.where(real, rows, 0).ravel())
-            buckets.append(Bucket(len(group), length, _bias(real, device)))
+            bias = _left(length, device) if causal else _bias(real, device)
+            buckets.append(Bucket(len(group), length, bias))
             place += real.size
-        if len(buckets) == 1 and buckets[0].bias is None:  # sequences of one length, which lie in order
+        if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
             return cls(tuple(buckets), None, None)
         return cls(tuple(buckets), _sent(np.concatenate(cells), device), _sent(order[:-1], device))
 
@@ -101,6 +105,13 @@ def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
         return None
     bias = np.where(real, np.float32(0), np.finfo(np.float32).min)
     return _sent(bias[:, None, None, :], device)
+
+
+def _left(length: int, device: torch.device) -> Tensor | None:
+    if length < 2:
+        return None
+    bias = np.triu(np.full((length, length), np.finfo(np.float32).min, dtype=np.float32), 1)
+    return _sent(bias[None, None], device)
 
 
 def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
@@ -136,14 +147,21 @@ class _Return(torch.autograd.Function):
         return grad.new_zeros(ctx.cells, grad.shape[1]).index_copy_(0, order, grad), None
 
 
-def attention_by_sequence(qkv: Tensor, packed: Packed, heads: int, drop: Drop | None = None) -> Tensor:
-    """Attention read straight off its definition: one sequence after the other. [N, 3H] → [N, H]."""
+def attention_by_sequence(
+    qkv: Tensor, packed: Packed, heads: int, drop: Drop | None = None, *, causal: bool = False
+) -> Tensor:
+    """Attention read straight off its definition: one sequence after the other. [N, 3H] → [N, H]. causal: a token
+    sees only those before it and itself."""
     found = [qkv[:0, : qkv.shape[1] // 3]]
     for start, end in pairwise(packed.starts.tolist()):
         if start == end:
             continue
         q, k, v = qkv[start:end].view(end - start, 3, heads, -1).permute(1, 2, 0, 3)  # each [A, t, d]
-        weights = softmax_in_float(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if causal:
+            behind = torch.ones(end - start, end - start, dtype=torch.bool, device=qkv.device).triu(1)
+            scores = scores.masked_fill(behind, -torch.inf)
+        weights = softmax_in_float(scores)
         if drop is not None:
             weights = drop(weights)
         found.append((weights @ v).transpose(0, 1).flatten(1))

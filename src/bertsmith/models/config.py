@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 
 # More than four times the largest published encoder: what lies above is a mistake or an attack.
 _MOST_PARAMETERS = 4_000_000_000
@@ -22,7 +22,9 @@ DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_d
 class ModelConfig(Settings):
     """What a model is made of (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""
 
-    model_type: str = Field("bert", description="the family: bert, roberta, albert; a preset sets it")
+    model_type: str = Field(
+        "bert", description="the family: bert, roberta, albert, distilbert, electra; a preset sets it"
+    )
     vocab_size: int = Field(30_522, ge=1, le=4_000_000, description="word pieces in the vocabulary")
     hidden_size: int = Field(768, ge=1, le=16_384, description="width of the hidden states, H")
     embedding_size: int | None = Field(
@@ -49,6 +51,11 @@ class ModelConfig(Settings):
     )
     first_position: Literal["zero", "after_padding"] = Field(
         "zero", description="row of the first token's position: 0, or pad_token_id + 1 (RoBERTa)"
+    )
+    causal: bool = Field(
+        False,
+        description="whether a token sees only those before it and itself: left to right, as GPT reads",
+        json_schema_extra=ADDED_LATER,
     )
     type_vocab_size: int = Field(
         2, ge=0, le=1_024, description="segment ids; 1: the same vector for all, 0: none"

@@ -170,7 +170,7 @@ class Encoder(nn.Module):
         if isinstance(inputs, Tensor):
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
-        layout = Layout.of(inputs)
+        layout = Layout.of(inputs, causal=self.config.causal)
         x: Tensor = self.embeddings(inputs)
         for layer in self.layers:
             x = layer(x, layout)
@@ -179,7 +179,7 @@ class Encoder(nn.Module):
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """The embeddings' output and each layer's, L + 1 tensors [N, H]."""
         self._check_length(packed.longest)
-        layout = Layout.of(packed)
+        layout = Layout.of(packed, causal=self.config.causal)
         states: list[Tensor] = [self.embeddings(packed)]
         for layer in self.layers:
             states.append(layer(states[-1], layout))

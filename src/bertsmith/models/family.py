@@ -34,12 +34,17 @@ class HeadShape:
 
     masked_act: activation of the masked head; none: the encoder's. pair_dropout: whether the pair head drops what
     it reads. dense_act: the classifier reads the first token through a layer of its own with this activation;
-    none: it reads the pooler.
+    none: it reads the pooler. dense_dropout: whether that layer drops what it reads. choice_act: as dense_act, of
+    the head for multiple choice, which drops nothing before. token_dropout: whether heads on tokens drop as the
+    encoder does, the span head too; else as the classifier, and the span head nothing.
     """
 
     masked_act: str | None = None
     pair_dropout: bool = False
     dense_act: str | None = None
+    dense_dropout: bool = True
+    choice_act: str | None = None
+    token_dropout: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,26 +52,31 @@ class Family:
     """What differs from BERT.
 
     model_type: as the field's config.json has it. names: our tensors ↔ the field's. architectures: which parts of
-    a model make which class of the field. presets: published sizes. tokenizer: its usual kind. structure: the
+    a model make which class of the field; causal: the same of models that read from left to right, where it is
+    another. presets: published sizes. tokenizer: its usual kind. structure: the
     switches that every model of the family has in one position; needs: settings that it cannot do without.
     defaults: what a key that config.json leaves out means, where BERT's default is another. keys: our settings
     that have another name there. fixed: keys that must have one value, some a function of the sizes.
-    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; a preset brings
-    them.
+    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; objective: what its
+    text is asked; a preset brings both.
     """
 
     model_type: str
     names: Callable[[ModelConfig], NameTable]
     architectures: Mapping[frozenset[str], str]
     tokenizer: str
+    causal: Mapping[frozenset[str], str] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any | Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    also: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    none_where: Mapping[str, str] = field(default_factory=dict)
     heads: HeadShape = HeadShape()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
+    objective: str = "mlm_nsp"
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
 
     @property
@@ -82,9 +92,10 @@ class Family:
             **self.architectures,
         }
 
-    def architecture(self, parts: Collection[str]) -> str:
+    def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """The class that has these parts and no other; InputError where there is none."""
-        found = self.classes.get(frozenset(parts))
+        own = self.causal if causal else {}
+        found = own.get(frozenset(parts)) or self.classes.get(frozenset(parts))
         if found is None:
             listed = ", ".join(sorted(set(parts) - {"encoder"}))
             raise InputError(
@@ -95,7 +106,8 @@ class Family:
 
     def parts(self, architecture: str) -> frozenset[str] | None:
         """The parts of a class, None if it is none that we write."""
-        makers = [parts for parts, name in self.classes.items() if name == architecture]
+        every = (*self.classes.items(), *self.causal.items())
+        makers = [parts for parts, name in every if name == architecture]
         return max(makers, key=len, default=None)
 
     def setting(self, name: str) -> Any:
@@ -109,6 +121,12 @@ class Family:
                 raise InputError(
                     f"model.{name} is {given}, but {value} in every {self.model_type}",
                     "start from a preset of the family that has it",
+                )
+        for name, other in self.none_where.items():
+            if getattr(config, name) == getattr(config, other):
+                raise InputError(
+                    f"model.{name} is model.{other}, and no {self.model_type} has both",
+                    f"set model.{name}=none",
                 )
         for name in self.needs:
             if getattr(config, name) is None:
@@ -132,6 +150,8 @@ FAMILIES: dict[str, str | Family] = {
     "bert": "bertsmith.models.families.bert:BERT",
     "roberta": "bertsmith.models.families.roberta:ROBERTA",
     "albert": "bertsmith.models.families.albert:ALBERT",
+    "distilbert": "bertsmith.models.families.distilbert:DISTILBERT",
+    "electra": "bertsmith.models.families.electra:ELECTRA",
 }
 """Each family's model_type with its home, imported when asked for."""
 

@@ -128,15 +128,35 @@ class PairHead(nn.Module):
         return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
 
 
+class ReplacedHead(nn.Module):
+    """Whether each token was replaced: Linear, activation, Linear (Clark et al. 2020): [N, H] → logits [N]."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.linear = Linear(config.hidden_size, 1)
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, H] → [N]; above 0 the token is likelier another's than the text's own."""
+        return self.linear(self.activation(self.dense(hidden)))[:, 0]  # type: ignore[no-any-return]
+
+
 class ClassHead(nn.Module):
     """Dropout and Linear: [M, H] → logits [M, K]. One label makes it a regression. states: how many hidden states
-    a row joins."""
+    a row joins; dropout: where it is not that of heads."""
 
     def __init__(
-        self, config: ModelConfig, generator: torch.Generator, labels: int = 2, states: int = 1
+        self,
+        config: ModelConfig,
+        generator: torch.Generator,
+        labels: int = 2,
+        states: int = 1,
+        dropout: float | None = None,
     ) -> None:
         super().__init__()
-        self.dropout = Dropout(config.head_dropout, generator)
+        self.dropout = Dropout(config.head_dropout if dropout is None else dropout, generator)
         self.linear = Linear(states * config.hidden_size, labels)
         draw_weights(self, config.initializer_range, generator)
 
@@ -146,12 +166,22 @@ class ClassHead(nn.Module):
 
 
 class DenseClassHead(nn.Module):
-    """Dropout, Linear, activation, dropout, Linear: a classifier that needs no pooler. [M, H] → logits [M, K]."""
+    """Dropout, Linear, activation, dropout, Linear: a classifier that needs no pooler. [M, H] → logits [M, K].
+
+    first_dropout: whether there is the first of the two.
+    """
 
     def __init__(
-        self, config: ModelConfig, generator: torch.Generator, labels: int = 2, activation: str = "tanh"
+        self,
+        config: ModelConfig,
+        generator: torch.Generator,
+        labels: int,
+        activation: str,
+        *,
+        first_dropout: bool = True,
     ) -> None:
         super().__init__()
+        self.first_dropout = Dropout(config.head_dropout if first_dropout else 0.0, generator)
         self.dropout = Dropout(config.head_dropout, generator)
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[activation]
@@ -160,24 +190,33 @@ class DenseClassHead(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[M, H] → [M, K]."""
-        inner = self.activation(self.dense(self.dropout(rows)))
+        inner = self.activation(self.dense(self.first_dropout(rows)))
         return self.linear(self.dropout(inner))  # type: ignore[no-any-return]
 
 
-class SentenceHead(nn.Module):
-    """From each sequence's first token to K outputs, the family's way: [N, H] → [B, K].
+def read_rows(config: ModelConfig, packed: Packed) -> Tensor:
+    """The row of each sequence that heads on sequences read, long [B]: the first token's; where a token sees only
+    those before it, the last one's (Radford et al. 2018)."""
+    return packed.last_rows if config.causal else packed.first_rows
 
-    BERT and ALBERT: the pooler, dropout, Linear; RoBERTa: a classifier with a layer of its own, no pooler.
+
+class SentenceHead(nn.Module):
+    """From one token of each sequence (`read_rows`) to K outputs, the family's way: [N, H] → [B, K].
+
+    BERT and ALBERT: the pooler, dropout, Linear; the others: a classifier with a layer of its own, no pooler.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        activation = family(config.model_type).heads.dense_act
-        self.pooler = Pooler(config, generator) if activation is None else None
+        shape = family(config.model_type).heads
+        self._config = config
+        self.pooler = Pooler(config, generator) if shape.dense_act is None else None
         self.classifier: nn.Module = (
             ClassHead(config, generator, outputs)
-            if activation is None
-            else DenseClassHead(config, generator, outputs, activation)
+            if shape.dense_act is None
+            else DenseClassHead(
+                config, generator, outputs, shape.dense_act, first_dropout=shape.dense_dropout
+            )
         )
 
     @property
@@ -187,8 +226,8 @@ class SentenceHead(nn.Module):
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
         """Hidden states [N, H] of a batch → [B, K]."""
-        first = hidden[packed.first_rows]
-        return self.classifier(first if self.pooler is None else self.pooler(first))  # type: ignore[no-any-return]
+        rows = hidden[read_rows(self._config, packed)]
+        return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
 class TokenHead(nn.Module):
@@ -196,7 +235,8 @@ class TokenHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        self.tagger = ClassHead(config, generator, outputs)
+        own = config.hidden_dropout_prob if family(config.model_type).heads.token_dropout else None
+        self.tagger = ClassHead(config, generator, outputs, dropout=own)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
@@ -213,29 +253,38 @@ class SpanHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
+        drops = family(config.model_type).heads.token_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if drops else 0.0, generator)
         self.span = Linear(config.hidden_size, 2)
         draw_weights(self, config.initializer_range, generator)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
         """The modules by the names that a model folder has for them."""
-        return dict(self.named_children())
+        return {"span": self.span}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[N, H] → [N, 2]."""
-        return self.span(hidden)  # type: ignore[no-any-return]
+        return self.span(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
 class ChoiceHead(nn.Module):
     """A score a sequence, [N, H] → [B]: pooler, dropout, a vector V (Devlin et al. 2019, section 4.4).
 
-    The field's classes for multiple choice have the pooler in each family, RoBERTa too.
+    The field's classes for multiple choice have the pooler in each family that has one, RoBERTa too; the others'
+    have a layer of their own.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.pooler = Pooler(config, generator)
-        self.chooser = ClassHead(config, generator, 1)
+        activation = family(config.model_type).heads.choice_act
+        self._config = config
+        self.pooler = Pooler(config, generator) if activation is None else None
+        self.chooser: nn.Module = (
+            ClassHead(config, generator, 1)
+            if activation is None
+            else DenseClassHead(config, generator, 1, activation, first_dropout=False)
+        )
 
     @property
     def parts(self) -> dict[str, nn.Module]:
@@ -244,7 +293,8 @@ class ChoiceHead(nn.Module):
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
         """Hidden states [N, H] of a batch → [B]."""
-        return self.chooser(self.pooler(hidden[packed.first_rows]))[:, 0]  # type: ignore[no-any-return]
+        rows = hidden[read_rows(self._config, packed)]
+        return self.chooser(rows if self.pooler is None else self.pooler(rows))[:, 0]  # type: ignore[no-any-return]
 
 
 class RelationHead(nn.Module):
@@ -270,6 +320,7 @@ PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = 
     "pooler": lambda config, generator, _: Pooler(config, generator),
     "masked": lambda config, generator, _: MaskedHead(config, generator),
     "pair": lambda config, generator, _: PairHead(config, generator),
+    "detector": lambda config, generator, _: ReplacedHead(config, generator),
     "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
     "mix": lambda config, _, __: LayerMix(config),
     "joined": lambda config, generator, _: JoinedLayers(config, generator),

@@ -14,13 +14,15 @@ def count_parameters(
     """The parameter sum term by term, in the order data passes.
 
     `heads` names the parts that stand on the encoder: "pooler", "masked" (MLM; its decoder is the token table and
-    is not counted twice), "pair" (NSP, SOP), "classifier", "tagger", "crf" and "relater" (with `labels` classes),
-    "span", "chooser", "mix", "joined", "recurrent", "recurrent4".
+    is not counted twice), "pair" (NSP, SOP), "detector" (replaced tokens), "classifier", "tagger", "crf" and
+    "relater" (with `labels` classes), "span", "chooser", "mix", "joined", "recurrent", "recurrent4".
     """
     v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
     width = "H" if config.embedding_size is None else "E"
     outputs = Term("classifier", "KH + K", labels * h + labels)
-    dense = [Term("classifier transform", "H² + H", h * h + h)]
+    heads_of = family(config.model_type).heads
+    dense = [Term("classifier transform", "H² + H", h * h + h)] if heads_of.dense_act else []
+    choice = [Term("choice transform", "H² + H", h * h + h)] if heads_of.choice_act else []
     tops = {
         "pooler": [Term("pooler", "H² + H", h * h + h)],
         "masked": [
@@ -29,7 +31,11 @@ def count_parameters(
             Term("masked LM bias (decoder tied)", "V", v),
         ],
         "pair": [Term("sentence pair", "2H + 2", 2 * h + 2)],
-        "classifier": [*(dense if family(config.model_type).heads.dense_act else []), outputs],
+        "detector": [
+            Term("replaced-token transform", "H² + H", h * h + h),
+            Term("replaced token", "H + 1", h + 1),
+        ],
+        "classifier": [*dense, outputs],
         "mix": [Term("layer mix", "L + 2", config.num_hidden_layers + 2)],
         "joined": [Term("four layers joined", "4H² + H", 4 * h * h + h)],
         "recurrent": [Term("BiLSTM", "12H² + 16H", 12 * h * h + 16 * h)],
@@ -37,7 +43,7 @@ def count_parameters(
         "tagger": [Term("token classifier", "KH + K", labels * h + labels)],
         "crf": [Term("transitions", "K² + 2K", labels * labels + 2 * labels)],
         "span": [Term("span", "2H + 2", 2 * h + 2)],
-        "chooser": [Term("choice", "H + 1", h + 1)],
+        "chooser": [*choice, Term("choice", "H + 1", h + 1)],
         "relater": [Term("relation", "2KH + K", 2 * labels * h + labels)],
     }
     terms = encoder_terms(config)

@@ -7,6 +7,7 @@ output bias of word frequencies.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -95,3 +96,9 @@ def unigram(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Add-one shares of the tokens: counts [V] → shares [V] that sum to 1."""
     shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
     return shares
+
+
+def unigram_loss(counts: NDArray[np.int64], labels: Iterable[Tensor]) -> float:
+    """What a unigram model with these counts [V] loses on tokens, on average. labels: long, batch by batch."""
+    every = np.concatenate([some.numpy() for some in labels])
+    return float(-np.log(unigram(counts))[every].mean())

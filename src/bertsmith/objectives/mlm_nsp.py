@@ -7,6 +7,7 @@ section 3.1), with the same head; none: masked tokens alone (Liu et al. 2019), w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead, PairHead, Pooler
-from bertsmith.models.start import start_from_unigrams, unigram
+from bertsmith.models.start import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.settings import Settings
 
@@ -32,6 +33,8 @@ class MlmNsp(Objective):
     """
 
     name = "mlm_nsp"
+    shown_by = "masked"
+    model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, task: SentenceTask = "nsp") -> None:
@@ -66,8 +69,7 @@ class MlmNsp(Objective):
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
         """What a unigram model of the corpus loses on the masked tokens."""
-        labels = np.concatenate([batch.labels.numpy() for batch in batches])
-        return {"unigram_mlm_loss": float(-np.log(unigram(tokens))[labels].mean())}
+        return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
 
     def record(self) -> dict[str, str]:
         """What was asked of pairs: the field's files have one name for the head of both."""

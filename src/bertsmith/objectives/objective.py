@@ -7,7 +7,7 @@ generator, a teacher, a second tower), and answers sums and counts by part. Task
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +23,12 @@ from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
 
-OBJECTIVES: dict[str, str | type[Objective]] = {"mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp"}
+OBJECTIVES: dict[str, str | type[Objective]] = {
+    "mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp",
+    "causal": "bertsmith.objectives.causal:Causal",
+    "distil": "bertsmith.objectives.distil:Distil",
+    "replaced": "bertsmith.objectives.replaced:Replaced",
+}
 """Each objective's name with its home, imported when asked for; or with the class itself. The first is the
 usual one."""
 
@@ -49,13 +54,16 @@ class Parts:
 class Objective(nn.Module):
     """Heads and their loss. A subclass answers `loss`, and `folders` where more than the encoder leaves.
 
-    name: in settings. settings_type: of the group `objective`, {} for most. weights: of the parts of the loss,
-    1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. frozen: names
+    name: in settings. shown_by: the part of a model that shows it was trained so, "" for none. settings_type: of
+    the group `objective`, {} for most. model: settings that every model of it has. weights: of the parts of the
+    loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. frozen: names
     of modules that are not trained, and never saved (a teacher).
     """
 
     name: ClassVar[str]
+    shown_by: ClassVar[str] = ""
     settings_type: ClassVar[type[Settings]] = Settings
+    model: ClassVar[Mapping[str, Any]] = {}
     weights: Mapping[str, float] = {}
     perplexities: ClassVar[tuple[str, ...]] = ()
     frozen: tuple[str, ...] = ()
@@ -65,6 +73,18 @@ class Objective(nn.Module):
         """The objective for a run on this encoder, whose tensors it may share. generator: draws first weights.
         data: how text becomes instances; settings: of `settings_type`."""
         raise NotImplementedError
+
+    def bring(self, encoder: Encoder, *, fresh: bool) -> None:
+        """Read what was trained elsewhere, such as a teacher. fresh: the weights of encoder and heads may be set
+        by it; else those of a checkpoint take their place."""
+
+    def fits(self, tokenizer: Any) -> None:
+        """InputError where what the objective brought, such as a teacher, reads by another tokenizer than this."""
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """Digests of what the numbers of a run depend on besides its data, settings and base."""
+        return ()
 
     def counts(self, batch: Any) -> Mapping[str, int]:
         """What each part of the loss of this batch is a mean over (tokens, pairs, words, choices): known before
@@ -139,6 +159,15 @@ def held_out_figures(
         for batch in batches:
             measured.add(objective.loss(encoder, place.send(batch)))
     return measured.figures(objective.perplexities)
+
+
+def objective_of(config: ModelConfig, parts: Collection[str]) -> str:
+    """The objective that a model with these parts was trained with, the usual one where nothing shows it."""
+    for name in OBJECTIVES:
+        kind = objective_type(name)
+        if kind.shown_by in parts and all(getattr(config, key) == value for key, value in kind.model.items()):
+            return name
+    return next(iter(OBJECTIVES))
 
 
 def objective_type(name: str) -> type[Objective]:

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.scores import Finding, Overview, ScoreTable
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 _ROWS = 20  # of a table of labels; the others are summed in one more
-_NAMED = 5  # examples that a sentence lists
 _EXCERPT = 40  # characters of a text that a sentence shows
 _SELDOM, _SELDOM_SHARE, _FEWER = 2, 0.005, 5  # rare: at most 2 or 0.5 % of the other, and a fifth of it
 _LETTERS = 4  # of the shorter name: below, one letter is what makes names differ (NN and NNS)
@@ -55,13 +54,6 @@ class Labels(NamedTuple):
         return f"'{label}' ({self.first[label]})"
 
 
-def listed(names: Iterable[str], most: int = _NAMED) -> str:
-    """a, b, c and 12 more."""
-    every = list(names)
-    more = f" and {len(every) - most:,} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
-
-
 def excerpt(text: str) -> str:
     """The beginning of a text in quotes, on one line."""
     line = " ".join(text.split())
@@ -96,15 +88,9 @@ def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
 
 def empty_texts(places: Sequence[str]) -> Finding:
     """Examples without any text."""
-    return Finding("empty texts", told_of_empty(places), places)
-
-
-def told_of_empty(places: Sequence[str]) -> str:
-    """A sentence on examples without any text."""
-    return (
-        f"{counted(len(places), 'text is', 'texts are')} empty: {listed(places)}: "
-        f"fill {'it in, or remove this row' if len(places) == 1 else 'them in, or remove these rows'}"
-    )
+    what = f"{counted(len(places), 'text is', 'texts are')} empty"
+    so = f"fill {'it in, or remove this row' if len(places) == 1 else 'them in, or remove these rows'}"
+    return Finding("empty texts", what, places, so=so)
 
 
 def contradictions(found: Iterable[GoldAnswer]) -> Finding | None:
@@ -115,12 +101,15 @@ def contradictions(found: Iterable[GoldAnswer]) -> Finding | None:
     several = [list(of_text.values()) for of_text in answers.values() if len(of_text) > 1]
     if not several:
         return None
-    said = listed(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in several[0])
     return Finding(
         "equal texts, different labels",
-        f"{counted(len(several), 'text occurs', 'texts occur')} with different labels: "
-        f"{excerpt(several[0][0].text)} has {said}",
+        f"{counted(len(several), 'text occurs', 'texts occur')} with different labels",
         [one.place for of_text in several for one in of_text],
+        [
+            f"{excerpt(of_text[0].text)} has "
+            + listed(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in of_text)
+            for of_text in several
+        ],
     )
 
 
@@ -133,21 +122,26 @@ def repeats(found: Iterable[tuple[Hashable, str]]) -> Finding | None:
     is_one = "repeats" if len(again) == 1 else "repeat"
     return Finding(
         "repeated examples",
-        f"{counted(len(again), 'training example')} {is_one} an earlier one: {again[0][0]} is {again[0][1]}: "
-        "each copy counts again in training",
+        f"{counted(len(again), 'training example')} {is_one} an earlier one",
         [place for place, _ in again],
+        [f"{place} is {earlier}" for place, earlier in again],
+        "each copy counts again in training",
     )
 
 
 def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
-    """InputError where an id occurs twice. found: each example's id, None where it has none, and its place."""
+    """InputError where ids occur twice. found: each example's id, None where it has none, and its place."""
     first: dict[str, str] = {}
-    for number, place in found:
-        if number is not None and first.setdefault(number, place) != place:
-            raise InputError(
-                f"{place}: the id '{number}' occurs twice (first at {first[number]})",
-                "give each example its own id, or none",
-            )
+    again = [(n, at) for n, at in found if n is not None and first.setdefault(n, at) != at]
+    if not again:
+        return
+    (number, place), *others = again
+    more = listed(f"'{n}' ({at})" for n, at in others)
+    raise InputError(
+        f"{place}: the id '{number}' occurs twice (first at {first[number]})"
+        + (f", and so do {len(others):,} more: {more}" if others else ""),
+        "give each example its own id, or none",
+    )
 
 
 def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> Finding | None:
@@ -156,12 +150,10 @@ def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, s
     both = [(content, place) for content, place in every if content in train]
     if not both:
         return None
-    content, place = both[0]
     have = "has a text that is" if len(both) == 1 else "have a text that is"
     return Finding(
         "dev texts that are trained on",
-        f"{len(both):,} of {counted(len(every), 'dev example')} {have} also trained on, which raises the scores: "
-        f"{place} is {train[content]}",
+        f"{len(both):,} of {counted(len(every), 'dev example')} {have} also trained on, which raises the scores",
         [f"{place} is {train[content]}" for content, place in both],
     )
 
@@ -186,8 +178,10 @@ def _rare(train: Labels) -> Iterator[Finding]:
         few = "occurs only once in training" if len(once) == 1 else "occur only once in training"
         yield Finding(
             "labels that occur once",
-            f"{counted(len(once), 'label')} {few}: {listed(map(train.shown, once))}: too little to learn from",
+            f"{counted(len(once), 'label')} {few}",
             [train.first[label] for label in once],
+            list(map(train.shown, once)),
+            "too little to learn from",
         )
 
 
@@ -196,29 +190,30 @@ def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[F
         yield Finding(
             "labels of dev unseen in training",
             f"{counted(len(unseen), 'label of dev does', 'labels of dev do')} not occur in training, so the model "
-            f"cannot learn {'it' if len(unseen) == 1 else 'them'}: {listed(map(dev.shown, unseen))}",
+            f"cannot learn {'it' if len(unseen) == 1 else 'them'}",
             [dev.first[label] for label in unseen],
+            list(map(dev.shown, unseen)),
         )
     if idle := [label for label in known if label not in train.times and label not in dev.times]:
         has = "has" if len(idle) == 1 else "have"
-        said = f"{counted(len(idle), 'label')} {has} no training example: {listed(_quoted(idle))}"
-        yield Finding("labels without an example", said)
+        what = f"{counted(len(idle), 'label')} {has} no training example"
+        yield Finding("labels without an example", what, shown=list(_quoted(idle)))
     if not dev.times:
         return
     missing = [label for label in train.times if label not in dev.times]
     if len(dev.times) == 1 and missing:
         yield Finding(
             "a dev of one label",
-            f"everything in dev has the label '{next(iter(dev.times))}', so its scores say nothing of the others: "
-            "dev needs examples of each label",
+            f"everything in dev has the label '{next(iter(dev.times))}', so its scores say nothing of the others",
+            so="dev needs examples of each label",
         )
     elif missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         yield Finding(
             "labels missing in dev",
-            f"{counted(len(missing), 'label')} of train {are} missing in dev, so its scores say nothing of "
-            f"{them}: {listed(_quoted(missing))}",
+            f"{counted(len(missing), 'label')} of train {are} missing in dev, so its scores say nothing of {them}",
             [train.first[label] for label in missing],
+            list(_quoted(missing)),
         )
 
 
@@ -234,18 +229,18 @@ def _alike(train: Labels, dev: Labels) -> Iterator[Finding]:
     if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * times[a] <= times[b]]:
         yield Finding(
             "labels nearly alike",
-            "labels that differ only by case or spaces are different labels to the model: "
-            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs),
+            "labels that differ only by case or spaces are different labels to the model",
             [first[a] for a, _ in pairs],
+            [f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs],
         )
     if pairs := sorted(
         {_by_times(p, times) for p in _one_letter_pairs(times) if _is_rare(*_by_times(p, times), times)}
     ):
         yield Finding(
             "labels that may be misspelt",
-            "labels that may be misspelt, one letter from another: "
-            + listed(f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs),
+            "labels that may be misspelt, one letter from another",
             [first[a] for a, _ in pairs],
+            [f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs],
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 _PLACES = 20  # of a finding, that a report lists
 
@@ -44,13 +44,26 @@ class Scores:
 class Finding(NamedTuple):
     """What people should know of some examples before they are learnt from.
 
-    kind: what it is, in a few words. said: the whole sentence, the first places within. places: file and line of
-    each example that it is about; empty where it is about all of them.
+    kind: what it is, in a few words. what: the same in a sentence, without places. places: file and line of each
+    example that it is about; empty where it is about all of them. shown: places with what is there, or names,
+    where places alone say too little. so: what follows from it, or what to do.
     """
 
     kind: str
-    said: str
+    what: str
     places: Sequence[str] = ()
+    shown: Sequence[str] = ()
+    so: str = ""
+
+    @property
+    def where(self) -> Sequence[str]:
+        """What stands for each place."""
+        return self.shown or self.places
+
+    @property
+    def said(self) -> str:
+        """The whole sentence, the first places within."""
+        return ": ".join(filter(None, [self.what, listed(self.where), self.so]))
 
     def document(self) -> dict[str, Any]:
         """As a report holds it: of very many places the first."""

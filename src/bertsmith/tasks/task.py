@@ -9,7 +9,7 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -150,6 +150,12 @@ class Task(Objective):
     def layers_read(self) -> list[int]:
         """The layers whose hidden states the heads read; 0 is the embeddings' output."""
         return [self.config.num_hidden_layers]
+
+    @classmethod
+    def settled(cls, settings: Any, base: Path, longest: int, tell: Callable[[str], None]) -> Any:
+        """The settings that training starts with: what was left open as the base's model folder says it. longest:
+        tokens that the base can take. tell: is told what was taken over."""
+        return settings
 
     # From a file to examples
 

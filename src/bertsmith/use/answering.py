@@ -18,7 +18,7 @@ from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers
-from bertsmith.tasks.overview import told_of_empty
+from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -118,7 +118,7 @@ class Answering:
         """The scores of answers, with a note on examples where there was nothing to read."""
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
-        return replace(scores, notes=[*scores.notes, told_of_empty(empty)]) if empty else scores
+        return replace(scores, notes=[*scores.notes, empty_texts(empty).said]) if empty else scores
 
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is

@@ -20,13 +20,12 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task
 from bertsmith.use.answering import Answering, Changes, in_chunks
 from bertsmith.use.model import Model, load
 from bertsmith.use.predictor import Predictor
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 _SHOWN = 5  # labels in a message
 

@@ -16,9 +16,8 @@ from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, as_file
 from bertsmith.files.tables import TabularFile, read_table
-from bertsmith.tasks.overview import listed
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files
 _GROUPS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))

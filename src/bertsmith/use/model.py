@@ -26,6 +26,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
+from bertsmith.objectives.replaced import GENERATOR
 from bertsmith.place import Place, check_device
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.task import Task
@@ -178,7 +179,14 @@ class Model(Predictor):
         if not self.folder.has("masked"):
             raise InputError(
                 f"{self.path}: this model has no masked-LM head, it cannot guess masked words",
-                "use a pre-trained run (bertsmith pretrain)",
+                f"its generator has one: {generator}"
+                if (generator := self.path / GENERATOR).is_dir()
+                else "use a pre-trained run (bertsmith pretrain)",
+            )
+        if self.folder.config.causal:
+            raise InputError(
+                f"{self.path}: this model reads from left to right, it cannot guess a word from both its sides",
+                "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
             )
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from bertsmith import console, disk
 from bertsmith.errors import InputError
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.task import AnswerForm, Prediction, Task
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.matches.matches import SAME
-from bertsmith.tasks.overview import listed
+from bertsmith.wording import listed
 
 if TYPE_CHECKING:
     from bertsmith.use.model import Model

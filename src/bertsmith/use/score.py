@@ -14,11 +14,10 @@ from bertsmith.files.files import bare_suffix
 from bertsmith.files.lines import read_lines
 from bertsmith.files.memory import is_missing
 from bertsmith.files.tables import read_table
-from bertsmith.tasks.overview import listed
 from bertsmith.use.minimal_pairs import told_of_scores
 from bertsmith.use.predictions import refuse_existing, shortened
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")

@@ -14,10 +14,9 @@ from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
 from bertsmith.models.pooling import Pooling
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
-from bertsmith.tasks.overview import listed
 from bertsmith.use.rerank import Reranker
 from bertsmith.use.text_rows import text_rows
-from bertsmith.wording import counted
+from bertsmith.wording import counted, listed
 
 if TYPE_CHECKING:
     from bertsmith.use.model import Model

@@ -122,7 +122,7 @@ def find_rate(
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
     values = read_yaml(recipe) if recipe is not None else {}
-    chosen = new_settings(kind, base.path, given, recipe, values, said)
+    chosen = new_settings(kind, base, given, recipe, values, said, tell)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     machine.prepare_process(chosen.train.threads)

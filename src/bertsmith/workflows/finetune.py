@@ -85,7 +85,7 @@ def finetune(
         "sample": sample,
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
-    chosen = _settings(kind, base, out, given, recipe, settings, resuming=resuming)
+    chosen = _settings(kind, base, out, given, recipe, settings, tell, resuming=resuming)
     kind = kind.variant(chosen.task)
     if not resuming:
         if chosen.train.max_minutes:
@@ -139,6 +139,7 @@ def _settings(
     files: dict[str, Any],
     recipe: str | Path | None,
     assignments: Sequence[str],
+    tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> FinetuneSettings:
@@ -148,4 +149,4 @@ def _settings(
     if resuming:
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
         return settings_of_run(settings_type(kind), out, named)
-    return new_settings(kind, base.path, files, recipe, values, budgets_aside(assignments))
+    return new_settings(kind, base, files, recipe, values, budgets_aside(assignments), tell)

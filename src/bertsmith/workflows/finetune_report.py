@@ -13,12 +13,13 @@ from bertsmith import console
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.progress import LOG
 from bertsmith.wording import counted
 
+_PLACES = 5  # that a terminal lists of a finding
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
 _POINTS = 400  # of a curve
 _LONGER = 3  # times the budget that was too small
@@ -26,12 +27,32 @@ _OPTIONS = {"epochs": "--epochs ", "max_steps": "--steps "}
 _FEW_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
-def tell_of_examples(overview: Overview, tell: Callable[[str], None]) -> None:
-    """The tables, then a line for each warning."""
+def tell_of_examples(
+    overview: Overview, remarks: Sequence[Finding], files: Sequence[str], tell: Callable[[str], None]
+) -> None:
+    """The tables, then one of all findings with their first places. remarks: on how examples were read. files:
+    what they are from; in a place only the last part of a file's name is told where these parts differ."""
     for table in overview.tables:
         tell(console.table_text(table.title, table.columns, table.rows))
-    for warning in overview.warnings:
-        tell(f"warning: {warning}")
+    if not (found := [*overview.findings, *remarks]):
+        return
+    names = {file: Path(file).name for file in files}
+    short = names if len(set(names.values())) == len(names) else {}
+
+    def shortened(text: str) -> str:
+        for file in sorted(short, key=len, reverse=True):
+            text = text.replace(file, short[file])
+        return text
+
+    rows: list[Sequence[object]] = []
+    for finding in found:
+        where = list(finding.where)
+        more = [f"and {len(where) - _PLACES:,} more"] if len(where) > _PLACES else []
+        said = ": ".join(filter(None, [finding.what, finding.so]))
+        rows.append([shortened(said), tuple(map(shortened, [*where[:_PLACES], *more])) or "–"])
+    tell(
+        console.table_text("checked before training: what may be wrong", ["what", "where"], rows, ruled=True)
+    )
 
 
 def tell_of_dropout(config: ModelConfig, base: ModelConfig, tell: Callable[[str], None]) -> None:

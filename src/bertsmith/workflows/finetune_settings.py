@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tasks.task import Task
 from bertsmith.training.settings import TrainSettings
+from bertsmith.use.model import Model
 from bertsmith.workflows.examples import FileSettings
 
 
@@ -115,20 +116,23 @@ class FinetuneSettings(Settings):
 
 def new_settings(
     kind: type[Task],
-    base: Path,
+    base: Model,
     files: Mapping[str, Any],
     recipe: str | Path | None,
     values: Mapping[str, Any],
     assignments: Sequence[str],
+    tell: Callable[[str], None],
 ) -> FinetuneSettings:
     """The settings of what begins: the values of a recipe, over them the files that were given and the
-    assignments. InputError where these name another model."""
+    assignments; what the task leaves open, as the base says it. InputError where these name another model."""
     given = {name: value for name, value in files.items() if value is not None}
-    values = {**values, "base": str(base), "files": (values.get("files") or {}) | given}
+    path, folder = str(base.path), base.folder
+    values = {**values, "base": path, "files": (values.get("files") or {}) | given}
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
-    if chosen.base != str(base):
-        raise InputError(f"--set base={chosen.base}: the model is {base}", "name the model with --model")
-    return chosen
+    if chosen.base != path:
+        raise InputError(f"--set base={chosen.base}: the model is {path}", "name the model with --model")
+    task = kind.settled(chosen.task, folder.path, folder.config.longest, tell)
+    return chosen.model_copy(update={"task": task})
 
 
 def settings_type(kind: type[Task]) -> type[FinetuneSettings]:

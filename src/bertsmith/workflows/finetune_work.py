@@ -85,10 +85,9 @@ class FineTuning:
         steps = Steps()
         with steps.step("reading the files"):
             examples = gather(kind, chosen.files, chosen.task, sources)
-        tell_of_examples(examples.overview, tell)
+        files = [file for file in (chosen.files.train, chosen.files.dev) if file]
         remarks = kind.remarks([*examples.train, *examples.dev])
-        for remark in remarks:
-            tell(remark.said)
+        tell_of_examples(examples.overview, remarks, files, tell)
         with steps.step("building the model"):
             encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
         with steps.step("encoding"):

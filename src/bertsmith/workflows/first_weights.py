@@ -35,6 +35,12 @@ def first_weights(
         build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
     )
     kind = objective_type(chosen.objective.name)
+    for name, value in kind.model.items():
+        if (given := getattr(encoder.config, name)) != value:
+            raise InputError(
+                f"model.{name} is {given}, and the objective '{kind.name}' is for models where it is {value}",
+                "leave it out, or choose another objective (objective.name)",
+            )
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     if chosen.start.tokens == "neighbours" and vectors is not None:
         table = encoder.embeddings.token.weight

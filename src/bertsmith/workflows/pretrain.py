@@ -90,7 +90,7 @@ def pretrain(
     shards.verify()
     if tokenizer is not None:
         _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    said = assignments_of(asked_kind(recipe, settings, keywords), settings, keywords, pretrain)
+    said = assignments_of(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     if evaluate_pairs is not None:
         assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")

@@ -11,14 +11,18 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
-from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.objectives.objective import MODEL, Objective, objective_of
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 
-_CALLED = {"masked": "masked-LM head", "pair": "head for sentence pairs"}
+_CALLED = {
+    "masked": "masked-LM head",
+    "pair": "head for sentence pairs",
+    "detector": "head for replaced tokens",
+}
 
 
 def base_of(
@@ -65,7 +69,12 @@ def settings_from(
     data = {**family(own.model_type).pretraining, **_sentence_task(base.folder)}
     chosen = resolved(
         own.model_dump() | named,
-        {**values, "base": str(base.path), "data": {**data, **given} if isinstance(given, dict) else given},
+        {
+            "objective": {"name": objective_of(own, base.folder.parts)},
+            **values,
+            "base": str(base.path),
+            "data": {**data, **given} if isinstance(given, dict) else given,
+        },
         recipe,
         assignments,
         tokenizer,
@@ -107,6 +116,8 @@ def take_over(
             base.fill(part, module)
         else:
             tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
+    for beside in sorted(objective.folders(encoder).keys() - {MODEL}):
+        tell(f"{base.path}: the {beside} beside the model starts anew")
 
 
 def _sentence_task(folder: ModelFolder) -> dict[str, Any]:

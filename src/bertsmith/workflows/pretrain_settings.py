@@ -121,10 +121,11 @@ def settings_of(file: Path) -> type[PretrainSettings]:
 
 
 def asked_kind(
-    recipe: str | Path | None, settings: Chosen, keywords: Mapping[str, Any]
+    name: str | None, recipe: str | Path | None, settings: Chosen, keywords: Mapping[str, Any]
 ) -> type[PretrainSettings]:
-    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere."""
-    values = read_yaml(recipe) if recipe is not None else {}
+    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere, or of the
+    preset's family. name: of the preset, if one was asked for."""
+    sizes, values = asked_for(name, recipe)
     if isinstance(settings, Mapping):
         asked = dict(settings)
         if "objective.name" in asked:
@@ -132,12 +133,18 @@ def asked_kind(
         values, settings = {**values, **asked}, ()
     if "name" in keywords:
         values["objective"] = {"name": keywords["name"]}
-    return settings_type(_objective_name(values, [settings] if isinstance(settings, str) else settings))
+    assignments = [settings] if isinstance(settings, str) else settings
+    return settings_type(_objective_name(values, assignments, _objective_of(sizes)))
 
 
-def _objective_name(values: Mapping[str, Any], assignments: Sequence[str]) -> str:
+def _objective_of(sizes: Mapping[str, Any]) -> str:
+    """What models of these sizes' family are asked, {} being a BERT's."""
+    return family(sizes.get("model_type", "bert")).objective
+
+
+def _objective_name(values: Mapping[str, Any], assignments: Sequence[str], usual: str = _USUAL) -> str:
     group = values.get("objective")
-    name = group.get("name", _USUAL) if isinstance(group, dict) else _USUAL
+    name = group.get("name", usual) if isinstance(group, dict) else usual
     for assignment in assignments:
         key, _, text = assignment.partition("=")
         if key.strip() == "objective.name":
@@ -177,12 +184,18 @@ def resolved(
     may have more rows than the tokenizer has entries.
     """
     sizes = sizes or preset(_PRESET).model_dump()
+    if not of_model:
+        usually = {"name": _objective_of(sizes)}
+        values = {**values, "objective": _below(values.get("objective", {}), usually)}
     below: list[Mapping[str, Mapping[str, Any]]] = []
     if not of_model:
         below.append({"data": family(sizes["model_type"]).pretraining})
         if recipe is None:
             objective = _objective_name(values, assignments)
             below.append(_learning(_sized(sizes, assignments), objective, assignments))
+    needed = objective_type(_objective_name(values, assignments)).model
+    if needed and not of_model:
+        below.append({"model": needed})
     for usual in reversed(below):
         values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}

@@ -82,6 +82,8 @@ class Work:
         if vectors is not None and chosen.start.tokens == "neighbours":
             tell("counting which tokens stand near each other: their first vectors come from it")
         encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
+        objective.fits(shards.tokenizer)
+        objective.bring(encoder, fresh=not restored)
         if folder is not None:
             take_over(folder, encoder, objective, chosen, tell)
         place.settle(encoder, objective)
@@ -157,6 +159,7 @@ class Work:
                 numbers(self.chosen),
                 disk.digest(self.source.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
+                *self.objective.depends_on,
             ),
             aim=aim,
             evaluation=self._evaluation(),

@@ -71,7 +71,7 @@ ALBERT = Family(
         for size, shape in _SHAPES.items()
     }
     | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()},
-    structure={"first_position": "zero"},
+    structure={"first_position": "zero", "causal": False},
     needs=("embedding_size",),
     defaults={
         "vocab_size": 30_000,

@@ -49,6 +49,12 @@ BERT = Family(
         frozenset({"encoder", "span"}): "BertForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "BertForMultipleChoice",
     },
+    # the reference's heads on sequences read the first token, which sees nothing here: ours read the last one
+    causal={
+        frozenset({"encoder", "masked"}): "BertLMHeadModel",
+        frozenset({"encoder", "pooler", "classifier"}): "BertForLastTokenSequenceClassification",
+        frozenset({"encoder", "pooler", "chooser"}): "BertForLastTokenMultipleChoice",
+    },
     tokenizer="wordpiece",
     presets={
         f"bert-{size}-{case}": {**shape, "vocab_size": vocabulary}

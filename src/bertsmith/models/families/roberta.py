@@ -48,7 +48,7 @@ ROBERTA = Family(
         "roberta-large": _sizes(24, 1024),
         "distilroberta-base": _sizes(6, 768),
     },
-    structure={"embedding_size": None, "share": "none", "first_position": "after_padding"},
+    structure={"embedding_size": None, "share": "none", "first_position": "after_padding", "causal": False},
     defaults={"vocab_size": 50_265, "pad_token_id": 1},
     # the reference's RobertaLMHead takes GELU whatever hidden_act is
     heads=HeadShape(masked_act="gelu", dense_act="tanh"),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
-from bertsmith.files.choices import check_choices, read_choices
+from bertsmith.files.choices import ChoiceNames, check_choices, read_choices
 from bertsmith.loss import Loss
 from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
@@ -31,21 +31,43 @@ from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
-from bertsmith.tasks.overview import listed, refuse_repeated_ids, repeats
+from bertsmith.tasks.overview import refuse_repeated_ids, repeats
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.wording import counted
 
 _AT_ONCE = 512  # examples that are encoded together: uncut encodings are large
 
 
 class ChooseSettings(Settings):
-    """How files are read, and how much of a text."""
+    """Where context, question, choices and label are, and how much of a text is read."""
 
+    context_column: str | None = Field(
+        None,
+        description="the column of the context; none: context, article, passage, premise, …, if there is one",
+    )
+    question_column: str | None = Field(
+        None, description="the column of the question; none: question, where there is one"
+    )
+    choices_column: str | None = Field(
+        None,
+        description="the column of the choices, a list, or those of each choice with commas between: A,B,C,D; "
+        "none: choices, options, endings, or choice0, choice1, …",
+    )
+    label_column: str | None = Field(
+        None,
+        description="the column of the right choice, as its index, its letter or its text; none: label, answerKey "
+        "or answer",
+    )
+    first_index: int = Field(
+        0, ge=0, le=1, description="the index that the label has for the first choice: 0, or 1"
+    )
     delimiter: Delimiter = None
+    header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
         None,
@@ -53,6 +75,22 @@ class ChooseSettings(Settings):
         description="tokens of context, question and choice read together, special ones included; none: what the "
         "model can take. The context's end is cut",
     )
+
+    @property
+    def file_names(self) -> ChoiceNames:
+        """As files take them."""
+        return ChoiceNames(
+            self.context_column,
+            self.question_column,
+            self.choices_column,
+            self.label_column,
+            self.first_index,
+        )
+
+    @property
+    def choice_columns(self) -> list[str]:
+        """One of a list, or one a choice."""
+        return [name.strip() for name in (self.choices_column or "choices").split(",")]
 
 
 @dataclass(frozen=True)
@@ -108,7 +146,12 @@ class Choose(Task):
         """The questions of a file, in its order (see `files.choices`). InputError with its place for what is
         amiss, and for an id that occurs twice."""
         found = read_choices(
-            file, labelled=labelled, delimiter=settings.delimiter, encoding=settings.encoding
+            file,
+            labelled=labelled,
+            names=settings.file_names,
+            delimiter=settings.delimiter,
+            header=settings.header,
+            encoding=settings.encoding,
         )
         examples = [ChoiceExample(*one) for one in found]
         if not examples:
@@ -134,14 +177,23 @@ class Choose(Task):
     @classmethod
     def columns_of_tuples(cls, settings: ChooseSettings, width: int) -> list[str]:
         """Context, choices, label; with a question, that behind the context."""
-        return ["context", "choices", "label"] if width < 4 else ["context", "question", "choices", "label"]
+        choices = settings.choice_columns
+        asked = [settings.question_column or "question"] if width > 2 + len(choices) else []
+        label = settings.label_column or "label"
+        return [settings.context_column or "context", *asked, *choices, label]
 
     @classmethod
     def as_row(cls, example: ChoiceExample, settings: ChooseSettings) -> dict[str, Any]:
         """Context, question, choices, and the index of the right one."""
         number = {} if example.number is None else {"id": example.number}
-        texts = {"context": example.context, "question": example.question, "choices": list(example.choices)}
-        return {**number, **texts, "label": example.right}
+        columns, choices = settings.choice_columns, list(example.choices)
+        texts = {
+            settings.context_column or "context": example.context,
+            settings.question_column or "question": example.question,
+            **(dict(zip(columns, choices, strict=True)) if len(columns) > 1 else {columns[0]: choices}),
+        }
+        right = None if example.right is None else example.right + settings.first_index
+        return {**number, **texts, settings.label_column or "label": right}
 
     @classmethod
     def remarks(cls, examples: Sequence[ChoiceExample]) -> list[Finding]:
@@ -149,8 +201,8 @@ class Choose(Task):
         blank = [e.place for e in examples for choice in e.choices if not choice.strip()]
         if not blank:
             return []
-        kind = "choices without any text"
-        return [Finding(kind, f"{kind}: {len(blank):,} ({listed(blank)})", blank)]
+        what = f"{counted(len(blank), 'choice has', 'choices have')} no text"
+        return [Finding("choices without any text", what, blank)]
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -217,8 +269,8 @@ class Choose(Task):
         findings = [
             Finding(
                 "one position for all",
-                f"the right choice of all {name} examples is at position {next(iter(times[name]))}: is the label "
-                "read from the right column?",
+                f"the right choice of all {name} examples is at position {next(iter(times[name]))}",
+                so="is the label read from the right column?",
             )
             for name, part in parts.items()
             if len(part) > 1 and len(times[name]) == 1

@@ -12,7 +12,7 @@ run that was not stopped. An epoch takes one positive of each query and one nega
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.artifacts.sentence import SentenceVectors, sentence_files
+from bertsmith.artifacts.sentence import SentenceVectors, sentence_files, sentence_vectors
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics.tallies import Tallies, mean_tallies
@@ -100,10 +100,38 @@ class Embed(Task):
         super().__init__(config, generator, facts, settings)
         known = EmbedFacts(**facts)
         self._kind: Kind = known.kind
+        self._pooling = settings.pooling or "mean"
+        self._normalize = settings.normalize is not False
         self.threshold: Tensor
         self.register_buffer("threshold", torch.tensor(known.threshold, dtype=torch.float64))
         if settings.symmetric and self._kind == "retrieval":
             self.weights = {"task": 0.5, "back": 0.5}
+
+    @classmethod
+    def settled(
+        cls, settings: EmbedSettings, base: Path, longest: int, tell: Callable[[str], None]
+    ) -> EmbedSettings:
+        """Vectors are made as the base's are, in all that was not asked for: what sentence-transformers would go
+        on with. InputError where the base's are made in a way that is unknown here, and no pooling was asked."""
+        try:
+            known = sentence_vectors(base)
+        except InputError:
+            if settings.pooling is None:
+                raise
+            known = None
+        made = known or SentenceVectors("mean", True)
+        length = made.max_length if made.max_length is not None and 3 <= made.max_length < longest else None
+        own = {"pooling": made.pooling, "normalize": made.normalize, "max_length": length}
+        taken = {name: value for name, value in own.items() if getattr(settings, name) is None}
+        said = {
+            "pooling": f"pooling {made.pooling}",
+            "normalize": "of length 1" if made.normalize else "of any length",
+            "max_length": f"from {length} tokens at most",
+        }
+        if known is not None and taken:
+            told = ", ".join(said[name] for name in taken if own[name] is not None)
+            tell(f"vectors are made as the base's are: {told} (--pooling, --normalize, --max-length)")
+        return settings.model_copy(update=taken)
 
     # From a file to examples
 
@@ -244,8 +272,8 @@ class Embed(Task):
 
     def vectors(self, encoder: Encoder, packed: Packed) -> Tensor:
         """[B, H], fp32: as a user gets them."""
-        found = pooled(encoder(packed), packed, self.settings.pooling)
-        return F.normalize(found, dim=-1) if self.settings.normalize else found
+        found = pooled(encoder(packed), packed, self._pooling)
+        return F.normalize(found, dim=-1) if self._normalize else found
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """The loss that was chosen, of cosines, summed over the items."""
@@ -466,7 +494,7 @@ class Embed(Task):
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """The encoder, and what sentence-transformers wants to know of its vectors."""
         read = self.reads
-        made = SentenceVectors(self.settings.pooling, self.settings.normalize, read)
+        made = SentenceVectors(self._pooling, self._normalize, read)
         files = sentence_files(self.config.hidden_size, made)
         return {MODEL: Parts(self.config, {"encoder": encoder}, files=files)}
 

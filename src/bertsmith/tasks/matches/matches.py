@@ -20,8 +20,8 @@ from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.texts.regress import number_of
+from bertsmith.wording import listed
 
 Kind = Literal["graded", "labelled", "retrieval"]
 
@@ -60,14 +60,20 @@ class EmbedSettings(Settings):
     header: Header = True
     encoding: FileEncoding = None
     max_length: int | None = Field(
-        None, ge=3, description="tokens read of a text, special ones included; none: what the model can take"
+        None,
+        ge=3,
+        description="tokens read of a text, special ones included; none: as many as the base, if that is a model "
+        "for vectors itself, else what the model can take",
     )
-    pooling: Pooling = Field(
-        "mean",
-        description="how a text's states become its vector: their mean, the first token's, the maximum",
+    pooling: Pooling | None = Field(
+        None,
+        description="how a text's states become its vector: their mean, the first token's, the maximum; none: as "
+        "the base's, if that is a model for vectors itself, else the mean",
     )
-    normalize: bool = Field(
-        True, description="whether finished vectors get the length 1, so that products are cosines"
+    normalize: bool | None = Field(
+        None,
+        description="whether finished vectors get the length 1, so that products are cosines; none: as the base's "
+        "do, if that is a model for vectors itself, else they get it",
     )
     loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
         "auto",

@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.files.squad import PassageNames
 from bertsmith.loss import Loss
 from bertsmith.metrics import squad
 from bertsmith.metrics.tallies import Tallies
@@ -33,7 +34,7 @@ from bertsmith.models.heads import SpanHead
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
-from bertsmith.tasks.file_settings import FileEncoding
+from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, tallied, threshold_of
@@ -47,8 +48,24 @@ from bertsmith.wording import counted
 
 
 class AnswerSettings(Settings):
-    """How much is read, and what may be an answer; the defaults are the release's."""
+    """Where a row's parts are, how much is read, and what may be an answer; the defaults are the release's."""
 
+    question_column: str | None = Field(
+        None, description="of rows, not SQuAD's JSON: the column of the question; none: question"
+    )
+    context_column: str | None = Field(None, description="likewise the column of the passage; none: context")
+    answer_column: str | None = Field(
+        None,
+        description="likewise the column of the answer, empty where there is none; none: answer, answer_text or "
+        "answers",
+    )
+    start_column: str | None = Field(
+        None,
+        description="likewise the column of the character of the passage that the answer begins at, from 0; none: "
+        "start or answer_start",
+    )
+    delimiter: Delimiter = None
+    header: Header = True
     question_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
     stride: int = Field(
         128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
@@ -131,7 +148,14 @@ class Answer(Task):
         not at its start is looked for. InputError with its place (`file: data[3].paragraphs[0].qas[2]`, or
         file:line) for what is amiss, an answer that is nowhere in its passage, and a question without one.
         """
-        return read_passages(file, labelled=labelled, encoding=settings.encoding)
+        return read_passages(
+            file,
+            labelled=labelled,
+            names=_names(settings),
+            delimiter=settings.delimiter,
+            header=settings.header,
+            encoding=settings.encoding,
+        )
 
     @classmethod
     def of_inputs(
@@ -146,7 +170,8 @@ class Answer(Task):
     @classmethod
     def columns_of_tuples(cls, settings: AnswerSettings, width: int) -> list[str]:
         """Question, passage, answer, and where it begins if that is given."""
-        return ["question", "context", "answer", "start"][: max(3, width)]
+        names = _names(settings)._asdict().items()
+        return [name or known for known, name in names][: max(3, width)]
 
     @classmethod
     def as_row(cls, example: PassageExample, settings: AnswerSettings) -> dict[str, Any]:
@@ -154,7 +179,11 @@ class Answer(Task):
         row: dict[str, Any] = {"id": example.number} if example.number is not None else {}
         answers = [{"text": gold.text, "answer_start": gold.start} for gold in example.answers]
         none = {"is_impossible": True} if example.unanswerable else {}
-        return {**row, "question": example.question, "context": example.context, "answers": answers, **none}
+        texts = {
+            settings.question_column or "question": example.question,
+            settings.context_column or "context": example.context,
+        }
+        return {**row, **texts, "answers": answers, **none}
 
     @classmethod
     def remarks(cls, examples: Sequence[PassageExample]) -> list[Finding]:
@@ -162,8 +191,10 @@ class Answer(Task):
         moved = [example.place for example in examples for gold in example.answers if gold.moved]
         if not moved:
             return []
-        said = "answers found by their text, at another start than the file gives, or where it gives none"
-        return [Finding("answers not at their offset", f"{said}: {len(moved):,}", moved)]
+        were = counted(len(moved), "answer was", "answers were")
+        text = "its text" if len(moved) == 1 else "their texts"
+        what = f"{were} found by {text}, at another start than the file gives, or where it gives none"
+        return [Finding("answers not at their offset", what, moved)]
 
     @classmethod
     def learnt(
@@ -453,6 +484,13 @@ class Answer(Task):
         """Always the most frequent answer of the training examples, which may be none."""
         most = Counter(squad.normalised(example.gold[0]) for example in training).most_common(1)[0][0]
         return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
+
+
+def _names(settings: AnswerSettings) -> PassageNames:
+    """What the settings call a row's parts."""
+    return PassageNames(
+        settings.question_column, settings.context_column, settings.answer_column, settings.start_column
+    )
 
 
 def _read_in(cut: Sequence[Window]) -> tuple[int, int]:

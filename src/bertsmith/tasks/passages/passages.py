@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.squad import Asked, read_questions
+from bertsmith.files.squad import Asked, PassageNames, read_questions
 from bertsmith.tasks.overview import refuse_repeated_ids
+from bertsmith.wording import listed
 
 
 class Gold(NamedTuple):
@@ -40,18 +42,27 @@ class PassageExample:
         return [""] if self.unanswerable else [answer.text for answer in self.answers]
 
 
-def read_passages(file: str | Path, *, labelled: bool, encoding: str | None = None) -> list[PassageExample]:
+def read_passages(
+    file: str | Path,
+    *,
+    labelled: bool,
+    names: PassageNames,
+    delimiter: str | None = None,
+    header: bool = True,
+    encoding: str | None = None,
+) -> list[PassageExample]:
     """The questions of a file, in its order (see `files.squad`). InputError with its place for what is amiss."""
-    examples = [
-        _example(context, question, place, labelled=labelled)
-        for context, question, place in read_questions(file, encoding)
-    ]
+    asked = read_questions(file, encoding, names=names, labelled=labelled, delimiter=delimiter, header=header)
+    rows = list(asked)
+    if labelled:
+        _refuse_lost(rows)
+    examples = [_example(context, question, place, labelled=labelled) for context, question, place in rows]
     if not examples:
         raise InputError(f"{file}: there is no question in it", "give a file with at least one")
     if labelled and all(example.unanswerable for example in examples):
         raise InputError(
             f"{file}: none of its questions has an answer",
-            "give the answers as SQuAD does, or in a table as 'answer' and 'start'",
+            "give the answers as SQuAD does, or in rows as 'answer' and 'start' (--answer-column, --start-column)",
         )
     refuse_repeated_ids((example.number, example.place) for example in examples)
     return examples
@@ -68,6 +79,27 @@ def check_texts(question: Any, context: Any, place: str) -> None:
             raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
 
 
+def _refuse_lost(rows: Sequence[tuple[str, Asked, str]]) -> None:
+    """InputError with the places of all answers that are nowhere in their passage."""
+    lost = [
+        (place, answer.text)
+        for context, question, place in rows
+        for answer in question.answers
+        if context.strip() and answer.text not in context
+    ]
+    if len(lost) == 1:
+        ((place, text),) = lost
+        raise InputError(
+            f"{place}: the answer {text!r} is nowhere in the passage", "fix it, or leave this question out"
+        )
+    if lost:
+        some = listed(f"{text!r:.40} ({place})" for place, text in lost)
+        raise InputError(
+            f"{len(lost):,} answers are nowhere in their passages: {some}",
+            "fix them, or leave these questions out",
+        )
+
+
 def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
     """An example with its answers checked. InputError with its place."""
     check_texts(asked.question, context, place)
@@ -80,18 +112,15 @@ def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> Passa
         )
     if not asked.answers:
         return PassageExample(asked.question, context, (), place, asked.id, unanswerable=True)
-    gold = tuple(_gold(context, found.text, found.answer_start, place) for found in asked.answers)
+    gold = tuple(_gold(context, found.text, found.answer_start) for found in asked.answers)
     return PassageExample(asked.question, context, gold, place, asked.id)
 
 
-def _gold(context: str, text: str, start: int | None, place: str) -> Gold:
-    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given)."""
+def _gold(context: str, text: str, start: int | None) -> Gold:
+    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given). It
+    is somewhere in the passage."""
     if start is not None and context.startswith(text, start):
         return Gold(text, start)
     near = start or 0
     found = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
-    if not found:
-        raise InputError(
-            f"{place}: the answer {text!r} is nowhere in the passage", "fix it, or leave this question out"
-        )
     return Gold(text, min(found, key=lambda i: abs(i - near)), moved=True)

@@ -24,7 +24,6 @@ from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
@@ -194,9 +193,10 @@ class TextTask(Task):
         """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
         if spaced := [example for example in examples if example.spaced]:
             labels = counted(len(spaced), "label has", "labels have")
-            some = listed(f"'{example.label}' ({example.place})" for example in spaced)
-            said = f"{labels} spaces around, which are left out: {some}"
-            return [Finding("spaces around labels", said, [example.place for example in spaced])]
+            places = [example.place for example in spaced]
+            shown = [f"'{example.label}' ({example.place})" for example in spaced]
+            what = f"{labels} spaces around, which are left out"
+            return [Finding("spaces around labels", what, places, shown)]
         first = next(iter(examples), None)
         if first is None or not first.unnamed:
             return []

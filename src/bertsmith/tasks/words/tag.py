@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
+from bertsmith.metrics.entities import entities
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
@@ -32,6 +34,7 @@ from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.overview import Labels, of_labels
 from bertsmith.tasks.scores import Overview, Scores
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, deciding, windows
@@ -237,10 +240,17 @@ class Tag(Task):
     def overview_of_answers(
         cls, train: Sequence[TagExample], dev: Sequence[TagExample], facts: Facts
     ) -> Overview:
-        """The table of the file's tags, and those that break their scheme."""
-        of_file = {**facts, "labels": facts.get("written") or facts["labels"]}
-        found = breaks_in([*train, *dev], cls.gold([*train, *dev], facts), facts.get("scheme"))
-        return super().overview_of_answers(train, dev, of_file) | Overview(findings=[found] if found else [])
+        """The table of the file's tags, and those that break their scheme. Where entities are learnt in another
+        scheme than the file's, their types may be rare or missing: in IOB1 a B is, and tells nothing."""
+        scheme = facts.get("scheme")
+        found = super().overview_of_answers(
+            train, dev, {**facts, "labels": facts.get("written") or facts["labels"]}
+        )
+        if scheme is not None and facts.get("trained") not in (None, scheme):
+            of_types = of_labels(_types_of(train, facts), _types_of(dev, facts), ())
+            found = replace(found, findings=of_types.findings)
+        breaks = breaks_in([*train, *dev], cls.gold([*train, *dev], facts), scheme)
+        return found | Overview(findings=[breaks] if breaks else [])
 
     # From examples to a batch
 
@@ -512,3 +522,13 @@ class Tag(Task):
         times = Counter(tag for tags in self.gold(training, self.facts) for tag in tags)
         most = min(times, key=lambda tag: (-times[tag], tag))
         return self.score([{"tags": [most] * len(e.words), "scores": [1.0] * len(e.words)} for e in dev], dev)
+
+
+def _types_of(examples: Sequence[TagExample], facts: Facts) -> Labels:
+    """How often each type of entity occurs, and where it does first."""
+    tagging = Tagging.of(facts)
+    return Labels.of(
+        (entity.type, example.place_of(entity.start))
+        for example in examples
+        for entity in entities(tagging.named(example.tags))
+    )

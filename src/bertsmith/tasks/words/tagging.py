@@ -34,7 +34,6 @@ from bertsmith.metrics.schemes import (
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
 from bertsmith.models.features import Layers
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
-from bertsmith.tasks.overview import listed
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.words.tagged import TagExample
 from bertsmith.wording import counted
@@ -237,9 +236,10 @@ def breaks_in(
     breaks = "breaks" if len(found) == 1 else "break"
     return Finding(
         "tags that break the scheme",
-        f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}: "
-        f"{listed(starmap(said, found))}: read as conlleval reads them, an entity begins or ends there",
+        f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}",
         list(starmap(place, found)),
+        list(starmap(said, found)),
+        "read as conlleval reads them, an entity begins or ends there",
     )
 
 

@@ -1,0 +1,80 @@
+"""DistilBERT (Sanh et al. 2019): BERT with half the layers, no segments and no pooler, and a classifier with a
+layer of its own on the first token."""
+
+from __future__ import annotations
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.names import TASKS, NameTable, name_table
+
+_LAYER = {
+    "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "attention.output": ("attention.out_lin",),
+    "attention_norm": ("sa_layer_norm",),
+    "feed_forward.inner": ("ffn.lin1",),
+    "feed_forward.output": ("ffn.lin2",),
+    "output_norm": ("output_layer_norm",),
+}
+_HEADS = {
+    "masked.transform": ("vocab_transform",),
+    "masked.norm": ("vocab_layer_norm",),
+    "masked": ("vocab_projector",),
+    **TASKS,
+    "classifier.dense": ("pre_classifier",),
+    "chooser.dense": ("pre_classifier",),
+}
+
+
+def _names(config: ModelConfig) -> NameTable:
+    return name_table(
+        config,
+        "distilbert",
+        heads=_HEADS,
+        decoder="vocab_projector",
+        layer=_LAYER,
+        layer_name="transformer.layer.{layer}",
+    )
+
+
+_BASE = shape(6, 768)
+_VOCABULARIES = {"uncased": 30_522, "cased": 28_996, "multilingual-cased": 119_547}
+
+DISTILBERT = Family(
+    model_type="distilbert",
+    names=_names,
+    architectures={
+        frozenset({"encoder"}): "DistilBertModel",
+        frozenset({"encoder", "masked"}): "DistilBertForMaskedLM",
+        frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
+        frozenset({"encoder", "tagger"}): "DistilBertForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "DistilBertForTokenClassification",
+        frozenset({"encoder", "span"}): "DistilBertForQuestionAnswering",
+        frozenset({"encoder", "chooser"}): "DistilBertForMultipleChoice",
+    },
+    tokenizer="wordpiece",
+    presets={
+        f"distilbert-base-{name}": {**_BASE, "vocab_size": size} for name, size in _VOCABULARIES.items()
+    },
+    structure={
+        "embedding_size": None,
+        "share": "none",
+        "first_position": "zero",
+        "causal": False,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-12,
+    },
+    defaults={"num_hidden_layers": 6, "classifier_dropout": 0.2},
+    keys={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "classifier_dropout": "seq_classif_dropout",
+    },
+    also={"qa_dropout": lambda config: config.hidden_dropout_prob},
+    heads=HeadShape(dense_act="relu", dense_dropout=False, choice_act="relu", token_dropout=True),
+    pretraining={"instances": "full_sentences", "sentence_task": "none"},
+)

@@ -1,0 +1,72 @@
+"""ELECTRA (Clark et al. 2020): BERT without a pooler, tables that may be narrower than the layers, and a head that
+tells replaced tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.names import TASKS, NameTable, name_table
+
+_PROJECTION = {"encoder.embeddings.projection": ("{base}.embeddings_project",)}
+_HEADS = {
+    "masked.transform": ("generator_predictions.dense",),
+    "masked.norm": ("generator_predictions.LayerNorm",),
+    "masked": ("generator_lm_head",),
+    "detector.dense": ("discriminator_predictions.dense",),
+    "detector.linear": ("discriminator_predictions.dense_prediction",),
+    **TASKS,
+    "classifier.dense": ("classifier.dense",),
+    "classifier.linear": ("classifier.out_proj",),
+    "chooser.dense": ("sequence_summary.summary",),
+}
+
+
+def _names(config: ModelConfig) -> NameTable:
+    extra = _PROJECTION if config.embedding_size is not None else None
+    return name_table(config, "electra", heads=_HEADS, decoder="generator_lm_head", extra=extra)
+
+
+def _sizes(layers: int, hidden: int, embedding: int | None = None) -> dict[str, Any]:
+    return {**shape(layers, hidden), "embedding_size": embedding}
+
+
+ELECTRA = Family(
+    model_type="electra",
+    names=_names,
+    architectures={
+        frozenset({"encoder"}): "ElectraModel",
+        frozenset({"encoder", "masked"}): "ElectraForMaskedLM",
+        frozenset({"encoder", "detector"}): "ElectraForPreTraining",
+        frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
+        frozenset({"encoder", "tagger"}): "ElectraForTokenClassification",
+        frozenset({"encoder", "tagger", "crf"}): "ElectraForTokenClassification",
+        frozenset({"encoder", "span"}): "ElectraForQuestionAnswering",
+        frozenset({"encoder", "chooser"}): "ElectraForMultipleChoice",
+    },
+    tokenizer="wordpiece",
+    # as released: the small generator is as large as its discriminator, the others' layers are 256 wide
+    presets={
+        "electra-small-discriminator": _sizes(12, 256, 128),
+        "electra-base-discriminator": _sizes(12, 768),
+        "electra-large-discriminator": _sizes(24, 1024),
+        "electra-small-generator": _sizes(12, 256, 128),
+        "electra-base-generator": _sizes(12, 256, 768),
+        "electra-large-generator": _sizes(24, 256, 1024),
+    },
+    structure={"share": "none", "first_position": "zero", "causal": False},
+    # what a config.json that leaves them out means
+    defaults={
+        "hidden_size": 256,
+        "embedding_size": 128,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    fixed={"embedding_size": lambda config: config.embedding_width},
+    also={"summary_last_dropout": lambda config: config.head_dropout},
+    none_where={"embedding_size": "hidden_size"},
+    heads=HeadShape(masked_act="gelu", dense_act="gelu", choice_act="gelu"),
+    pretraining={"instances": "full_sentences", "sentence_task": "none", "mask_split": (0.85, 0.0, 0.15)},
+    objective="replaced",
+)

@@ -1,0 +1,87 @@
+"""Left to right: each token from those before it (Radford et al. 2018), which the ablation of the BERT paper sets
+beside masks (Devlin et al. 2019, section 5.1, "LTR & No NSP").
+
+The instances are those of masked LM without their masks; the head is the masked head, whose decoder is the token
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.settings import DataSettings
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import MaskedHead
+from bertsmith.models.start import start_from_unigrams, unigram_loss
+from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.packed import Packed
+from bertsmith.settings import Settings
+
+
+class Causal(Objective):
+    """One head over the vocabulary; part of the loss: `lm`, over every token but the first of a sequence, the last
+    [SEP] too."""
+
+    name = "causal"
+    shown_by = "masked"
+    model = MappingProxyType({"causal": True})
+    perplexities = ("lm",)
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config = config
+        self.masked = MaskedHead(config, generator)
+
+    @classmethod
+    def made(
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
+    ) -> Causal:
+        """The head. InputError where pairs are asked for."""
+        if data.sentence_task != "none":
+            raise InputError(
+                f"data.sentence_task={data.sentence_task}: the objective 'causal' asks nothing of pairs",
+                "set data.sentence_task=none, and data.instances=full_sentences",
+            )
+        return cls(encoder.config, generator)
+
+    def counts(self, batch: PairBatch) -> Mapping[str, int]:
+        """Tokens with one before them."""
+        return {"lm": batch.tokens - int((batch.packed.lengths > 0).sum())}
+
+    def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
+        """Summed cross-entropy of each token of the text, given those before it."""
+        whole = batch.unmasked
+        rows = _with_a_next(whole)
+        hidden = encoder(whole)[rows]
+        lost, right = self.masked.loss(hidden, encoder.embeddings.token.weight, whole.tokens[rows + 1])
+        return Loss({"lm": lost}, self.counts(batch), {"lm": right})
+
+    def begin(self, tokens: NDArray[np.int64]) -> None:
+        """The head's bias becomes the logarithm of each token's share of the corpus."""
+        start_from_unigrams(self.masked.bias, tokens)
+
+    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
+        """What a unigram model of the corpus loses on the same tokens."""
+        labels = (batch.unmasked.tokens[_with_a_next(batch.packed) + 1] for batch in batches)
+        return {"unigram_lm_loss": unigram_loss(tokens, labels)}
+
+    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+        """The encoder and its head."""
+        return {MODEL: Parts(self.config, {"encoder": encoder, "masked": self.masked})}
+
+
+def _with_a_next(packed: Packed) -> Tensor:
+    """Rows of the tokens that another of their sequence follows, long."""
+    lengths = packed.lengths[packed.lengths > 0]
+    rows = np.delete(np.arange(lengths.sum()), lengths.cumsum() - 1)
+    return torch.from_numpy(rows).to(packed.tokens.device)

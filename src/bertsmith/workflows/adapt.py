@@ -1,0 +1,188 @@
+"""`bertsmith adapt`: pre-train a model further on a corpus, and measure on a task what that was worth.
+
+The way is that of four other verbs, one after the other, each with a folder of its own: `tokenizer extend` (where
+words are asked for), `data prepare`, `pretrain --model`, and `finetune` from the model before and after with the
+same seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from bertsmith import console, disk
+from bertsmith.display import Report
+from bertsmith.errors import InputError
+from bertsmith.files.files import Notes, find_files
+from bertsmith.files.memory import Sources, as_files
+from bertsmith.shards.prepare import prepare
+from bertsmith.shards.shards import Shards
+from bertsmith.tasks.task import task_type
+from bertsmith.use.compare import compare
+from bertsmith.use.model import Model, load
+from bertsmith.wording import counted
+from bertsmith.workflows.examples import gather
+from bertsmith.workflows.extend import RECORD as EXTENSION
+from bertsmith.workflows.extend import Choice, extend_tokenizer
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.finetune_settings import new_settings
+from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.run import holds_run, write_report, write_whole
+
+_ASKED = "adapt.json"
+_BEFORE, _AFTER = "before", "after"
+
+
+def adapt(
+    model: str | Path,
+    corpus: Sources,
+    out: str | Path,
+    *,
+    task: str,
+    train: str | Path,
+    dev: str | Path,
+    words: int = 0,
+    seeds: int = 1,
+    minutes: float | None = None,
+    settings: Sequence[str] = (),
+    task_settings: Sequence[str] = (),
+    resume: bool = False,
+    tell: Callable[[str], None] = console.tell,
+) -> Report:
+    """Pre-train a model further on files of text, fine-tune it before and after, and compare.
+
+    model: a run, a model folder or a published name, with a masked-LM head. corpus: as in `prepare`. task, train,
+    dev: as in `finetune`. words: how many words of the corpus its vocabulary grows by, 0 for none. seeds: how
+    often each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings,
+    task_settings: assignments for `pretrain` and for `finetune`.
+    out: the folder for all of it: model/ is the adapted model's run, before-0/ and after-0/ those of the task.
+    resume: what is finished stays, what was interrupted continues.
+
+    Returns the report, also in out/report.json: the score that decides on dev before and after for each seed, its
+    gain, and each pair's comparison (`compare`: paired bootstrap and randomization).
+    InputError for what a user can fix.
+    """
+    out = Path(out)
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: is less than 1", "give the number of runs of each")
+    asked = {
+        "model": str(model),
+        "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
+        "task": task,
+        "train": str(train),
+        "dev": str(dev),
+        "words": words,
+        "settings": list(settings),
+        "task_settings": list(task_settings),
+    }
+    _begin(out, asked, resume=resume)
+    base = load(model, tell=tell)
+    _read_all(corpus, task, train, dev, base, task_settings)
+    with disk.locked(out, "adaptation"):
+        write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+        if words and not (out / "extended" / EXTENSION).exists():
+            tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")
+            extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
+        begin = load(out / "extended", tell=tell) if words else base
+        shards = _prepared(corpus, begin, out / "shards", tell)
+        tell(f"pre-training: {out / 'model'}")
+        adapted = pretrain(
+            shards,
+            out / "model",
+            model=begin,
+            minutes=minutes,
+            settings=list(settings),
+            resume=holds_run(out / "model"),
+            tell=tell,
+        )
+        rows = [
+            _scored(out, seed, base, adapted, task, train, dev, task_settings, tell) for seed in range(seeds)
+        ]
+        found = _report(asked, adapted, rows)
+        write_report(out, found)
+    return Report(found, ("score", "before", "after", "gain"))
+
+
+def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
+    """InputError where the folder holds something else, or an adaptation of other things."""
+    file = out / _ASKED
+    if not (resume and file.exists()):
+        disk.refuse_filled(out, in_place=True)
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in asked.items():
+        if before.get(name) != value:
+            raise InputError(
+                f"{out}: was begun with {name.replace('_', ' ')} {before.get(name)}, not {value}",
+                "resume with the same arguments, or name another --out",
+            )
+
+
+def _read_all(
+    corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Sequence[str]
+) -> None:
+    """InputError for files that cannot be read, before an hour is spent on the first of them."""
+    find_files(as_files(corpus), Notes())
+    kind = task_type(task)
+    files = {"train": str(train), "dev": str(dev)}
+    chosen = new_settings(kind, base.path, files, None, {}, settings)
+    gather(kind.variant(chosen.task), chosen.files, chosen.task)
+
+
+def _prepared(corpus: Sources, model: Model, out: Path, tell: Callable[[str], None]) -> Shards:
+    if (out / "manifest.json").exists():
+        return Shards.open(out)
+    return prepare(corpus, model.tokenizer, out, tell=tell)
+
+
+def _scored(
+    out: Path,
+    seed: int,
+    base: Model,
+    adapted: Model,
+    task: str,
+    train: str | Path,
+    dev: str | Path,
+    settings: Sequence[str],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Both models fine-tuned with a seed, and compared on dev."""
+    runs = []
+    for name, model in ((_BEFORE, base), (_AFTER, adapted)):
+        run = out / f"{name}-{seed}"
+        tell(f"fine-tuning: {run}")
+        own = [*settings, f"train.seed={seed}"]
+        runs.append(
+            finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run), tell=tell)
+        )
+    before, after = runs
+    score = before.task.decides
+    return {
+        "seed": seed,
+        "score": score,
+        _BEFORE: before.report["dev"][score],
+        _AFTER: after.report["dev"][score],
+        "baseline": before.report["baseline"].get(score),
+        "comparison": compare(before, after, dev)["scores"][score],
+    }
+
+
+def _report(asked: dict[str, Any], adapted: Model, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    gains = [row[_AFTER] - row[_BEFORE] for row in rows]
+    return {
+        **asked,
+        "score": rows[0]["score"],
+        _BEFORE: fmean(row[_BEFORE] for row in rows),
+        _AFTER: fmean(row[_AFTER] for row in rows),
+        "gain": fmean(gains),
+        "deviation": stdev(gains) if len(gains) > 1 else None,
+        "runs": list(rows),
+        "pretraining": {
+            name: adapted.report[name]
+            for name in ("steps", "tokens", "seconds", "held_out")
+            if name in adapted.report
+        },
+    }

@@ -1,0 +1,84 @@
+"""`bertsmith distill`: a smaller student of a pre-trained model, on prepared shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertsmith import console
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.artifacts.locate import locate
+from bertsmith.errors import InputError
+from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import family
+from bertsmith.shards.shards import Shards
+from bertsmith.use.model import Model
+from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.pretrain_settings import settings_type
+from bertsmith.workflows.run import as_assignments
+
+_STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, where it is another one
+
+
+def distill(
+    data: Shards | str | Path,
+    out: str | Path,
+    teacher: str | Path | Model,
+    *,
+    layers: int | None = None,
+    minutes: float | None = None,
+    settings: Chosen = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    begun: float | None = None,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
+) -> Model:
+    """Train a student of a pre-trained model on a corpus (Sanh et al. 2019).
+
+    data: shards prepared with the teacher's tokenizer. teacher: a pre-trained run, a model folder or a published
+    name, with a masked-LM head. layers: the student's; by default half of the teacher's. It is as wide as the
+    teacher and begins with some of its layers; a BERT's student is a DistilBERT, another family's one of its own.
+    settings and keywords: as `pretrain` takes them; `objective` has the weights of the three parts of the loss.
+    All else is as in `pretrain`, which this is with the objective "distil".
+
+    Returns the student, with its report. InputError where teacher and data, or teacher and settings, do not fit.
+    """
+    folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
+    sizes = student_of(folder.config, layers)
+    own = [
+        "objective.name=distil",
+        *as_assignments({"objective": {"teacher": str(folder.path)}, "model": sizes}),
+    ]
+    said = assignments_of(settings_type("distil"), settings, keywords, distill)
+    return pretrain(
+        data,
+        out,
+        minutes=minutes,
+        settings=[*own, *_data_of(sizes), *said],
+        resume=resume,
+        overwrite=overwrite,
+        begun=begun,
+        tell=tell,
+    )
+
+
+def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
+    """The settings of a teacher's student. InputError where it would not be smaller."""
+    number = teacher.num_hidden_layers // 2 if layers is None else layers
+    if not 1 <= number <= teacher.num_hidden_layers:
+        raise InputError(
+            f"a student of {number} layers: the teacher has {teacher.num_hidden_layers}",
+            f"give --layers from 1 to {teacher.num_hidden_layers}",
+        )
+    kind = family(_STUDENTS.get(teacher.model_type, teacher.model_type))
+    own = {"model_type": kind.model_type, "num_hidden_layers": number}
+    return {**teacher.model_dump(), **kind.structure, **own}
+
+
+def _data_of(sizes: dict[str, Any]) -> list[str]:
+    """What the student's family is trained on, and nothing asked of pairs."""
+    usual = {"instances": "full_sentences", "sentence_task": "none"}
+    return as_assignments({"data": {**family(sizes["model_type"]).pretraining, **usual}})

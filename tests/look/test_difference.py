@@ -1,0 +1,68 @@
+"""In what two models differ, by their names and by their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.errors import InputError
+from bertsmith.look.difference import difference
+from bertsmith.models.family import build_encoder, preset
+
+
+def rows(document: dict[str, object], part: str) -> dict[str, tuple[object, object]]:
+    found = document[part]
+    assert isinstance(found, list)
+    return {row["what"]: (row["a"], row["b"]) for row in found}
+
+
+def test_two_presets() -> None:
+    document = difference("bert-base-uncased", "roberta-base")
+    assert rows(document, "settings") == {
+        "model_type": ("bert", "roberta"),
+        "vocab_size": (30_522, 50_265),
+        "max_position_embeddings": (512, 514),
+        "first_position": ("zero", "after_padding"),
+        "type_vocab_size": (2, 1),
+        "layer_norm_eps": (1e-12, 1e-5),
+        "pad_token_id": (0, 1),
+    }
+    habits = rows(document, "family")
+    assert habits["usual tokenizer"] == ("wordpiece", "byte_level")
+    assert habits["pre-trained with data.sentence_task"] == ("nsp", "none")
+    assert habits["a head for pairs of sentences"] == (True, False)
+    assert "a pooler" not in habits  # both have one
+    assert rows(document, "parameters") == {
+        "token embeddings": (23_440_896, 38_603_520),
+        "position embeddings": (393_216, 394_752),
+        "segment embeddings": (1_536, 768),
+        "sum": (108_891_648, 124_055_040),
+    }
+
+
+def test_a_folder_beside_a_preset(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    config = preset("distilbert-base-cased", vocab_size=50, **sizes)
+    folder = write_folder(tmp_path / "m", config, {"encoder": build_encoder(config, torch.Generator())})
+    document = difference(folder, "distilbert-base-cased")
+    assert rows(document, "settings")["num_hidden_layers"] == (1, 6)
+    assert document["family"] == []
+    assert rows(document, "parameters")["the layers' LayerNorms"] == (4 * 16, 6 * 4 * 768)
+
+
+def test_a_model_beside_itself_differs_in_nothing() -> None:
+    document = difference("electra-small-generator", "electra-small-generator")
+    assert document["settings"] == document["family"] == []
+    assert [row["what"] for row in document["parameters"]] == ["sum"]
+
+
+def test_a_mistyped_name_is_told_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="no preset, run or model folder of this name") as caught:
+        difference("bert-base-uncased", "robreta-base")
+    assert caught.value.remedy == "did you mean roberta-base?"
+    with pytest.raises(InputError):
+        difference("nothing/like-it", "roberta-base")

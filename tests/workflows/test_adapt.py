@@ -1,0 +1,81 @@
+"""`adapt`: the model before and after, each stage kept, one report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.workflows.adapt import adapt
+
+FEW = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
+PRETRAINING = (*FEW, "data.held_out=0.2", "train.max_steps=3")
+TASK = ("train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "corpus.txt").write_text(tiny_run.corpus())
+    tokenizer = bs.train_tokenizer(
+        [tmp_path / "corpus.txt"], tmp_path / "tokenizer", vocab_size=80, min_frequency=1
+    )
+    shards = bs.prepare([tmp_path / "corpus.txt"], tokenizer, tmp_path / "shards", workers=1)
+    base = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=2")
+    corpus = tmp_path / "domain.txt"
+    corpus.write_text(tiny_run.corpus(seed=7) + "\n\n" + "Kababalode mi nugi. Kababalode so tuba. " * 12)
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    return {
+        "model": base.path,
+        "corpus": [corpus],
+        "out": tmp_path / "out",
+        "task": "classify",
+        "train": rows,
+        "dev": rows,
+        "settings": PRETRAINING,
+        "task_settings": TASK,
+    }
+
+
+def test_both_are_measured_with_the_same_seeds(world: dict[str, Any]) -> None:
+    report = adapt(**world, seeds=2)
+    out = world["out"]
+    assert report["score"] == "macro_f1" or report["score"] == "accuracy"
+    assert [row["seed"] for row in report["runs"]] == [0, 1]
+    for row in report["runs"]:
+        runs = [bs.load(out / f"{name}-{row['seed']}") for name in ("before", "after")]
+        assert [run.report["dev"][report["score"]] for run in runs] == [row["before"], row["after"]]
+        assert row["comparison"]["difference"] == pytest.approx(row["after"] - row["before"])
+    gains = [row["after"] - row["before"] for row in report["runs"]]
+    assert report["gain"] == pytest.approx(sum(gains) / 2)
+    assert json.loads((out / "report.json").read_text())["gain"] == report["gain"]
+    assert bs.load(out / "model").report["base"].startswith(str(world["model"]))
+
+
+def test_the_vocabulary_grows_first(world: dict[str, Any]) -> None:
+    adapt(**world, words=1)
+    added = json.loads((world["out"] / "extended" / "extension.json").read_text())["words"][0]["word"]
+    own = {name: bs.load(world["out"] / name).tokenizer.tokens for name in ("model", "after-0", "before-0")}
+    assert {name: added in tokens for name, tokens in own.items()} == {
+        "model": True,
+        "after-0": True,
+        "before-0": False,
+    }
+
+
+def test_what_is_finished_stays(world: dict[str, Any]) -> None:
+    first = adapt(**world)
+    weights = world["out"] / "model" / "model" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    with pytest.raises(InputError, match="already exists and is not empty"):
+        adapt(**world)
+    again = adapt(**world, seeds=2, resume=True)  # one more
+    assert weights.stat().st_mtime_ns == written
+    assert again["runs"][0] == first["runs"][0]
+    assert len(again["runs"]) == 2
+    with pytest.raises(InputError, match="was begun with task classify, not tag"):
+        adapt(**{**world, "task": "tag"}, resume=True)
