@@ -54,6 +54,12 @@ def test_it_learns_and_answers_as_its_model(fitted: BertClassifier) -> None:
     assert fitted.predict([]).tolist() == []
 
 
+def test_it_holds_its_model_on_disk_and_not_what_training_left(fitted: BertClassifier) -> None:
+    left = {path.name for path in fitted.model_.path.iterdir()}
+    assert "checkpoints" not in left
+    assert {"model", "report.json"} <= left
+
+
 def test_the_seed_settles_everything(base: Path) -> None:
     first, again = (estimator(base).fit(TEXTS, MOODS).predict_proba(TEXTS) for _ in range(2))
     other = estimator(base).set_params(random_state=1).fit(TEXTS, MOODS).predict_proba(TEXTS)

@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from bertsmith import console
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.run import CHECKPOINTS
 
 _SEEDS = 2**31 - 1
 _NEVER = 2**31  # updates between evaluations, of which the last one is always made
@@ -113,6 +114,9 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         place = _new_folder()
         try:
             fitted = self._finetuned(place / "run", columns, [names[code] for code in codes], names, chosen)
+            shutil.rmtree(
+                place / "run" / CHECKPOINTS
+            )  # with moments, twice the model and more: nobody resumes it
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise

@@ -97,6 +97,10 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     )
     assert tuned["labels"] == ["anger", "fear", "joy"]
     assert tuned["dev"]["accuracy"] == scores["accuracy"]
+    whole = json.loads(
+        Path(tuned["report"]).read_text(encoding="utf-8")
+    )  # the rest of the page is there alone
+    assert whole.keys() - tuned.keys() == {"answers", "curve", "lengths", "findings", "settings"}
     assert [len(row) for row in filled] == [3, 3]
     assert all(1 >= row[0]["score"] >= row[1]["score"] >= row[2]["score"] > 0 for row in filled)
     assert info["parameters"] == sum(term["parameters"] for term in info["terms"])

@@ -45,7 +45,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "best_step": 10,
         "baseline": {"accuracy": 0.25, "examples": 30},
         "baseline_name": "without looking at the text",
-        "dev": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "notes": [text]},
+        "dev": {"accuracy": 0.987654, "macro_f1": 0.5, "examples": 30, "chance": 0.125, "notes": [text]},
         "evaluations": [
             {"step": step, "epoch": step / 10, "loss": 1.5, "accuracy": 0.5, "best": step == 10}
             for step in (10, 20)
@@ -90,7 +90,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "findings": [
             {"kind": "empty texts", "said": f"1 text is empty: {text}", "places": ["train.csv:3"], "number": 30}
         ],
-        "settings": {"base": text, "train": {"epochs": 3.0}},
+        "settings": {"base": text, "files": {"train": "a.csv", "dev": None}, "train": {"epochs": 3.0}},
         "warnings": ["the model learnt nothing of use", f"1 text is empty: {text}"],
         "wall_time": [{"step": "training", "seconds": 9.0}, {"step": "encoding", "seconds": 3.0}],
     }  # fmt: skip
@@ -109,8 +109,8 @@ def test_the_numbers_of_the_page_are_those_of_the_report(tmp_path: Path) -> None
     words = plain((tmp_path / "report.html").read_text(encoding="utf-8"))
     for said in (
         "accuracy 0.9877 0.2500",  # this model's, the baseline's
-        "macro F1 0.5000 –",
-        "7 to train on, 30 of dev",
+        "macro F1 0.5000 – Choosing by chance would be right in 12.5 % of the examples.",
+        "7 of a.csv to train on, 30 held out of it",
         "kept are the weights after update 10, the best by accuracy",
         "20 2 1.5000 0.5000",  # an evaluation: update, epoch, loss, score
         "tags 40 2 (5.00 %) 29 (72.5 %)",  # in all, cut, would be cut
@@ -125,6 +125,30 @@ def test_the_numbers_of_the_page_are_those_of_the_report(tmp_path: Path) -> None
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert words.count("1 text is empty") == 1  # among the findings, not among the warnings as well
     assert "the model learnt nothing of use" in words
+
+
+@pytest.mark.parametrize("scores", [(0.17, 0.195, 0.225), (0.44, 0.7616, 0.7664), (0.3, 0.99, 0.5)])
+def test_all_words_of_a_figure_are_in_it(scores: tuple[float, float, float]) -> None:
+    """The ticks when it is drawn are those that it was laid out with."""
+    found = report()
+    found["evaluations"] = [
+        {
+            "step": step,
+            "epoch": step / 10,
+            "loss": 1.5,
+            "accuracy": score,
+            "macro_f1": score / 3,
+            "best": False,
+        }
+        for step, score in zip((5, 10, 20), scores, strict=True)
+    ]
+    for drawing in drawings(found):
+        drawing.figure.draw_without_rendering()
+        drawn, whole, edge = drawing.figure.get_tightbbox(), drawing.figure.bbox_inches, 0.01  # inches
+        assert drawn.x0 >= -edge, drawing.name
+        assert drawn.y0 >= -edge, drawing.name
+        assert drawn.x1 <= whole.x1 + edge, drawing.name
+        assert drawn.y1 <= whole.y1 + edge, drawing.name
 
 
 def test_figures_of_an_earlier_report_are_gone(tmp_path: Path) -> None:

@@ -281,10 +281,14 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
     temperature = calibrated.folder.record["facts"]["temperature"]
     assert temperature != 1.0
+    assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
+    assert f"{temperature:.4g}, chosen on dev" in (calibrated.path / "report.html").read_text(
+        encoding="utf-8"
+    )
     again = bs.load(tmp_path / "kept")
     assert float(again.task.temperature) == temperature
     assert again.evaluate(file)["calibration_error"] == pytest.approx(better)
-    assert better != plain
+    assert better < plain
     texts = [text for text, _ in rows[:20]]
     labels = [[answer["label"] for answer in model.predict(texts)] for model in (run, again)]
     assert labels[0] == labels[1]

@@ -377,7 +377,9 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     file = write(tmp_path / "p.csv", text)
     run = bs.finetune("embed", base, tmp_path / "run", train=file, dev=file, **settings, **FEW)
     assert run.report["decided_by"] == decided
-    assert run.report["baseline_name"] == "TF-IDF"
+    assert (run.report["baseline_name"], run.report["baseline_reads"]) == ("TF-IDF", True)
+    if decided == "ndcg@10":  # what is asked is the query alone: the passage is the right answer
+        assert all(list(one["asked"]) == ["text"] for one in run.report["answers"]["hardest"]["examples"])
     scores = bs.load(tmp_path / "run").evaluate(file)
     assert scores[decided] == run.report["dev"][decided]
     (answer,) = run.predict(["kaba lode"], ["kaba lode"])

@@ -212,6 +212,24 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
     assert result.stdout.splitlines()[0].removeprefix("\ufeff") == "text,label,prediction,likeliest,score"
 
 
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
+def test_no_answer_that_is_the_same_for_every_text_beats_the_baseline(
+    trained: bs.Model, tmp_path: Path, share: float
+) -> None:
+    """Thresholds that are chosen on dev may come down until all labels are predicted: that is no skill."""
+    draw = random.Random(0)
+    drawn = [[label for label in LABELS if draw.random() < share] or LABELS[:1] for _ in range(40)]
+    file = tiny_run.table(tmp_path / "some.csv", [("kaba lode", "|".join(some)) for some in drawn])
+    examples = trained.task.read(file, trained.task.settings)
+    beside = trained.task.baseline(examples, examples)
+    for number in range(2 ** len(LABELS)):
+        same = [label for i, label in enumerate(LABELS) if number >> i & 1]
+        scores = dict.fromkeys(LABELS, 0.5)
+        answers = [{"labels": same, "scores": scores, "tokens": 0, "tokens_read": 0}] * len(examples)
+        found = trained.task.score(answers, examples)
+        assert found.numbers["macro_f1"] <= beside.numbers["macro_f1"]
+
+
 def test_the_reference_opens_it_and_its_own_is_answered_with(trained: bs.Model, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertForSequenceClassification.from_pretrained(trained.model_folder).eval()

@@ -193,9 +193,12 @@ def test_time_that_was_spent_before_counts(
     model = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
     spent = 39 * 0.5 + 6 * 1.0  # until the checkpoint of step 45
     assert abs(clock.now - (SECONDS - spent)) < 4
+    assert any(line.startswith("resumed after update 45 of ") for line in told)
     made, now = model.report["steps"], clock.now
+    told.clear()
     tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
     assert clock.now == now
+    assert not any("resumed after" in line for line in told)
     assert any(f"the run is finished, after {made} updates" in line for line in told)
     more = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command | {"minutes": 1.5})
     assert more.report["steps"] > made

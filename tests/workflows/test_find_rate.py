@@ -16,6 +16,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder
+from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import TASKS, task_type
@@ -60,6 +62,25 @@ def test_every_task_has_its_curve_and_leaves_the_model_alone(
     document = found.document()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert found.said.startswith(("suggestion: ", "no suggestion: "))
+
+
+def test_a_frozen_encoder_is_read_as_a_run_reads_it(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its states are computed once for all seeds, in evaluation, and no update asks it again."""
+    computed = []
+    hidden_states = Encoder.hidden_states
+
+    def counted(encoder: Encoder, packed: Packed) -> list[torch.Tensor]:
+        computed.append(packed)
+        return hidden_states(encoder, packed)
+
+    monkeypatch.setattr(Encoder, "hidden_states", counted)
+    monkeypatch.setattr(Encoder, "forward", lambda *_: pytest.fail("the encoder was asked again"))
+    file = FILES["tag"][1](tmp_path / "train.jsonl", 0)
+    found = bs.find_rate("tag", base, train=file, seeds=2, steps=12, frozen=True, **FEW)
+    assert len(computed) == 1
+    assert list(found.losses) == [0, 1]
 
 
 def test_no_task_is_forgotten() -> None:

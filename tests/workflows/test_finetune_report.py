@@ -136,6 +136,9 @@ def test_no_better_than_the_most_frequent_label_is_said(base: bs.Model, tmp_path
     better, worse = Scores({"f1": 0.5}), Scores({"f1": 0.4})
     epochs = {"epochs": 10.0}
     assert told_of_learning("f1", better, worse, 500, epochs) == []
+    (rival,) = told_of_learning("f1", worse, better, 500, epochs, beside_name="TF-IDF", reads=True)
+    assert "no better than TF-IDF" in rival
+    assert "nothing of use" not in rival
     (said,) = told_of_learning("f1", worse, worse, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
     assert "--resume --epochs 30 continues" in said

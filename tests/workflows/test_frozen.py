@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded
-from bertsmith.workflows.frozen import Frozen
+from bertsmith.workflows.frozen import Frozen, forget_states
 
 WORDS = tiny_run.WORDS
 CONFIG = ModelConfig(
@@ -45,13 +46,17 @@ def packed(*some: Encoded) -> Packed:
     return Packed.of_lists([one.ids.tolist() for one in some], [one.segments.tolist() for one in some])
 
 
-def frozen(file: Path, *layers: int, seed: int = 0) -> tuple[Frozen, Encoder]:
+def frozen(folder: Path, *layers: int, seed: int = 0) -> tuple[Frozen, Encoder]:
     encoder = Encoder(CONFIG, torch.Generator().manual_seed(seed))  # with dropout, which must stay out
-    return Frozen(encoder, layers, PLACE, file), encoder
+    return Frozen(encoder, layers, PLACE, folder), encoder
+
+
+def refused(*_: object) -> None:
+    raise AssertionError("computed again")
 
 
 def test_the_states_are_the_encoders_in_any_order(tmp_path: Path) -> None:
-    made, encoder = frozen(tmp_path / "states.f32", 0, 2, 3)
+    made, encoder = frozen(tmp_path, 0, 2, 3)
     made.remember(TEXTS, "weights")
     made.train()
     batch = packed(TEXTS[1], TEXTS[3], TEXTS[2])
@@ -61,19 +66,17 @@ def test_the_states_are_the_encoders_in_any_order(tmp_path: Path) -> None:
     for layer in (0, 2, 3):
         torch.testing.assert_close(found[layer], wanted[layer])
     assert not found[1].any()
-    assert (tmp_path / "states.f32").stat().st_size == 4 * (4 + 3 + 3) * 3 * 16  # equal texts once
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size == 4 * (4 + 3 + 3) * 3 * 16  # equal texts once
     assert not list(made.parameters())
     assert made.config is CONFIG
 
 
 def test_states_on_disk_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = frozen(tmp_path / "states.f32", 3)
+    made, _ = frozen(tmp_path, 3)
     made.remember(TEXTS, "weights")
     before = made(packed(*TEXTS))
-    again, encoder = frozen(tmp_path / "states.f32", 3)
-
-    def refused(*_: object) -> None:
-        raise AssertionError("computed again")
+    again, encoder = frozen(tmp_path, 3)
 
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "hidden_states", refused)
@@ -82,7 +85,8 @@ def test_states_on_disk_are_found_again(tmp_path: Path, monkeypatch: pytest.Monk
         for other in (lambda: again.remember(TEXTS[:2], "weights"), lambda: again.remember(TEXTS, "others")):
             with pytest.raises(AssertionError, match="computed again"):
                 other()
-    (tmp_path / "states.f32").write_bytes(b"torn")
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"torn")
     again.remember(TEXTS, "weights")
     torch.testing.assert_close(again(packed(*TEXTS)), encoder.eval()(packed(*TEXTS)))
 
@@ -90,7 +94,7 @@ def test_states_on_disk_are_found_again(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_kill_while_they_are_computed_leaves_nothing_that_is_taken_for_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = frozen(tmp_path / "states.f32", 3)
+    made, _ = frozen(tmp_path, 3)
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -99,21 +103,22 @@ def test_a_kill_while_they_are_computed_leaves_nothing_that_is_taken_for_whole(
         patched.setattr(Encoder, "hidden_states", killed)
         with pytest.raises(KeyboardInterrupt):
             made.remember(TEXTS, "weights")
-    again, encoder = frozen(tmp_path / "states.f32", 3)
+    assert list(tmp_path.iterdir()) == []
+    again, encoder = frozen(tmp_path, 3)
     again.remember(TEXTS, "weights")
     torch.testing.assert_close(again(packed(*TEXTS)), encoder.eval()(packed(*TEXTS)))
 
 
 def test_a_finished_run_leaves_no_states(tmp_path: Path) -> None:
-    made, _ = frozen(tmp_path / "features" / "states.f32", 3)
+    made, _ = frozen(tmp_path / "features", 3)
     made.remember(TEXTS, "weights")
-    made.forget()
+    forget_states(tmp_path / "features")
     assert list(tmp_path.iterdir()) == []
-    made.forget()
+    forget_states(tmp_path / "features")
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = frozen(tmp_path / "states.f32", 3)
+    made, _ = frozen(tmp_path, 3)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.raises(MachineError, match=r"has no room for 0\.0 GB of hidden states"):
@@ -204,12 +209,45 @@ def test_a_killed_run_goes_on_to_the_bit(
         patched.setattr(loop, "update", killed)
         with pytest.raises(KilledError):
             bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, **HOW, **more)
-    assert (tmp_path / "parts" / "features" / "states.f32").exists()
+    assert len(list((tmp_path / "parts" / "features").iterdir())) == 1
+    shutil.copytree(tmp_path / "parts", tmp_path / "other")
     parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
     mine, its = parts.task.state_dict(), whole.task.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
-    bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)  # it is finished
+    monkeypatch.setattr(Encoder, "hidden_states", refused)  # it is finished, and needs no state any more
+    bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
     assert not (tmp_path / "parts" / "features").exists()
+    monkeypatch.undo()
+    once = HOW | {"max_steps": 1, "evaluate_every": 1}
+    bs.finetune("tag", base, tmp_path / "other", train=TAGS, dev=TAGS, overwrite=True, **once)
+
+
+def test_runs_on_the_same_data_compute_the_states_once(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    hidden_states = Encoder.hidden_states
+
+    def counted(encoder: Encoder, packed: Packed) -> list[torch.Tensor]:
+        computed.append(packed)
+        return hidden_states(encoder, packed)
+
+    monkeypatch.setattr(Encoder, "hidden_states", counted)
+    few = HOW | {"max_steps": 2, "evaluate_every": 2}
+    bs.finetune("classify", base, tmp_path / "alone", train=MOODS, dev=MOODS, **few)
+    once = len(computed)
+    computed.clear()
+    grid = {"learning_rate": [1e-2, 1e-3]}
+    few.pop("learning_rate")
+    bs.finetune_repeatedly(
+        "classify", base, tmp_path / "runs", train=MOODS, dev=MOODS, restarts=2, grid=grid, **few
+    )
+    assert len(computed) == once
+    assert not (tmp_path / "runs" / "features").exists()
+    bs.finetune("classify", base, tmp_path / "a", train=MOODS, dev=MOODS, states=tmp_path / "states", **few)
+    bs.finetune("classify", base, tmp_path / "b", train=MOODS, dev=MOODS, states=tmp_path / "states", **few)
+    assert len(computed) == 2 * once
+    assert len(list((tmp_path / "states").iterdir())) == 1
 
 
 def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:

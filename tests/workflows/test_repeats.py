@@ -112,6 +112,15 @@ def test_the_summary_is_what_numpy_has(scores: list[float], baseline: float) -> 
     assert bool(report["warnings"]) == bool(found["degenerate"])
 
 
+def test_a_run_below_a_baseline_that_reads_the_texts_is_not_degenerate() -> None:
+    """TF-IDF is a rival, not an answer that never looks."""
+    common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "ndcg", "baseline_name": "TF-IDF"}
+    report = {**common, "dev": {"ndcg": 0.7}, "baseline": {"ndcg": 0.9}, "baseline_reads": True}
+    found = report_of([Planned("seed-0", {}, {"train.seed": 0})], {"seed-0": report}, None)
+    assert found["summary"]["degenerate"] == []
+    assert found["warnings"] == []
+
+
 def test_a_run_that_diverges_is_told_and_the_others_follow(base: bs.Model, tmp_path: Path) -> None:
     stepped = Recorder.stepped
     told: list[str] = []

@@ -44,6 +44,13 @@ _REPEATS = (
     ),
 )
 _EVALUATIONS = 20  # that a terminal shows
+_OF_THE_PAGE = (
+    "answers",
+    "curve",
+    "lengths",
+    "findings",
+    "settings",
+)  # of a report: for looking at, and large
 
 
 class OfTasks(Verbs):
@@ -219,7 +226,8 @@ def _finetune(
 
         report, show = run(kind.name, model, out, **given).report, _show_run
     if as_json:
-        console.result_json({"run": out, **report})
+        told = {name: value for name, value in report.items() if name not in _OF_THE_PAGE}
+        console.result_json({"run": out, **told, "report": str(Path(out) / "report.json")})
     else:
         show(out, report)
 
@@ -238,6 +246,8 @@ def _show_run(out: str, report: dict[str, Any]) -> None:
         ["score", "this model", report.get("baseline_name", "without looking at the text")],
         [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
     )
+    for name, value in report.get("chosen_on_dev", {}).items():
+        console.note(f"{name.replace('_', ' ')} {value:.4g}, chosen on dev and kept with the model")
     console.note(
         f"{counted(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
         f"{console.duration(report['seconds'])}"

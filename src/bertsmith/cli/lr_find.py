@@ -80,7 +80,12 @@ def _command(kind: type[Task]) -> click.Command:
             help="How often, each time with a head, an order and dropout of its own [3].",
         ),
         click.option("--out", metavar="FILE.png", help="A plot of the losses to write."),
-        click.option("--train", required=True, metavar="FILE", help="Examples to train on (.gz, .zst too)."),
+        click.option(
+            "--train",
+            required=True,
+            metavar="FILE",
+            help="Examples to train on (.gz, .zst too; or hub:NAME:SPLIT).",
+        ),
         click.option(
             "--model", required=True, metavar="DIR|NAME", help="A run, a model folder or a published name."
         ),

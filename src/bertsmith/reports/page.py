@@ -18,7 +18,13 @@ from bertsmith import console, wording
 
 _NO_BREAK = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
-_SCORES = {"f1": "F1", "ndcg": "nDCG", "mrr": "MRR", "auc": "AUC"}  # as they are written in prose
+_SCORES = {
+    "f1": "F1",
+    "ndcg": "nDCG",
+    "mrr": "MRR",
+    "auc": "AUC",
+    "matthews": "Matthews",
+}  # as they are written in prose
 _SCORE = re.compile("|".join(_SCORES))
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines behind its hyphens
 

@@ -132,7 +132,8 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
         axes.grid(axis="y", color=LINE, linewidth=0.8)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.spines["bottom"].set_color(INK)
-        axes.tick_params(colors=INK)
+        # With their size: else it is looked up again when the picture is drawn, and with it how many ticks fit.
+        axes.tick_params(colors=INK, labelsize=_TYPE)
         axes.tick_params(axis="y", length=0)
         for part in (axes.xaxis.label, axes.yaxis.label):
             part.set_color(INK)

@@ -17,6 +17,7 @@ from bertsmith.reports.run_figures import Drawing, drawings
 REPORT, PAGE, FIGURES = "report.json", "report.html", "figures"
 _MOST_EVALUATIONS = 50  # rows
 _SHOWN = 20  # places of a finding
+_CHANCE = "chance"  # what a choice by chance would have, where a task tells it
 
 
 def write_figures(folder: Path, report: Mapping[str, Any]) -> list[Drawing]:
@@ -72,13 +73,14 @@ def run_page(report: Mapping[str, Any], drawn: Sequence[Drawing] | None = None) 
 
 
 def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Each score with the baseline's, if there is one."""
+    """Each score with the baseline's, if there is one; not what chance would have, and what was chosen on dev."""
     beside = report.get("baseline", {})
     found = report["dev"] if "dev" in report else report["scores"]
+    others = {_CHANCE, *report.get("chosen_on_dev", {})}
     return [
         (score_name(name), value, beside.get(name))
         for name, value in found.items()
-        if isinstance(value, float)
+        if isinstance(value, float) and name not in others
     ]
 
 

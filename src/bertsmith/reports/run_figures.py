@@ -73,8 +73,8 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
 
 
 def _plain(rate: float) -> str:
-    """A small number without a power of ten."""
-    return f"{rate:.9f}".rstrip("0").rstrip(".")
+    """A small number, in three digits and without a power of ten."""
+    return f"{float(f'{rate:.3g}'):.12f}".rstrip("0").rstrip(".")
 
 
 def _lines(

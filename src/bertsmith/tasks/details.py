@@ -128,12 +128,16 @@ def _hardest(
     listed = []
     for loss, i in most:
         gold, answer = task.compared(examples[i], predictions[i])
-        asked = {name: shortened(text) for name, text in task.asked(examples[i]).items()}
+        asked = [
+            (name, shortened(text))
+            for number, (name, text) in enumerate(task.asked(examples[i]).items())
+            if number == 0 or text != gold  # a passage that is the right answer is shown once
+        ]
         listed.append(
             {
                 "place": examples[i].place,
                 "loss": loss,
-                "asked": asked,
+                "asked": dict(asked),
                 "truth": shortened(gold),
                 "prediction": shortened(answer),
             }

@@ -105,11 +105,12 @@ class Task(Objective):
     missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
     the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
     checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
-    writes. baseline_name: what the column of the baseline's scores is called. pooled: whether answers of several
-    models, of each fold's, may be scored together: not where they are on scales of their own. by_token: whether
-    outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that may
-    differ between these, numbers chosen on dev among them. hangs_on: what people gave that is lost where its place
-    in the text is not read, such as "tag"; "" where it is of the whole text.
+    writes. baseline_name: what the column of the baseline's scores is called. baseline_reads: whether that looks
+    at the texts: it is a rival then, and to score less is not to have learnt nothing. pooled: whether answers of
+    several models, of each fold's, may be scored together: not where they are on scales of their own. by_token:
+    whether outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that
+    may differ between these, numbers chosen on dev among them. hangs_on: what people gave that is lost where its
+    place in the text is not read, such as "tag"; "" where it is of the whole text.
     """
 
     name: ClassVar[str]
@@ -122,6 +123,7 @@ class Task(Objective):
     facts_type: ClassVar[type[BaseModel]] = NoFacts
     answer_form: ClassVar[AnswerForm | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
+    baseline_reads: ClassVar[bool] = False
     hangs_on: ClassVar[str] = ""
     pooled: ClassVar[bool] = True
     by_token: ClassVar[bool] = False

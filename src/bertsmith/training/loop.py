@@ -145,7 +145,7 @@ def _planned(
     plan = course.aim.resumed(
         course.run, entries, progress.step, progress.seconds, course.settings.schedule, tell
     )
-    if progress.step:
+    if 0 < progress.step < plan.updates:  # of a finished run its verb tells that it is
         tell(f"resumed after update {progress.step:,} of {plan.updates:,}")
     return plan
 

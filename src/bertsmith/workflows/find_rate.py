@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from torch import nn
 
 from bertsmith import console, disk, machine
 from bertsmith.errors import InputError
@@ -27,6 +30,7 @@ from bertsmith.wording import counted
 from bertsmith.workflows.examples import read_training
 from bertsmith.workflows.finetune_settings import new_settings, settings_type
 from bertsmith.workflows.finetune_work import build_model
+from bertsmith.workflows.frozen import Frozen
 from bertsmith.workflows.label_names import as_listed, names_of
 
 _FEWEST = 10  # updates, below which a curve says nothing
@@ -128,19 +132,27 @@ def find_rate(
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
     rates, losses, readings = rates_between(low, high, steps), {}, {}
     items: list[Item] = []
-    for number in range(seeds):
-        seed = chosen.train.seed + number
-        here = Place.of(str(place.device), place.precision, seed)
-        encoder, head = build_model(kind, base.folder, chosen, facts, here, tell if not number else _silent)
-        items = items or head.items(examples, base.tokenizer)
-        phase = Phase(ItemStream(head, items, seed), 1.0, chosen.train.batch_size)
-        with console.Bar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
+    with TemporaryDirectory(prefix="bertsmith-") as states:
+        for number in range(seeds):
+            seed = chosen.train.seed + number
+            here = Place.of(str(place.device), place.precision, seed)
+            encoder, head = build_model(
+                kind, base.folder, chosen, facts, here, tell if not number else _silent
+            )
+            items = items or head.items(examples, base.tokenizer)
+            read: nn.Module = encoder
+            if chosen.train.frozen:  # as a run reads them: without dropout, computed for the first seed alone
+                read = Frozen(encoder, head.layers_read, here, Path(states))
+                sequences = (one for item in items for one in item.sequences)
+                read.remember(sequences, base.folder.weights_digest())
+            phase = Phase(ItemStream(head, items, seed), 1.0, chosen.train.batch_size)
+            with console.Bar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
 
-            def shown(made: int, loss: float, bar: console.Bar = bar) -> None:
-                bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
+                def shown(made: int, loss: float, bar: console.Bar = bar) -> None:
+                    bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
 
-            losses[seed] = range_test(Trained(encoder, head), phase, chosen.train, here, rates, shown)
-        readings[seed] = CurveReading.of(rates, losses[seed])
+                losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
+            readings[seed] = CurveReading.of(rates, losses[seed])
     rate, why = suggestion(list(readings.values()), high)
     passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
     tell(

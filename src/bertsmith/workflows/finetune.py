@@ -21,6 +21,7 @@ from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
 from bertsmith.workflows.finetune_settings import FinetuneSettings, new_settings, settings_type
 from bertsmith.workflows.finetune_work import FineTuning
+from bertsmith.workflows.frozen import FEATURES, forget_states
 from bertsmith.workflows.label_names import as_listed, names_of
 from bertsmith.workflows.run import (
     SETTINGS,
@@ -51,6 +52,7 @@ def finetune(
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
     settings: Chosen = (),
+    states: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     tell: Callable[[str], None] = console.tell,
@@ -64,9 +66,10 @@ def finetune(
     are written into out/split. sample: use that many examples of train. Sample and split depend on the setting
     files.seed; train.seed draws the head and the order. label_names: names for labels that are numbers, in
     their order, or the name of each code, or a file of either. settings and keywords: as in `pretrain`
-    (epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them. resume, overwrite: as in
-    `pretrain`; what was in memory must be given again, and is compared. Returns the finished model, with its
-    report.
+    (epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them. states: with frozen=True a folder
+    for the hidden states, where further runs on the same data find them; without it they are in `out` until the
+    run has finished. resume, overwrite: as in `pretrain`; what was in memory must be given again, and is compared.
+    Returns the finished model, with its report.
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
@@ -98,7 +101,7 @@ def finetune(
         if chosen.files.dev is None:
             write_split(work.examples, kind, chosen.task, out / "split", tell)
         work = work.with_evaluations()
-    work = work.with_states(out)
+    work = work.with_states(out, None if states is None else Path(states), resuming=resuming)
     on = footing(
         work.read,
         work.head,
@@ -120,9 +123,9 @@ def finetune(
         progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
-        work.forget_states()
     else:
         work.leave(out, progress, tell)
+    forget_states(out / FEATURES)
     return load(out)
 
 

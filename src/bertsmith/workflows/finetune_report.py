@@ -14,6 +14,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Finding, Overview, Scores
+from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.progress import LOG
 from bertsmith.wording import counted
@@ -97,6 +98,16 @@ def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> l
     return found
 
 
+def chosen_on_dev(head: Task) -> dict[str, float]:
+    """The numbers that were chosen on dev and are kept with the model, by name: a temperature, a threshold. (Those
+    of each label stand beside the label's scores.)"""
+    return {
+        name: value
+        for name, value in head.kept_facts.items()
+        if isinstance(value, float) and head.facts.get(name) != value
+    }
+
+
 def curve_of(run: Path) -> dict[str, Any]:
     """Loss and learning rate over the updates, as log.jsonl has them; of a long run each point is the mean of some
     lines (`mean_of`), at the last one's update."""
@@ -122,8 +133,11 @@ def told_of_learning(
     budget: Mapping[str, float],
     answers: Collection[str] = (),
     beside_name: str = "without looking at the text",
+    *,
+    reads: bool = False,
 ) -> list[str]:
     """A sentence where the model is no better than the baseline, mostly an answer that never looks at the text.
+    reads: whether the baseline does look.
 
     budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
     where they are labels or numbers; of one alone no score tells anything.
@@ -147,5 +161,5 @@ def told_of_learning(
     )
     return [
         f"the best {decides} on dev, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
-        f"the model learnt nothing of use; {change}"
+        f"{'' if reads else 'the model learnt nothing of use; '}{change}"
     ]

@@ -15,9 +15,10 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.place import Place
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
+from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.scores import Finding, Scores
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
@@ -31,6 +32,7 @@ from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
 from bertsmith.workflows.finetune_layers import settle_layers, thaws
 from bertsmith.workflows.finetune_report import (
+    chosen_on_dev,
     curve_of,
     evaluations,
     tell_of_dropout,
@@ -51,7 +53,10 @@ from bertsmith.workflows.run import (
 
 @dataclass(frozen=True)
 class FineTuning:
-    """What is trained on what, and how it is judged."""
+    """What is trained on what, and how it is judged.
+
+    account: how much of the training items is read. remarks: how the files were read, of all examples.
+    """
 
     chosen: FinetuneSettings
     base: Model
@@ -60,6 +65,8 @@ class FineTuning:
     examples: Examples
     items: list[Item]
     dev_items: list[Item]
+    account: Account
+    remarks: list[Finding]
     place: Place
     steps: Steps = field(default_factory=Steps)
     frozen: Frozen | None = None
@@ -86,23 +93,26 @@ class FineTuning:
         with steps.step("encoding"):
             items = head.items(examples.train, base.tokenizer)
             dev_items = head.items(examples.dev, base.tokenizer)
+            account = head.account(items)
         remedy = IN_WINDOWS if isinstance(chosen.task, TextSettings) else ""
-        tell_of_texts(head.account(items), items, base.tokenizer, remedy, tell)
-        return cls(chosen, base, encoder, head, examples, items, dev_items, place, steps)
+        tell_of_texts(account, items, base.tokenizer, remedy, tell)
+        return cls(chosen, base, encoder, head, examples, items, dev_items, account, remarks, place, steps)
 
     @property
     def read(self) -> Encoder:
         """What the heads read: the encoder, or its states on disk, which answer as it does."""
         return self.encoder if self.frozen is None else cast("Encoder", self.frozen)
 
-    def with_states(self, out: Path) -> FineTuning:
-        """With the hidden states of an encoder that is not trained, in the run folder."""
+    def with_states(self, out: Path, states: Path | None, *, resuming: bool) -> FineTuning:
+        """With the hidden states of an encoder that is not trained: in the run folder, or in `states`, where they
+        are left for others. Those of a run that is resumed are computed where it still needs them."""
         if not self.chosen.train.frozen:
             return self
-        frozen = Frozen(self.encoder, self.head.layers_read, self.place, out / FEATURES / "states.f32")
+        frozen = Frozen(self.encoder, self.head.layers_read, self.place, states or out / FEATURES)
         sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
+        remember = frozen.remember_when_asked if resuming else frozen.remember
         with self.steps.step("hidden states"):
-            frozen.remember(sequences, self.base.folder.weights_digest())
+            remember(sequences, self.base.folder.weights_digest())
         return replace(self, frozen=frozen)
 
     def scores(self) -> tuple[Scores, Answers]:
@@ -196,18 +206,12 @@ class FineTuning:
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             tell(f"warning: {warning}")
         write_report(out, report | {"wall_time": steps.document()}, drawn)
-        self.forget_states()
-
-    def forget_states(self) -> None:
-        """A finished run has no use for hidden states on disk."""
-        if self.frozen is not None:
-            self.frozen.forget()
 
     def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
         """What the report shows besides: of what people may look for when they ask why."""
         head, examples = self.head, self.examples
-        accounts = {"train": head.account(self.items), "dev": head.account(self.dev_items)}
-        found = [*examples.overview.findings, *head.remarks([*examples.train, *examples.dev])]
+        accounts = {"train": self.account, "dev": head.account(self.dev_items)}
+        found = [*examples.overview.findings, *self.remarks]
         return {
             "answers": judged(head, dev, answers),
             "curve": curve_of(out),
@@ -224,7 +228,14 @@ class FineTuning:
         budget = budget_of(chosen.train)
         learning = [progress.cut_short] if progress.cut_short else []
         learning += told_of_learning(
-            head.decides, dev, baseline, progress.step, budget, answers, head.baseline_name
+            head.decides,
+            dev,
+            baseline,
+            progress.step,
+            budget,
+            answers,
+            head.baseline_name,
+            reads=head.baseline_reads,
         )
         return {
             "task": head.name,
@@ -241,8 +252,10 @@ class FineTuning:
             "threads": progress.threads,
             "best_step": progress.best_step,
             "stopped_early": progress.early,
+            "chosen_on_dev": chosen_on_dev(head),
             "baseline": dict(baseline.numbers),
             "baseline_name": head.baseline_name,
+            "baseline_reads": head.baseline_reads,
             "dev": dev.document(),
             "evaluations": evaluations(out, self.updates_per_epoch, progress.best_step),
             "examples": dict(examples.overview.details),

@@ -7,9 +7,11 @@ without dropout, and a head on it is trained many times faster.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, within_budget
 
 FEATURES = "features"  # of a run folder
+_SUFFIX = ".f32"
 _BYTES = 4  # of a number
 _BLOCK = 2**20  # bytes written at a time
 
@@ -33,14 +36,16 @@ class Frozen(nn.Module):
     """An encoder's hidden states, looked up by the sequence that they are of.
 
     It has no weights of its own, so that checkpoints hold the heads alone. layers: those that are asked for, by
-    number; 0 is the embeddings' output. file: where the states lie, float32 [tokens, layers, H].
+    number; 0 is the embeddings' output. folder: where the states lie, in a file whose name tells of what they are,
+    float32 [tokens, layers, H].
     """
 
-    def __init__(self, encoder: Encoder, layers: Sequence[int], place: Place, file: Path) -> None:
+    def __init__(self, encoder: Encoder, layers: Sequence[int], place: Place, folder: Path) -> None:
         super().__init__()
         self._encoder = (encoder,)  # in a tuple, so that torch does not count it among this module's own
-        self._layers, self._place, self._file = list(layers), place, file
+        self._layers, self._place, self._folder = list(layers), place, folder
         self._starts: dict[bytes, int] = {}
+        self._wanted: tuple[list[Encoded], str] | None = None
         self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
 
     @property
@@ -53,9 +58,15 @@ class Frozen(nn.Module):
         """The encoder's."""
         return self._encoder[0].generator
 
+    def remember_when_asked(self, sequences: Iterable[Encoded], weights: str) -> None:
+        """The same as `remember`, when the first state is asked for: of a run that has finished, none is."""
+        self._wanted = (list(sequences), weights)
+
     def remember(self, sequences: Iterable[Encoded], weights: str) -> None:
-        """Compute the states of these sequences, of equal ones once; or find them on disk, where an earlier part
-        of the run computed them. weights: a digest of the encoder's. MachineError where the disk is full."""
+        """Compute the states of these sequences, of equal ones once; or find them on disk, where another run on
+        them, or an earlier part of this one, computed them. weights: a digest of the encoder's. MachineError
+        where the disk is full."""
+        self._wanted = None
         different = {_key(one.ids, one.segments): one for one in sequences}
         keys = sorted(different, key=lambda key: (len(different[key].ids), key))
         lengths = [len(different[key].ids) for key in keys]
@@ -64,32 +75,11 @@ class Frozen(nn.Module):
         whole = hashlib.sha256("\n".join([weights, *map(str, (self._layers, shape))]).encode("ascii"))
         for key in keys:
             whole.update(key)
-        mark = self._file.with_suffix(".sha256")
-        found = mark.read_text(encoding="ascii") if mark.is_file() and self._file.is_file() else ""
-        if found == whole.hexdigest() and self._file.stat().st_size == _BYTES * int(np.prod(shape)):
-            self._states = np.memmap(self._file, np.float32, "r", shape=shape)
-            return
-        mark.unlink(missing_ok=True)
-        states = self._allocated(shape)
-        with console.Bar("hidden states", len(keys), unit="texts") as bar:
-            row = done = 0
-            for some in within_budget(range(len(keys)), lengths):
-                rows = self._computed([different[keys[i]] for i in some])
-                states[row : row + len(rows)] = rows
-                row, done = row + len(rows), done + len(some)
-                bar.advance_to(done)
-        states.flush()
-        disk.write_text(mark, whole.hexdigest())
-        self._states = states
-
-    def forget(self) -> None:
-        """Remove the file: a finished run does not need it."""
-        self._starts.clear()
-        self._states = self._states[:0].copy()
-        for file in (self._file, self._file.with_suffix(".sha256")):
-            file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody put something else there
-            self._file.parent.rmdir()
+        file = self._folder / f"{whole.hexdigest()[:32]}{_SUFFIX}"
+        if not file.is_file() or file.stat().st_size != _BYTES * math.prod(shape):
+            with disk.new_file(file) as beside:
+                self._write(_allocated(beside, shape), [different[key] for key in keys])
+        self._states = np.memmap(file, np.float32, "r", shape=shape)
 
     def forward(self, packed: Packed) -> Tensor:
         """The last layer's states [N, H]."""
@@ -104,6 +94,8 @@ class Frozen(nn.Module):
 
     def _read(self, packed: Packed) -> Tensor:
         """[N, layers, H] of a batch, from the file."""
+        if self._wanted is not None:
+            self.remember(*self._wanted)
         ids, segments = packed.tokens.cpu().numpy(), packed.segments.cpu().numpy()
         ends = np.cumsum(packed.lengths)
         found = np.empty((len(ids), *self._states.shape[1:]), np.float32)
@@ -127,23 +119,42 @@ class Frozen(nn.Module):
         found: NDArray[np.float32] = rows.numpy()
         return found
 
-    def _allocated(self, shape: tuple[int, ...]) -> np.memmap[tuple[int, ...], np.dtype[np.float32]]:
-        """A file of that size, all of it written: a mapped file that outgrows a full disk kills the process."""
-        size = _BYTES * int(np.prod(shape))
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with self._file.open("wb") as file:
-                for begin in range(0, size, _BLOCK):
-                    file.write(bytes(min(_BLOCK, size - begin)))
-        except OSError as error:
-            self._file.unlink(missing_ok=True)
-            if not disk.is_full(error):
-                raise
-            raise MachineError(
-                f"{self._file}: the disk has no room for {size / 1e9:.1f} GB of hidden states",
-                "free some space, take fewer layers (task.layers) or fewer examples (--sample)",
-            ) from None
-        return np.memmap(self._file, np.float32, "r+", shape=shape)
+    def _write(self, states: np.memmap[Any, np.dtype[np.float32]], different: Sequence[Encoded]) -> None:
+        """The states of all sequences, one after the other. states: [tokens, layers, H]."""
+        row = done = 0
+        with console.Bar("hidden states", len(different), unit="texts") as bar:
+            for some in within_budget(range(len(different)), [len(one.ids) for one in different]):
+                rows = self._computed([different[i] for i in some])
+                states[row : row + len(rows)] = rows
+                row, done = row + len(rows), done + len(some)
+                bar.advance_to(done)
+        states.flush()
+
+
+def forget_states(folder: Path) -> None:
+    """Remove a folder of states: what has finished does not need them."""
+    for file in folder.glob(f"*{_SUFFIX}"):
+        file.unlink()
+    with suppress(OSError):  # it was never made, or somebody put something else there
+        disk.sweep(folder)
+        folder.rmdir()
+
+
+def _allocated(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:
+    """A file of that size, all of it written: a mapped file that outgrows a full disk kills the process."""
+    size = _BYTES * math.prod(shape)
+    try:
+        with file.open("wb") as opened:
+            for begin in range(0, size, _BLOCK):
+                opened.write(bytes(min(_BLOCK, size - begin)))
+    except OSError as error:
+        if not disk.is_full(error):
+            raise
+        raise MachineError(
+            f"{file.parent.parent}: the disk has no room for {size / 1e9:.1f} GB of hidden states",
+            "free some space, take fewer layers (task.layers) or fewer examples (--sample)",
+        ) from None
+    return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def _key(ids: NDArray[np.integer], segments: NDArray[np.integer]) -> bytes:

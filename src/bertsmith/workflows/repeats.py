@@ -27,11 +27,14 @@ from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import parts_of
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.frozen import FEATURES, forget_states
 from bertsmith.workflows.repeats_plan import Grid, Planned, planned
 from bertsmith.workflows.repeats_report import report_of
 from bertsmith.workflows.run import SETTINGS, flat, holds_run, write_report, write_whole
 
-_LAYOUT = disk.FolderLayout("a folder of runs", RUNS, (RUNS, OF_RUNS, "seed-*", "fold-*", "run-*", "*=*"))
+_LAYOUT = disk.FolderLayout(
+    "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
+)
 _FROM_THE_FIRST = (
     "train.precision",
     "train.device",
@@ -63,7 +66,8 @@ def finetune_repeatedly(
     3e-5], "batch_size": [16, 32]}; goes with either of the others. train, dev, recipe, settings and keywords
     (dev_share, sample, label_names, epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay, an
     interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a folder
-    of runs. What the first run found out about precision holds for all.
+    of runs. What the first run found out about precision holds for all, and so do the hidden states of a frozen
+    base, which are computed once.
 
     Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
     best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
@@ -107,6 +111,7 @@ def finetune_repeatedly(
                     dev=dev,
                     recipe=recipe,
                     settings=asked,
+                    states=out / FEATURES,
                     resume=holds_run(out / run.name),
                     tell=once,
                     **own,
@@ -121,6 +126,7 @@ def finetune_repeatedly(
         pooled = None if folds is None else _pooled(out, runs, reports, train)
         found = report_of(runs, reports, pooled)
         write_report(out, found)
+        forget_states(out / FEATURES)
         for warning in found["warnings"]:
             tell(f"warning: {warning}")
     return Report(found, ("runs", "summary", "best"))

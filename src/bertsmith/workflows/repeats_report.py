@@ -62,7 +62,7 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(run: Planned, report: Mapping[str, Any] | str, decides: str) -> dict[str, Any]:
-    """One run. A run without a score is degenerate, and so is one no better than the baseline."""
+    """One run. A run without a score is degenerate, and so is one no better than a baseline that reads no text."""
     if isinstance(report, str):
         none = {"score": None, "baseline": None, "degenerate": True, "failure": report}
         return {"run": run.name, "settings": run.varied, **none}
@@ -72,7 +72,7 @@ def _row(run: Planned, report: Mapping[str, Any] | str, decides: str) -> dict[st
         "settings": run.varied,
         "score": score,
         "baseline": beside,
-        "degenerate": score <= beside,
+        "degenerate": score <= beside and not report.get("baseline_reads", False),
         "best_step": report["best_step"],
         "steps": report["steps"],
         "seconds": report["seconds"],

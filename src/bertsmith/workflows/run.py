@@ -45,6 +45,7 @@ _LAYOUT = disk.FolderLayout(
         "speed.jsonl",
         "tensorboard",
         "split",
+        "features",
         "model*",
     ),
 )

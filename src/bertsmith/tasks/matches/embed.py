@@ -90,6 +90,7 @@ class Embed(Task):
     settings_type = EmbedSettings
     facts_type = EmbedFacts
     baseline_name = "TF-IDF"
+    baseline_reads = True
     pooled = False  # cosines of two models are on two scales
     own_facts = ("threshold", "lowest", "highest")
 
