@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,10 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, objects in lines_of.items():
         text = "".join(json.dumps(one) + "\n" for one in objects)
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    moods = {"verb": "classify", "train": "train.csv", "dev": "dev.csv"}
+    moods["settings"] = {"task.text_column": "text", "train.epochs": 1}
+    (tmp_path / "tasks.yaml").write_text(json.dumps({"moods": moods}), encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]
     (tmp_path / "field.txt").write_text("\n\n".join(field) + "\n", encoding="utf-8")
@@ -119,7 +124,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     words = shlex.split(re.sub(r"--minutes \d+", "--steps 3", line))
     target = words.index(">") if ">" in words else len(words)
     given = words[:target]
-    if given[1] in ("pretrain", "finetune", "lr-find") and "--threads" not in given:
+    if given[1] in ("pretrain", "distill", "finetune", "lr-find") and "--threads" not in given:
         given += ["--threads", "1"]
     monkeypatch.setattr(sys, "argv", given)
     with pytest.raises(SystemExit) as exit_:
@@ -138,6 +143,7 @@ BEFORE = {
     "training-aids.md": ("texts", "bert"),
     "resume.md": ("texts",),
     "search.md": ("texts", "bert"),
+    "family.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),
 }
 """What an earlier page left: shards of the texts, and a finished run."""
