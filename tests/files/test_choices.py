@@ -199,6 +199,18 @@ def test_columns_of_other_names(tmp_path: Path, name: str, document: Any, names:
         list(read_choices(file, labelled=False, names=names._replace(context="gone"), header=header))
 
 
+def test_a_question_with_fewer_choices_leaves_the_last_columns_empty(tmp_path: Path) -> None:
+    text = "question,{}0,{}1,{}2,label\nwho?,x,y,,1\nwho?,x,,z,0\n"
+    file = written(tmp_path, text.format("choice", "choice", "choice"), "a.csv")
+    assert [row.choices for row in read(file)] == [("x", "y"), ("x", "", "z")]
+    names = ChoiceNames(choices="c0,c1,c2")
+    file = written(tmp_path, text.format("c", "c", "c"), "b.csv")
+    assert [row.choices for row in read_choices(file, labelled=True, names=names)] == [
+        ("x", "y"),
+        ("x", "", "z"),
+    ]
+
+
 def test_columns_of_hellaswag_copa_and_piqa_are_known(tmp_path: Path) -> None:
     rows = [
         {"ctx": "kaba", "endings": ["x", "y"], "label": "1"},

@@ -180,6 +180,12 @@ def test_a_label_of_dev_that_training_lacks_is_told_before_anything_else(
     assert "add examples of it to train" in str(error.value)
     assert told == []
     assert not (tmp_path / "run").exists()
+    more = [*tiny_run.examples(6, seed=1), ("wow", "awe"), ("oh", "pity"), ("ah", "awe"), ("so", "care")]
+    tiny_run.table(tmp_path / "dev.csv", more)
+    with pytest.raises(bs.InputError, match="the label 'awe' is unknown, and so are 2 more: ") as error:
+        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, tell=told.append)
+    assert "'pity' (" in error.value.sentence
+    assert "dev.csv:11)" in error.value.sentence
 
 
 def test_spaces_around_labels_are_counted(base: bs.Model, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def of_row(
     numbered = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
     given = _first(stem, _CHOICES) if stem else _first(values, _CHOICES)
     if given in (None, "") and numbered:
-        given = [values[numbered[i]] or "" for i in sorted(numbered)]
+        given = _of_columns([values[numbered[i]] for i in sorted(numbered)])
     texts = [_text(value, name, place) for value, name in ((context, "context"), (asked, "question"))]
     if not labelled and not any(texts) and not any(given or ()):
         return ChoiceRow("", "", (), None, place)
@@ -176,7 +176,7 @@ def _by_known_names(
         several = [name] if name in values else [one.strip() for one in name.split(",")]
         cells = [value("choices", one) for one in several]
         found = {key: cell for key, cell in found.items() if not _NUMBERED.fullmatch(key)}
-        found["choices"] = cells[0] if len(several) == 1 else ["" if cell is None else cell for cell in cells]
+        found["choices"] = cells[0] if len(several) == 1 else _of_columns(cells)
     return found
 
 
@@ -228,6 +228,14 @@ def check_choices(choices: Sequence[Any], place: str) -> tuple[str, ...]:
             "add the others, or leave this question out",
         )
     return tuple(_text(choice, f"choice {i}", place) for i, choice in enumerate(choices))
+
+
+def _of_columns(cells: Sequence[Any]) -> list[Any]:
+    """The choices of a table's columns: of a question with fewer of them the last ones are empty, and none."""
+    found = ["" if cell is None else cell for cell in cells]
+    while len(found) > 2 and found[-1] == "":
+        found.pop()
+    return found
 
 
 def _is_index(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from bertsmith.errors import InputError
+from bertsmith.wording import listed
 
 Names = Sequence[str] | Mapping[str, str]
 """What a user says of the labels: the names in the order of their ids, or the name of each code."""
@@ -69,6 +70,23 @@ class Naming:
             f"{place}: the label '{label}' is unknown",
             f"{ask}the model's labels are: {known}; fix the row, {add}or name another column with {option}",
         )
+
+    def check_dev(self, found: Iterable[tuple[str, str]], option: str) -> None:
+        """InputError where a label of dev is none of the model's, with the first of each. found: each label with
+        its place."""
+        first: dict[str, str] = {}
+        for label, place in found:
+            if self.id(label) is None:
+                first.setdefault(label, place)
+        if not first:
+            return
+        (label, place), *others = first.items()
+        error = self.unknown(label, place, option, of_dev=True)
+        if others:
+            named = listed(f"'{other}' ({at})" for other, at in others)
+            so = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
+            error = InputError(f"{error.sentence}, {so} {named}", error.remedy)
+        raise error
 
 
 def facts_of_names(names: Names) -> dict[str, Any]:

@@ -93,10 +93,8 @@ class Classify(TextTask):
     @classmethod
     def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
         """Each label is one of the model's."""
-        naming = Naming.of(facts)
-        for example in examples:
-            if naming.id(str(example.label)) is None:
-                raise naming.unknown(str(example.label), example.place, "--label-column", of_dev=True)
+        labels = ((str(example.label), example.place) for example in examples)
+        Naming.of(facts).check_dev(labels, "--label-column")
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:

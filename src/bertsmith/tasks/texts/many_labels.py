@@ -98,11 +98,10 @@ class ManyLabels(TextTask):
     @classmethod
     def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
         """Each label is one of the model's."""
-        naming = Naming.of(facts)
-        for example in examples:
-            for label in parted(example, facts["separator"]):
-                if naming.id(label) is None:
-                    raise naming.unknown(label, example.place, "--label-column", of_dev=True)
+        labels = (
+            (label, example.place) for example in examples for label in parted(example, facts["separator"])
+        )
+        Naming.of(facts).check_dev(labels, "--label-column")
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
