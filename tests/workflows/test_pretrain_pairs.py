@@ -277,3 +277,20 @@ def test_the_command_line_prints_the_accuracy_and_the_table(
     assert "accuracy on minimal pairs" in capsys.readouterr().out
     code, out, _ = call("--resume", "--json")
     assert json.loads(out)["pairs"]["by_phenomenon"].keys() == {"mizu", "order"}
+
+
+def test_pairs_in_another_encoding(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_bytes("good,bad\nkaba café lode,café kaba lode\n".encode("cp1252"))
+    with pytest.raises(InputError) as caught:
+        tiny_run.run(shards, tmp_path / "run", *STEPS, evaluate_pairs=pairs)
+    remedy = caught.value.remedy or ""
+    assert "--set evaluate.pairs_encoding=" in remedy
+    assert "--encoding" not in remedy
+    assert not (tmp_path / "run").exists()
+    named = "evaluate.pairs_encoding=cp1252"
+    assert (
+        tiny_run.run(shards, tmp_path / "run", *STEPS, named, evaluate_pairs=pairs).report["pairs"]["pairs"]
+        == 1
+    )

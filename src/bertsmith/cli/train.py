@@ -131,7 +131,7 @@ def show_run(trained: Model, out: str) -> None:
         ("updates", f"{report['steps']:,}"),
         ("tokens", f"{report['tokens']:,}"),
         ("time", console.duration(report["seconds"])),
-        ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
+        ("tokens/s, all in all", f"{report['tokens_per_second']:,.0f}"),
     ]
     rows += _held_out_rows(held) or _last_training_loss(out)
     batches = report["batches"]

@@ -16,7 +16,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.place import Place
-from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.pace import Speeds
 from bertsmith.use.left_to_right import LeftToRight
@@ -38,6 +38,11 @@ class EvaluateSettings(Settings):
         None,
         description="a file of minimal pairs (--evaluate-pairs), on which each evaluation reports the accuracy",
         json_schema_extra=MAY_CHANGE,
+    )
+    pairs_encoding: str | None = Field(
+        None,
+        description="the encoding of that file, where it is not UTF-8: cp1252, gb18030, …",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
     pairs_sample: int | None = Field(
         1000,
@@ -98,7 +103,11 @@ def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
             f"{settings.pairs}: there is no such file of minimal pairs",
             "give it with --evaluate-pairs, or go without: --set evaluate.pairs=none",
         )
-    return read_pairs(settings.pairs)
+    try:
+        return read_pairs(settings.pairs, encoding=settings.pairs_encoding)
+    except InputError as error:
+        remedy = (error.remedy or "").replace("--encoding ", "--set evaluate.pairs_encoding=")
+        raise InputError(error.sentence, remedy or None) from None
 
 
 def pairs_on_the_way(
