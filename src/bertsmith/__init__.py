@@ -2,9 +2,9 @@
 
 train_tokenizer     a vocabulary learnt from text
 prepare, pretrain   text to token shards; token shards to a BERT
-distill, adapt      a student; a BERT taken further; ablate: a paper's table
+distill, adapt      students (distill_task: of a task's); a BERT taken further
 finetune            a BERT and labelled examples to a model for a task
-finetune_repeatedly …with seeds, folds, settings; finetune_glue; find_rate
+finetune_repeatedly …with seeds, folds; finetune_glue; find_rate; ablate
 ensemble, compare   several runs as an Ensemble; do two differ by chance alone
 load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bertsmith.workflows.ablate import ablate as ablate
     from bertsmith.workflows.adapt import adapt as adapt
     from bertsmith.workflows.distill import distill as distill
+    from bertsmith.workflows.distill import distill_task as distill_task
     from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
     from bertsmith.workflows.find_rate import find_rate as find_rate
     from bertsmith.workflows.finetune import finetune as finetune
@@ -86,6 +87,7 @@ _HOMES = {
     "ablate": "workflows.ablate",
     "adapt": "workflows.adapt",
     "distill": "workflows.distill",
+    "distill_task": "workflows.distill",
     "finetune": "workflows.finetune",
     "finetune_glue": "workflows.glue",
     "finetune_repeatedly": "workflows.repeats",

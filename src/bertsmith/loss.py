@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -32,3 +33,10 @@ class Loss:
         for part in parts[1:]:
             total = total + part
         return total
+
+
+def far_apart(own: Tensor, wanted: Tensor, heat: float, dim: int = -1) -> Tensor:
+    """heat² · KL(wanted ‖ own) of the shares along `dim`, both logits softened by the heat, summed (Hinton et al.
+    2015): so its gradient is of one size whatever the heat. fp32."""
+    shares, asked = ((logits.float() / heat).log_softmax(dim) for logits in (own, wanted))
+    return heat**2 * F.kl_div(shares, asked, reduction="sum", log_target=True)

@@ -25,8 +25,13 @@ def _settings() -> type[Settings]:
     metavar="DIR|NAME",
     help="The model that is imitated: a pre-trained run, a model folder or a published name.",
 )
+@click.option("--data", metavar="DIR", help="Token shards, prepared with the teacher's tokenizer.")
+@click.option("--train", metavar="FILE", help="Or, of a fine-tuned teacher: labelled examples of its task.")
+@click.option("--dev", metavar="FILE", help="With --train: those that decide.")
 @click.option(
-    "--data", required=True, metavar="DIR", help="Token shards, prepared with the teacher's tokenizer."
+    "--model",
+    metavar="DIR|NAME",
+    help="With --train: the student as it begins, with the teacher's vocabulary.",
 )
 @click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
 @click.option(
@@ -44,7 +49,10 @@ def _settings() -> type[Settings]:
 @options.as_json
 def distill(
     teacher: str,
-    data: str,
+    data: str | None,
+    train: str | None,
+    dev: str | None,
+    model: str | None,
     out: str,
     layers: int | None,
     minutes: float | None,
@@ -53,25 +61,38 @@ def distill(
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Train a smaller student of a pre-trained model on token shards (Sanh et al. 2019).
+    """Train a smaller student of a model, on token shards or on a task's examples (Sanh et al. 2019).
 
     \b
     Example:
       bertsmith distill --teacher bert --data shards --out student --minutes 30
       bertsmith distill --teacher bert --data shards --out student --layers 2
       bertsmith distill --teacher bert --data shards --out student --set objective.cosine_weight=0
+      bertsmith distill --teacher moods --model student --train a.csv --dev b.csv --out small-moods
       bertsmith distill --teacher bert --data shards --out student --resume
 
     The student is as wide as its teacher, begins with some of its layers and learns three things at once: what
     the teacher expects behind each mask, the masked tokens themselves, and the direction of the teacher's hidden
     states. A BERT's student is a DistilBERT. Ctrl-C saves and stops; --resume continues as if nothing had
     happened.
+
+    Of a fine-tuned teacher a student (--model) learns the task from examples and from the teacher's answers to
+    them; --set teacher.temperature, teacher.soft_weight and teacher.task_weight say how.
     """
     from bertsmith import console
     from bertsmith.cli.train import show_run
     from bertsmith.workflows.distill import distill as run
 
     given = options.short_of(short)
+    if train is not None:
+        _distill_task(
+            teacher, model, train, dev, data, out, given, assignments, resume=resume, as_json=as_json
+        )
+        return
+    if data is None:
+        raise click.UsageError(
+            "give --data DIR, or of a fine-tuned teacher --train FILE, --dev FILE and --model DIR"
+        )
     options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
     trained = run(
         data,
@@ -88,3 +109,36 @@ def distill(
         console.result_json({"run": out, **trained.report})
     else:
         show_run(trained, out)
+
+
+def _distill_task(
+    teacher: str,
+    model: str | None,
+    train: str,
+    dev: str | None,
+    data: str | None,
+    out: str,
+    given: dict[str, Any],
+    assignments: tuple[str, ...],
+    *,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    from bertsmith import console
+    from bertsmith.cli.finetune import show_report
+    from bertsmith.workflows.distill import distill_task
+
+    if model is None or dev is None or data is not None:
+        raise click.UsageError("--train goes with --dev FILE and --model DIR, and without --data")
+    options.refuse_twice(given, assignments)
+    made = distill_task(
+        teacher,
+        model,
+        out,
+        train=train,
+        dev=dev,
+        settings=options.as_assignments(given, assignments),
+        resume=resume,
+        tell=console.note,
+    )
+    show_report(out, made.report, as_json=as_json)

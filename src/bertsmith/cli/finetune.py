@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,11 +226,24 @@ def _finetune(
         from bertsmith.workflows.finetune import finetune as run
 
         report, show = run(kind.name, model, out, **given).report, _show_run
+    show_report(out, report, as_json=as_json, show=show)
+
+
+def show_report(
+    out: str,
+    report: dict[str, Any],
+    *,
+    as_json: bool,
+    show: Callable[[str, dict[str, Any]], None] | None = None,
+) -> None:
+    """What a run came to. show: as a table; that of one run if none is given."""
+    from bertsmith import console
+
     if as_json:
         told = {name: value for name, value in report.items() if name not in _OF_THE_PAGE}
         console.result_json({"run": out, **told, "report": str(Path(out) / "report.json")})
     else:
-        show(out, report)
+        (show or _show_run)(out, report)
 
 
 def _show_run(out: str, report: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, far_apart
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
@@ -151,10 +151,8 @@ class Distil(Objective):
         rows [M, H]."""
         heat = self._settings.temperature
         with torch.no_grad():
-            shares = self.teacher_masked(wanted, self.teacher.embeddings.token.weight).float() / heat
-            shares = shares.log_softmax(-1)
-        own = (logits.float() / heat).log_softmax(-1)
-        return heat**2 * F.kl_div(own, shares, reduction="sum", log_target=True)
+            its = self.teacher_masked(wanted, self.teacher.embeddings.token.weight)
+        return far_apart(logits, its, heat)
 
     def begin(self, tokens: Any) -> None:
         """The student's bias becomes the logarithm of each token's share of the corpus."""

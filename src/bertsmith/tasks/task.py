@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.loss import far_apart
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -110,7 +111,8 @@ class Task(Objective):
     several models, of each fold's, may be scored together: not where they are on scales of their own. by_token:
     whether outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that
     may differ between these, numbers chosen on dev among them. hangs_on: what people gave that is lost where its
-    place in the text is not read, such as "tag"; "" where it is of the whole text.
+    place in the text is not read, such as "tag"; "" where it is of the whole text. imitated: what of a teacher's
+    answers is (`apart`); "" where nothing can be.
     """
 
     name: ClassVar[str]
@@ -125,6 +127,7 @@ class Task(Objective):
     baseline_name: ClassVar[str] = "without looking at the text"
     baseline_reads: ClassVar[bool] = False
     hangs_on: ClassVar[str] = ""
+    imitated: ClassVar[str] = "shares"
     pooled: ClassVar[bool] = True
     by_token: ClassVar[bool] = False
     own_facts: ClassVar[tuple[str, ...]] = ()
@@ -322,6 +325,14 @@ class Task(Objective):
                     "give single texts, or take a model with model.type_vocab_size=2",
                 )
         return found
+
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """How far answers are from a teacher's, summed over what the task's loss counts. own, wanted: of
+        `outputs`.
+
+        Where outputs are rows of logits: `loss.far_apart`.
+        """
+        return far_apart(torch.cat(list(own)), torch.cat(list(wanted)), heat)
 
     @property
     def reads(self) -> int:

@@ -1,4 +1,5 @@
-"""`bertsmith distill`: a smaller student of a pre-trained model, on prepared shards."""
+"""`bertsmith distill`: a smaller student of a pre-trained model, on prepared shards; or of a fine-tuned one, on
+the examples of its task."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.shards.shards import Shards
-from bertsmith.use.model import Model
+from bertsmith.tasks.task import Task
+from bertsmith.use.model import Model, load
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.finetune_settings import settings_type as finetune_settings
 from bertsmith.workflows.pretrain import pretrain
 from bertsmith.workflows.pretrain_settings import settings_type
 from bertsmith.workflows.run import as_assignments
@@ -63,6 +67,54 @@ def distill(
         begun=begun,
         tell=tell,
     )
+
+
+def distill_task(
+    teacher: str | Path | Model,
+    model: str | Path | Model,
+    out: str | Path,
+    *,
+    train: Any,
+    dev: Any,
+    settings: Chosen = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = console.tell,
+    **keywords: Any,
+) -> Model:
+    """Fine-tune a model for the task of a fine-tuned teacher, on examples and on the teacher's answers to them.
+
+    teacher: a fine-tuned run or model folder. model: the student as it begins, with the teacher's vocabulary, such
+    as a run of `distill`. train, dev, settings, keywords: as in `finetune`, which this is with `teacher.model`
+    set; the group `teacher` has the temperature and the two weights. The student reads files as the teacher does.
+
+    Returns the student, with its report. InputError where the two do not fit.
+    """
+    known = teacher if isinstance(teacher, Model) else load(teacher, tell=tell)
+    task = known.task
+    own = {"teacher": {"model": str(known.path)}, "task": _as_the_teacher_reads(task)}
+    said = assignments_of(finetune_settings(type(task)), settings, keywords, distill_task)
+    return finetune(
+        task.name,
+        model,
+        out,
+        train=train,
+        dev=dev,
+        settings=[*as_assignments(own), *said],
+        resume=resume,
+        overwrite=overwrite,
+        tell=tell,
+    )
+
+
+def _as_the_teacher_reads(task: Task) -> dict[str, Any]:
+    """The settings of its task that are not the defaults."""
+    usual = type(task.settings)().model_dump(mode="json")
+    return {
+        name: value
+        for name, value in task.settings.model_dump(mode="json").items()
+        if value != usual.get(name)
+    }
 
 
 def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:

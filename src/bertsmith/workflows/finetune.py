@@ -95,6 +95,7 @@ def finetune(
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
+    work = work.with_teacher(tell)
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
@@ -104,7 +105,7 @@ def finetune(
     work = work.with_states(out, None if states is None else Path(states), resuming=resuming)
     on = footing(
         work.read,
-        work.head,
+        work.objective,
         [work.phase()],
         work.chosen.train,
         place,
@@ -120,7 +121,9 @@ def finetune(
         work = work.settled(on.place)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     with work.steps.step("training"):
-        progress = _train(work.read, work.head, work.course(aim, out), on.place, resume=resume, tell=tell)
+        progress = _train(
+            work.read, work.objective, work.course(aim, out), on.place, resume=resume, tell=tell
+        )
     if resuming and not progress.made and is_written(out, progress.step):
         tell_finished(out, progress, tell)
     else:

@@ -99,6 +99,28 @@ class DropoutSettings(Settings):
         return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
 
 
+class TeacherSettings(Settings):
+    """A fine-tuned model whose answers are learnt besides the examples' own."""
+
+    model: str = Field(
+        "",
+        description="the teacher: a run of the same task, or a model folder; empty: none",
+        json_schema_extra=ADDED_LATER,
+    )
+    temperature: float = Field(
+        2.0, gt=0, description="what both models' logits are divided by", json_schema_extra=ADDED_LATER
+    )
+    soft_weight: float = Field(
+        0.5,
+        gt=0,
+        description="weight of the distance to the teacher's answers",
+        json_schema_extra=ADDED_LATER,
+    )
+    task_weight: float = Field(
+        0.5, ge=0, description="weight of the examples' own answers", json_schema_extra=ADDED_LATER
+    )
+
+
 class FinetuneSettings(Settings):
     """Everything a fine-tuning run depends on."""
 
@@ -110,6 +132,9 @@ class FinetuneSettings(Settings):
     files: FileSettings = Field(default_factory=FileSettings, description="examples")
     model: DropoutSettings = Field(default_factory=DropoutSettings, description="dropout")
     task: Settings = Field(default_factory=Settings, description="the task")
+    teacher: TeacherSettings = Field(
+        default_factory=TeacherSettings, description="who is learnt from besides"
+    )
     train: FinetuneTrainSettings = Field(
         default_factory=FinetuneTrainSettings, description="the training itself"
     )

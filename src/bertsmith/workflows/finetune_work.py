@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith.artifacts.folder import ModelFolder, write_folder
+from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
 from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
@@ -20,6 +22,7 @@ from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.scores import Finding, Scores
 from bertsmith.tasks.task import Facts, Task
+from bertsmith.tasks.taught import Taught, check_teacher
 from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
@@ -27,7 +30,7 @@ from bertsmith.training.loader import Phase
 from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.training.step import Trained
-from bertsmith.use.model import Model
+from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
 from bertsmith.workflows.finetune_layers import settle_layers, thaws
@@ -70,6 +73,8 @@ class FineTuning:
     place: Place
     steps: Steps = field(default_factory=Steps)
     frozen: Frozen | None = None
+    taught: Taught | None = None
+    teacher_weights: str = ""
 
     @classmethod
     def of(
@@ -102,6 +107,35 @@ class FineTuning:
     def read(self) -> Encoder:
         """What the heads read: the encoder, or its states on disk, which answer as it does."""
         return self.encoder if self.frozen is None else cast("Encoder", self.frozen)
+
+    @property
+    def objective(self) -> Objective:
+        """What is trained: the task, or the task and what a teacher says."""
+        return self.head if self.taught is None else self.taught
+
+    def with_teacher(self, tell: Callable[[str], None]) -> FineTuning:
+        """With the teacher that the settings name, if any. InputError where it answers another question, or reads
+        by another tokenizer."""
+        asked = self.chosen.teacher
+        if not asked.model:
+            return self
+        teacher = load(asked.model, tell=tell)
+        if teacher.tokenizer.digest != self.base.tokenizer.digest:
+            raise InputError(
+                f"{teacher.path}: the teacher's tokenizer is another than that of {self.base.path}",
+                "take a student with the teacher's vocabulary",
+            )
+        check_teacher(self.head, teacher.task, str(teacher.path), teacher.folder.config.longest)
+        taught = Taught(
+            self.head,
+            teacher.encoder,
+            teacher.task,
+            heat=asked.temperature,
+            soft_weight=asked.soft_weight,
+            task_weight=asked.task_weight,
+        )
+        self.place.settle(taught)
+        return replace(self, taught=taught, teacher_weights=teacher.folder.weights_digest())
 
     def with_states(self, out: Path, states: Path | None, *, resuming: bool) -> FineTuning:
         """With the hidden states of an encoder that is not trained: in the run folder, or in `states`, where they
@@ -179,7 +213,11 @@ class FineTuning:
             out,
             title=f"finetune {self.head.name}",
             fingerprint=fingerprint(
-                numbers(self.chosen), _content(self.items), _content(self.dev_items), weights
+                numbers(self.chosen),
+                _content(self.items),
+                _content(self.dev_items),
+                weights,
+                *([self.teacher_weights] if self.teacher_weights else []),
             ),
             aim=aim,
             evaluation=Evaluation(
@@ -280,7 +318,7 @@ class FineTuning:
         if progress.best_step is None:
             yield
             return
-        trained = Trained(self.read, self.head)
+        trained = Trained(self.read, self.objective)
         latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
         trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
         try:

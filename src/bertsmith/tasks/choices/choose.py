@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
 from bertsmith.files.choices import ChoiceNames, check_choices, read_choices
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -342,6 +342,10 @@ class Choose(Task):
         """Logits [n] of an item's n choices."""
         found: Tensor = self.head(encoder(batch.packed), batch.packed)
         return torch.split(found.float(), list(batch.sizes))
+
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """Over each question's own choices."""
+        return torch.stack([far_apart(a, b, heat) for a, b in zip(own, wanted, strict=True)]).sum()
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[ChoiceExample]

@@ -91,6 +91,7 @@ class Embed(Task):
     facts_type = EmbedFacts
     baseline_name = "TF-IDF"
     baseline_reads = True
+    imitated = ""
     pooled = False  # cosines of two models are on two scales
     own_facts = ("threshold", "lowest", "highest")
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.files.squad import PassageNames
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics import squad
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
@@ -351,6 +351,11 @@ class Answer(Task):
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """[T, 2] a window of T tokens."""
         return torch.split(self.logits(encoder, batch), batch.packed.lengths.tolist())
+
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """Over the tokens of each window, the mean of both ends'."""
+        parts = (far_apart(a, b, heat, 0) for a, b in zip(own, wanted, strict=True))
+        return torch.stack(list(parts)).sum() / 2
 
     # From a batch to answers
 

@@ -164,6 +164,15 @@ class ManyLabels(TextTask):
         right = ((logits.detach() > 0) == wanted.bool()).all(1).sum()
         return Loss({"task": found / logits.shape[1]}, batch.counts, {"task": right})
 
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """Each label is there or not: the mean over the labels of their two shares' distances, softened."""
+        logits, its = torch.cat(list(own)).float() / heat, torch.cat(list(wanted)).float() / heat
+        there, absent = (
+            F.kl_div(F.logsigmoid(a), F.logsigmoid(b), reduction="sum", log_target=True)
+            for a, b in ((logits, its), (-logits, -its))
+        )
+        return heat**2 * (there + absent) / logits.shape[1]
+
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:

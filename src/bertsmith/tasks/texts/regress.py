@@ -97,6 +97,10 @@ class Regress(TextTask):
         found = self.logits(encoder, batch)[:, 0]
         return Loss({"task": F.mse_loss(found, batch.tensors["number"], reduction="sum")}, batch.counts)
 
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """Squared differences of the numbers: there is nothing to soften."""
+        return F.mse_loss(torch.cat(list(own)), torch.cat(list(wanted)), reduction="sum")
+
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]
     ) -> list[Prediction]:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.entities import entities
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
 from bertsmith.metrics.tallies import Tallies
@@ -399,6 +399,11 @@ class Tag(Task):
         """Logits [tokens, tags] of each window."""
         found = self.head(self.features(encoder, batch.packed)).float()
         return torch.split(found, batch.packed.lengths.tolist())
+
+    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+        """Of the words' tags, each by itself; of a CRF the emissions'."""
+        rows = batch.tensors["rows"]
+        return far_apart(torch.cat(list(own))[rows], torch.cat(list(wanted))[rows], heat)
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]

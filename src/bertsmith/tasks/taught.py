@@ -1,0 +1,110 @@
+"""A task learnt from examples and from a teacher's answers to them: distillation of a fine-tuned model (Hinton et
+al. 2015; Sanh et al. 2019, section 4, where SQuAD is distilled a second time)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.loss import Loss
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.objective import Objective, Parts
+from bertsmith.packed import Packed
+from bertsmith.tasks.items import TaskBatch
+from bertsmith.tasks.task import Task
+
+
+class Taught(Objective):
+    """Parts of the loss: the task's own, and `soft`, how far the student's answers are from the teacher's.
+
+    The student's task and encoder are those that are trained and saved; the teacher stays as it is.
+    """
+
+    name = "taught"
+    frozen = ("teacher", "teacher_task")
+
+    def __init__(
+        self,
+        task: Task,
+        teacher: Encoder,
+        teacher_task: Task,
+        *,
+        heat: float,
+        soft_weight: float,
+        task_weight: float,
+    ) -> None:
+        super().__init__()
+        self.task = task
+        self.teacher = teacher.requires_grad_(False).eval()
+        self.teacher_task = teacher_task.requires_grad_(False).eval()
+        self._heat = heat
+        own = dict(task.weights) or {"task": 1.0}
+        self.weights = {part: weight * task_weight for part, weight in own.items()} | {"soft": soft_weight}
+
+    def counts(self, batch: TaskBatch) -> Mapping[str, int]:
+        """Those of the task; the teacher's answers are counted as its first part is."""
+        counts = self.task.counts(batch)
+        return {**counts, "soft": next(iter(counts.values()))}
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """The task's sums, and those of `Task.apart`."""
+        once = cast("Encoder", _Once(encoder))
+        found = self.task.loss(once, batch)
+        own = self.task.outputs(once, batch)
+        with torch.no_grad():
+            wanted = self.teacher_task.outputs(self.teacher, batch)
+        soft = self.task.apart(own, wanted, batch, self._heat)
+        return Loss({**found.sums, "soft": soft}, self.counts(batch), found.right)
+
+    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+        """The student's."""
+        return self.task.folders(encoder)
+
+
+class _Once:
+    """An encoder that computes the states of a batch once, though its task's loss and its answers both ask."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, packed: Packed) -> Tensor:
+        if "last" not in self._known:
+            self._known["last"] = self._encoder(packed)
+        return cast("Tensor", self._known["last"])
+
+    def hidden_states(self, packed: Packed) -> list[Tensor]:
+        if "all" not in self._known:
+            self._known["all"] = self._encoder.hidden_states(packed)
+        return cast("list[Tensor]", self._known["all"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+
+def check_teacher(task: Task, teacher: Task, place: str, longest: int) -> None:
+    """InputError where a teacher's answers are not to the same question. longest: tokens that it takes."""
+    if task.imitated == "":
+        raise InputError(
+            f"the task '{task.name}' cannot be learnt from a teacher", "fine-tune it without one"
+        )
+    if type(teacher) is not type(task):
+        raise InputError(
+            f"{place}: the teacher was fine-tuned for the task '{teacher.name}', not '{task.name}'",
+            "give a run of the same task",
+        )
+    if teacher.labels != task.labels:
+        ours, theirs = (", ".join((one or ["none"])[:5]) for one in (task.labels, teacher.labels))
+        raise InputError(
+            f"{place}: the teacher's labels are {theirs}, those of the examples {ours}",
+            "train both on examples of the same labels (--label-names fixes their order)",
+        )
+    if longest < task.reads:
+        raise InputError(
+            f"{place}: the teacher takes {longest} tokens, the student reads {task.reads}",
+            f"set task.max_length={longest}",
+        )
