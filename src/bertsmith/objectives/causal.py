@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
@@ -23,7 +22,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
@@ -47,11 +46,7 @@ class Causal(Objective):
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> Causal:
         """The head. InputError where pairs are asked for."""
-        if data.sentence_task != "none":
-            raise InputError(
-                f"data.sentence_task={data.sentence_task}: the objective 'causal' asks nothing of pairs",
-                "set data.sentence_task=none, and data.instances=full_sentences",
-            )
+        refuse_pairs(data, cls.name)
         return cls(encoder.config, generator)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.wording import counted
@@ -85,11 +85,7 @@ class Distil(Objective):
         """The student's head and the teacher. InputError for a teacher that cannot be imitated by this student."""
         if not settings.teacher:
             raise InputError("objective.teacher is not set", "name a run or a model folder there")
-        if data.sentence_task != "none":
-            raise InputError(
-                f"data.sentence_task={data.sentence_task}: the objective 'distil' asks nothing of pairs",
-                "set data.sentence_task=none, and data.instances=full_sentences",
-            )
+        refuse_pairs(data, cls.name)
         if not (settings.soft_weight or settings.mlm_weight or settings.cosine_weight):
             raise InputError("objective: all three weights are 0", "leave one of them above 0")
         teacher = read_folder(locate(settings.teacher))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -148,6 +149,15 @@ class Measured:
             if f"{part}_loss" in found:
                 found[f"{part}_perplexity"] = math.exp(min(found[f"{part}_loss"], 700.0))
         return found
+
+
+def refuse_pairs(data: DataSettings, name: str) -> None:
+    """InputError where the data's settings ask of pairs what the objective of this name does not."""
+    if data.sentence_task != "none":
+        raise InputError(
+            f"data.sentence_task={data.sentence_task}: the objective '{name}' asks nothing of pairs",
+            "set data.sentence_task=none, and data.instances=full_sentences",
+        )
 
 
 def held_out_figures(

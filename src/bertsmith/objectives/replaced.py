@@ -18,7 +18,6 @@ from pydantic import Field
 from torch import Tensor
 
 from bertsmith import draws
-from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
@@ -27,7 +26,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, family
 from bertsmith.models.heads import MaskedHead, ReplacedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
 from bertsmith.settings import Settings
 
 GENERATOR = "generator"
@@ -76,11 +75,7 @@ class Replaced(Objective):
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: ReplacedSettings
     ) -> Replaced:
         """The generator and both heads. InputError where pairs are asked for, or a family has no such head."""
-        if data.sentence_task != "none":
-            raise InputError(
-                f"data.sentence_task={data.sentence_task}: the objective 'replaced' asks nothing of pairs",
-                "set data.sentence_task=none",
-            )
+        refuse_pairs(data, cls.name)
         family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 
