@@ -167,6 +167,17 @@ def test_the_verb_makes_a_distilbert_and_resumes_to_the_bit(
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
 
 
+def test_minutes_choose_no_size(tmp_path: Path) -> None:
+    shards, teacher = taught(tmp_path)
+    told: list[str] = []
+    student = bs.distill(
+        shards, tmp_path / "student", teacher, layers=1, minutes=0.05, settings=FEW, tell=told.append
+    )
+    assert student.folder.config.hidden_size == teacher.folder.config.hidden_size
+    assert student.folder.config.num_hidden_layers == 1
+    assert not [sentence for sentence in told if "bert-mini" in sentence or "bert-tiny" in sentence]
+
+
 def test_a_resumed_run_knows_its_teacher(tmp_path: Path) -> None:
     """Another model at the same place is not the one that the run began with."""
     shards, teacher = taught(tmp_path)

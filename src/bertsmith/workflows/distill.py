@@ -60,6 +60,9 @@ def distill(
     return pretrain(
         data,
         out,
+        preset=next(
+            iter(family(sizes["model_type"]).presets)
+        ),  # its sizes are set below: none is to be chosen
         minutes=minutes,
         settings=[*own, *_data_of(sizes), *said],
         resume=resume,
