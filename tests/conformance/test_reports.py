@@ -15,6 +15,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.reports.run import run_page
+from bertsmith.wording import percent
 from task_files import FILES, OWN
 
 SETTINGS = [
@@ -86,9 +87,14 @@ def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
 def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
     page = (made.out / "report.html").read_text(encoding="utf-8")
     assert page == run_page(made.report)
+    chosen = made.report["chosen_on_dev"]
     for name, value in made.report["dev"].items():
-        if isinstance(value, float):
+        if isinstance(value, float) and name not in {"chance", *chosen}:
             assert f">{value:.4f}<" in page, name
+    for name, value in chosen.items():
+        assert f"{value:.4g}, chosen on dev" in page, name
+    if (chance := made.report["dev"].get("chance")) is not None:
+        assert f"Choosing by chance would be right in {percent(chance)}" in page.replace("\xa0", " ")
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
     assert "://" not in re.sub(r'xmlns(?::\w+)?="[^"]*"', "", page)

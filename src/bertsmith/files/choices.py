@@ -61,6 +61,13 @@ class ChoiceNames(NamedTuple):
 
 
 _KNOWN = ChoiceNames()
+_OPTIONS = {
+    "context": "--context-column",
+    "question": "--question-column",
+    "choices": "--choices-column",
+    "label": "--label-column",
+}
+"""Of the command line, that name each part."""
 
 
 def read_choices(
@@ -158,7 +165,7 @@ def _by_known_names(
         if name not in values:
             raise InputError(
                 f"{place}: the column '{name}' is missing",
-                f"name another with --{option}-column: {', '.join(values)}",
+                f"name another with {option}: {', '.join(values)}",
             )
         return values[name]
 
@@ -168,13 +175,13 @@ def _by_known_names(
         parts["label"] = (names.label, _ANSWERS)
     for part, (name, known) in parts.items():
         if name is not None:
-            here = value(part, name)
+            here = value(_OPTIONS[part], name)
             for other in known:
                 found.pop(other, None)
             found[part] = here
     if (name := names.choices) is not None:
         several = [name] if name in values else [one.strip() for one in name.split(",")]
-        cells = [value("choices", one) for one in several]
+        cells = [value(_OPTIONS["choices"], one) for one in several]
         found = {key: cell for key, cell in found.items() if not _NUMBERED.fullmatch(key)}
         found["choices"] = cells[0] if len(several) == 1 else _of_columns(cells)
     return found

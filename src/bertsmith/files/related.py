@@ -130,10 +130,10 @@ def _by_known_names(
 ) -> Mapping[str, Any]:
     """The values by the names that `of_row` knows. InputError for a column that is not there."""
     known = {
-        "text": (names.text, "text", (*_TEXTS, *_TOKENS)),
-        "head": (names.head, "head", _ENTITIES["head"]),
-        "tail": (names.tail, "tail", _ENTITIES["tail"]),
-        "relation": (names.relation if labelled else None, "label", _LABELS),
+        "text": (names.text, "--text-column", (*_TEXTS, *_TOKENS)),
+        "head": (names.head, "--head-column", _ENTITIES["head"]),
+        "tail": (names.tail, "--tail-column", _ENTITIES["tail"]),
+        "relation": (names.relation if labelled else None, "--label-column", _LABELS),
     }
     found = dict(values)
     for part, (name, option, others) in known.items():
@@ -142,7 +142,7 @@ def _by_known_names(
         if name not in values:
             raise InputError(
                 f"{place}: the column '{name}' is missing",
-                f"name another with --{option}-column: {', '.join(values)}",
+                f"name another with {option}: {', '.join(values)}",
             )
         for other in others:
             found.pop(other, None)

@@ -173,6 +173,15 @@ def _of_table(
         yield f"{file}:{row.line}", dict(row.values)
 
 
+_OPTIONS = {
+    "question": "--question-column",
+    "context": "--context-column",
+    "answer": "--answer-column",
+    "start": "--start-column",
+}
+"""Of the command line, that name each part."""
+
+
 def _by_known_names(values: Any, names: PassageNames, place: str, *, labelled: bool) -> Any:
     """A row by the names that `_Row` knows. InputError for a column that is not there, but one of answers beside
     SQuAD's own."""
@@ -186,7 +195,7 @@ def _by_known_names(values: Any, names: PassageNames, place: str, *, labelled: b
         if name not in values:
             raise InputError(
                 f"{place}: the column '{name}' is missing",
-                f"name another with --{part}-column: {', '.join(values)}",
+                f"name another with {_OPTIONS[part]}: {', '.join(values)}",
             )
         for other in _OTHERS[part]:
             found.pop(other, None)
