@@ -198,6 +198,6 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads")
     budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
     free = {f"train.{name}" for name in (*names, *budgets)}
-    judged = {"evaluate.pairs", "evaluate.pairs_sample", "evaluate.pairs_at_end"}
+    judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | {"base"} | judged
     assert settings_type(task_type("classify")).may_change() == free | {"base", "files.train", "files.dev"}

@@ -144,9 +144,8 @@ def _check_embed(
 
 def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json: bool) -> None:
     from bertsmith import console
-    from bertsmith.use.search import build_index
 
-    built = build_index(model, source, out, tell=console.note, **how)
+    built = model.index(source, out, tell=console.note, **how)
     if as_json:
         said = None if built.approximate is None else built.approximate.model_dump()
         console.result_json(

@@ -105,7 +105,7 @@ def search(
         approximately=approximate,
     )
     if approximate:
-        from bertsmith.use.search import told_of_recall
+        from bertsmith.use.indexing import told_of_recall
 
         console.note(told_of_recall(searched.searcher.index))
     _show(searched, out, as_json=as_json, plain=bool(queries))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.use.fill_mask import MaskFiller
+from bertsmith.use.indexing import build_index
 from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
@@ -130,29 +132,36 @@ class Model(Predictor):
         approximate: bool = False,
         overwrite: bool = False,
         tell: Callable[[str], None] = console.tell,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> Index:
         """An index of texts to search (`bertsmith.search`), in the new folder `out`, whole or not there.
 
         texts: a list, a table in memory, or a file: the lines of a .txt, a column of a .jsonl, .csv, .tsv or
         .parquet, the passages of queries. id_column: what texts are called there ("_id" or "id" if there is one).
         pooling, max_length: as in `embed`; vectors get the length 1. approximate: also build a graph for fast
-        search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told.
+        search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told. progress: hears how
+        many texts are done.
         """
-        from bertsmith.use.search import build_index
-
         return build_index(
-            self,
+            self.embedder(pooling, True, max_length),
+            str(self.path.resolve() if self.path.exists() else self.path),
+            self.vectors_digest,
             texts,
             out,
             text_column=text_column,
             id_column=id_column,
             encoding=encoding,
-            pooling=pooling,
-            max_length=max_length,
             approximate=approximate,
             overwrite=overwrite,
             tell=tell,
+            progress=progress,
         )
+
+    @property
+    def vectors_digest(self) -> str:
+        """What tells this model's vectors from another's: its weights and its tokenizer."""
+        both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
+        return hashlib.sha256(both.encode("ascii")).hexdigest()
 
     @property
     def unfinished(self) -> str | None:

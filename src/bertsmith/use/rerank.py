@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.matches.matches import SAME
+from bertsmith.use.model import Model
 from bertsmith.wording import listed
-
-if TYPE_CHECKING:
-    from bertsmith.use.model import Model
 
 
 class Reranker:

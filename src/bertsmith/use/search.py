@@ -1,25 +1,17 @@
-"""`bertsmith search`: the texts of an index that are nearest to a query; and how an index is built of a model."""
+"""`bertsmith search`: the texts of an index that are nearest to a query."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source
-from bertsmith.models.pooling import Pooling
-from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
+from bertsmith.retrieval.index import Index, TextRow
+from bertsmith.use.model import Model, load
 from bertsmith.use.rerank import Reranker
-from bertsmith.use.text_rows import text_rows
-from bertsmith.wording import counted, listed
-
-if TYPE_CHECKING:
-    from bertsmith.use.model import Model
 
 _AT_ONCE = 256  # queries
 
@@ -52,7 +44,7 @@ class Searcher:
     def __init__(self, index: Index, model: Model) -> None:
         """InputError where the model is another one than the index was built with."""
         whose = index.whose
-        if digest_of(model) != whose.digest:
+        if model.vectors_digest != whose.digest:
             raise InputError(
                 f"{index.folder}: this index was built with another model than {model.path} (of {whose.model})",
                 "search with that model (--model), or build the index again with this one",
@@ -72,48 +64,6 @@ class Searcher:
                 if asked.reranker is not None:
                     found = asked.reranker.ordered(query, found)
                 yield [{"rank": rank, **one} for rank, one in enumerate(found[: asked.top_k], start=1)]
-
-
-def build_index(
-    model: Model,
-    texts: Source,
-    out: str | Path,
-    *,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    encoding: str | None = None,
-    pooling: Pooling | None = None,
-    max_length: int | None = None,
-    approximate: bool = False,
-    overwrite: bool = False,
-    tell: Callable[[str], None] = console.tell,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Index:
-    """Vectors of texts with the texts, in a new folder; see `Model.index`."""
-    embedder = model.embedder(pooling, True, max_length)
-    whose = Whose(
-        model=str(model.path.resolve() if model.path.exists() else model.path),
-        digest=digest_of(model),
-        pooling=embedder.made.pooling,
-        max_length=embedder.made.max_length,
-    )
-    empty: list[str] = []
-
-    def filled() -> Iterator[TextRow]:
-        for row in text_rows(texts, text_column, id_column, encoding):
-            if row.text.strip():
-                yield row
-            else:
-                empty.append(row.place)
-
-    index = write_index(
-        out, filled(), embedder, whose, approximately=approximate, overwrite=overwrite, progress=progress
-    )
-    if empty:
-        tell(f"{counted(len(empty), 'text is', 'texts are')} empty and not indexed: {listed(empty)}")
-    if index.approximate is not None:
-        tell(told_of_recall(index))
-    return index
 
 
 def search(
@@ -161,25 +111,7 @@ def searcher_of(index: Index, model: str | Path | Model | None = None, device: s
     return Searcher(index, _loaded(model, device))
 
 
-def digest_of(model: Model) -> str:
-    """What tells a model's vectors from another's: its weights and its tokenizer."""
-    both = f"{model.folder.weights_digest()} {model.tokenizer.digest}"
-    return hashlib.sha256(both.encode("ascii")).hexdigest()
-
-
-def told_of_recall(index: Index) -> str:
-    """A sentence on what approximate search finds."""
-    assert index.approximate is not None
-    share, number = index.approximate.recall_at_10, index.approximate.queries
-    return (
-        f"{index.folder}: approximate search found {share:.1%} of the ten nearest of {counted(number, 'text')} of "
-        "the index when it was built"
-    )
-
-
 def _loaded(model: str | Path | Model, device: str) -> Model:
-    from bertsmith.use.model import load
-
     return load(model, device) if isinstance(model, str | Path) else model
 
 
