@@ -60,6 +60,9 @@ def test_each_row_and_seed_is_an_ordinary_run(world: dict[str, Any]) -> None:
     assert report["paper"] == {"SST-2": {"dynamic": 92.9, "static, once": 92.5}}
     assert {one["figure"] for one in report["orderings"]} == {"mlm_loss", "moods", "minimal pairs"}
     assert json.loads((world["out"] / "report.json").read_text())["figures"] == report["figures"]
+    drawn = sorted(path.name for path in (world["out"] / "figures").iterdir())
+    assert drawn == ["minimal-pairs.png", "mlm-loss.png", "moods.png", "paper-SST-2.png"]
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in (world["out"] / "figures").iterdir())
 
 
 def test_what_is_finished_stays(world: dict[str, Any]) -> None:

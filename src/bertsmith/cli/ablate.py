@@ -52,7 +52,7 @@ def ablate(
 
     RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures. --set holds for
     all pre-training runs. Differences are paired by seed; with few seeds most cannot be told from chance, and the
-    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain.
+    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures.
     """
     from bertsmith import console
     from bertsmith.workflows.ablate import ablate as run

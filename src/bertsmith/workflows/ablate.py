@@ -20,6 +20,7 @@ from scipy.stats import ttest_rel
 from bertsmith import console, disk
 from bertsmith.display import Report
 from bertsmith.errors import InputError
+from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.use.model import Model
@@ -86,9 +87,10 @@ def ablate(
     for all pre-training runs, such as train.max_steps=2000. out: a folder with one of each row and seed. resume:
     what is finished stays, what was interrupted continues.
 
-    Returns the report, also in out/report.json: each figure of each row with mean and deviation, its difference
-    from the first row's, paired by seed, with the p of a paired t-test, and of each pair of rows that the paper
-    orders whether that order holds here, is reversed, or cannot be told. InputError for what a user can fix.
+    Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
+    deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
+    of rows that the paper orders whether that order holds here, is reversed, or cannot be told. InputError for
+    what a user can fix.
     """
     out = Path(out)
     chosen = read_recipe(recipe)
@@ -115,7 +117,20 @@ def ablate(
             )
             report = report_of(chosen, found)
             write_report(out, report)
+        _plot(out / "figures", report)
     return Report(report, ("title", "figures", "orderings"))
+
+
+def _plot(folder: Path, report: Mapping[str, Any]) -> None:
+    """A PNG of each figure, and of each of the paper's."""
+    folder.mkdir(exist_ok=True)
+    pictures = {name: seeds_plot(name, rows) for name, rows in report["figures"].items()}
+    pictures |= {
+        f"paper {name}": paper_plot(name, rows) for name, rows in report["paper"].items() if len(rows) > 1
+    }
+    for name, picture in pictures.items():
+        with disk.new_file(folder / f"{_folder(name)}.png") as beside:
+            beside.write_bytes(picture)
 
 
 def read_recipe(file: str | Path) -> AblationRecipe:
