@@ -63,7 +63,7 @@ class Bench:
 def _reading(layers: str) -> Bench:
     """Named entities as Table 7 of Devlin et al. 2019 has them: the encoder fixed, a BiLSTM on some of its
     layers."""
-    chosen = ("frozen=true", f"task.layers={layers}", "task.head=bilstm")
+    chosen = ("train.frozen=true", f"task.layers={layers}", "task.head=bilstm")
     return Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", chosen, epochs=6, rate=1e-3)
 
 
