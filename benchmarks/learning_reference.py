@@ -1,12 +1,13 @@
 """The reference library's usual settings for as long as ours: what has each learnt by then?
 
-    python benchmarks/learning_reference.py [speed] [tune] [train] [--seed 0] [--threads 2]
+    python benchmarks/learning_reference.py [speed] [tune] [train] [tasks] [--seed 0] [--threads 2]
 
 speed: seconds a token of both sides in turn, and so how many updates the reference makes in our time.
 tune: three learning rates for a tenth of that each, with a seed that is not reported, judged on documents that are
     trained on otherwise.
-train: the whole run at the best of them; written as a model folder that bertsmith loads, for scores on tasks
-    and pairs (learning_tasks.py, bertsmith score).
+train: the whole run at the best of them; written as a model folder that bertsmith loads.
+tasks: that model and ours of the same time (learning.py mini, the run with 55 % of the tokens) on minimal pairs
+    and, fine-tuned with bertsmith, on sst2.
 
 Its settings are those of its pre-training script: AdamW with betas 0.9 and 0.999 and no decay, no warm-up, a
 linear schedule, dropout 0.1, weights from a normal of 0.02. The instances are those of learning.py's mini.
@@ -22,13 +23,16 @@ import numpy as np
 import torch
 from torch import nn
 
+import bertsmith as bs
 from bertsmith import machine
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
+from family_threshold import PAIRS, PAIRS_SCORED
 from learning import SHORT, SIZES, settings_of, shards_of
+from learning_tasks import SEEDS, best_rate, of_arm, scored, spread
 from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where
 from reference import Trainer, batches_from, in_turn, rate_at
@@ -52,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["speed", "tune", "train"])
+    parser.add_argument("parts", nargs="*", default=["speed", "tune", "train", "tasks"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -66,6 +70,8 @@ def main() -> None:
         if "train" in options.parts:
             key = f"{best:g} {options.seed}"
             once("learning_reference", key, partial(whole, shards, best, tokens, options.seed, threads))
+    if "tasks" in options.parts:
+        on_tasks(options.seed, threads)
     report(threads)
 
 
@@ -168,6 +174,41 @@ def trained(
     return figures | {"updates": updates}
 
 
+def on_tasks(seed: int, threads: int) -> None:
+    """Both models on minimal pairs and sst2."""
+    for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
+        model = bs.load(WORK / "learning" / name)
+        once("learning_reference", f"pairs {name}", partial(pairs, model))
+        rate = best_rate(name, "sst2", "pre-trained", model.model_folder, threads)
+        for number in SEEDS:
+            scored(name, "sst2", "pre-trained", model.model_folder, rate, number, threads)
+
+
+def pairs(model: bs.Model) -> float:
+    """The share of the minimal pairs whose good sentence is the likelier."""
+    return float(model.score_pairs(PAIRS, sample=PAIRS_SCORED)["accuracy"])
+
+
+def on_tasks_told(seed: int) -> str:
+    """The table of `on_tasks`, of what was measured by now."""
+    known, rows = recorded("learning_reference"), []
+    for told, name in (
+        (f"the reference, seed {seed}", f"reference-{seed}"),
+        ("ours", f"mini-ours-short-{seed}"),
+    ):
+        found = of_arm(recorded("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
+        if found is not None and f"pairs {name}" in known:
+            sst2 = f"{spread([100 * score for score in found[1]])} (rate {found[0]:g})"
+            rows.append([told, f"{100 * known[f'pairs {name}']:.1f}", sst2])
+    if not rows:
+        return ""
+    return f"""
+
+{PAIRS_SCORED:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds), in points:
+
+{table(["model", "minimal pairs", "sst2"], rows)}"""
+
+
 def report(threads: int) -> None:
     """The section of RESULTS.md, of all that was measured by now."""
     known = recorded("learning_reference")
@@ -180,18 +221,22 @@ def report(threads: int) -> None:
         for key, value in known.items()
         if isinstance(value, dict) and "updates" in value
     ]
+    ours = recorded("learning")["mini ours short 0"]
+    held = ours["held_out"]
+    rows.append(
+        ["ours", f"{ours['steps']:,}", f"{held['mlm_loss']:.3f}", f"{100 * held['nsp_accuracy']:.0f} %"]
+    )
     section(
         "Learning, beside the reference's usual settings",
         f"""`python benchmarks/learning_reference.py`; {where(threads)}.
 
-In the time that our recipe needs for {OURS / 1e6:g} M tokens (mini, encyclopedia; its loss is in the section
-Learning).
+In the time that our recipe needs for {OURS / 1e6:g} M tokens (mini, encyclopedia, the same held-out instances).
 Tokens a second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}; the ratio is
 {speed["ratio"]:.2f}.
 
 {table(["rate tried", f"loss after {TUNING_SHARE:.0%} of the run"], rates)}
 
-{table(["rate and seed", "updates", "held-out MLM loss", "NSP accuracy"], rows)}""",
+{table(["rate and seed", "updates", "held-out MLM loss", "NSP accuracy"], rows)}{on_tasks_told(0)}""",
     )
 
 

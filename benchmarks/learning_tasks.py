@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import math
+import os
 import re
 import shutil
 import statistics
@@ -149,7 +150,7 @@ def scored(name: str, task: str, arm: str, folder: Path, rate: float, seed: int,
 
 def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> float:
     """The figure on dev; in tuning, on a tenth of the training rows instead."""
-    bench, out = BENCHES[task], WORK / "learning-finetune"
+    bench, out = BENCHES[task], WORK / f"finetune-{os.getpid()}"
     shutil.rmtree(out, ignore_errors=True)
     place = DATA / "tasks" / task
     tuning = seed == TUNING_SEED
@@ -173,6 +174,7 @@ def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> 
     )
     figure = float(model.report["dev"][bench.figure])
     print(task, folder, rate, seed, figure, flush=True)
+    shutil.rmtree(out)
     return figure
 
 

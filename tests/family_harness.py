@@ -6,14 +6,17 @@ A family brings its sizes only (`CASES`); the reference's classes follow from it
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.artifacts.names import to_field
 from bertsmith.artifacts.schema import field_values
 from bertsmith.models.config import ModelConfig
@@ -56,13 +59,25 @@ class Case:
 
 CASES = {
     "bert": Case("bert-base-uncased", {"type_vocab_size": 3}),
+    "bert, decoder of its own": Case("bert-base-uncased", {"tie_word_embeddings": False}),
     "roberta": Case("roberta-base", {}),
+    "roberta, decoder of its own": Case("roberta-base", {"tie_word_embeddings": False}),
     "roberta, relu, another pad": Case("roberta-base", {"pad_token_id": 5, "hidden_act": "relu"}),
     "albert": Case("albert-base-v2", {"embedding_size": 10, "num_hidden_layers": 3}),
     "albert v1, E = H": Case("albert-base-v1", {"embedding_size": 24}),
     "albert, nothing shared": Case("albert-base-v2", {"embedding_size": 10, "share": "none"}),
+    "albert, two groups": Case(
+        "albert-base-v2", {"embedding_size": 10, "num_hidden_layers": 5, "share_groups": 2}
+    ),
+    "albert, decoder of its own": Case(
+        "albert-base-v2", {"embedding_size": 10, "tie_word_embeddings": False}
+    ),
     "distilbert": Case("distilbert-base-uncased", {}),
+    "distilbert, decoder of its own": Case("distilbert-base-uncased", {"tie_word_embeddings": False}),
     "electra": Case("electra-small-discriminator", {"embedding_size": 10}),
+    "electra, decoder of its own": Case(
+        "electra-small-discriminator", {"embedding_size": 10, "tie_word_embeddings": False}
+    ),
     "electra, E = H, relu": Case("electra-base-discriminator", {"hidden_act": "relu"}),
 }
 
@@ -138,10 +153,10 @@ class Ours(nn.Module):
             replaced = batch["replaced"][kept].float()
             losses.append(F.binary_cross_entropy_with_logits(outputs["detector"], replaced))
         if "sentence" in self.heads:
-            outputs["sentence"] = self.heads["sentence"](hidden, packed)
+            outputs["sentence"] = self.heads["sentence"](hidden[packed.first_rows])
             losses.append(F.cross_entropy(outputs["sentence"], batch["classes"]))
         if "choices" in self.heads:
-            outputs["choices"] = self.heads["choices"](hidden, packed).view(-1, CHOICES)
+            outputs["choices"] = self.heads["choices"](hidden[packed.first_rows]).view(-1, CHOICES)
             losses.append(F.cross_entropy(outputs["choices"], batch["chosen"]))
         if "tokens" in self.heads:
             outputs["tokens"] = self.heads["tokens"](hidden)
@@ -287,10 +302,19 @@ def asked(
     return found, (found.get("pooler", hidden) ** 2).mean() + hidden.sin().mean()
 
 
-def assert_equal(
+class Compared(NamedTuple):
+    """One thing that both sides have. what: "output", "loss" or "gradient"."""
+
+    what: str
+    name: str
+    ours: Tensor
+    theirs: Tensor
+
+
+def compared(
     ours: Ours, config: ModelConfig, other: nn.Module, parts: frozenset[str], *, train: bool
-) -> None:
-    """Outputs, loss and the gradient of every parameter, at 1e-5."""
+) -> Iterator[Compared]:
+    """Outputs, loss and the gradient of every parameter of both sides."""
     # the reference's span loss has padding among its classes, ours has not: the same where there is none
     packed, batch = a_batch(config, (9, 9, 9)) if "span" in parts else a_batch(config)
     ours.train(train)
@@ -299,10 +323,8 @@ def assert_equal(
     theirs, their_loss = asked(other, parts, batch)
     assert theirs.keys() <= mine.keys()
     for name, wanted in theirs.items():
-        torch.testing.assert_close(
-            mine[name], wanted, atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-        )
-    torch.testing.assert_close(loss, their_loss, atol=1e-5, rtol=0)
+        yield Compared("output", name, mine[name], wanted)
+    yield Compared("loss", "loss", loss, their_loss)
     for model in (ours, other):
         model.zero_grad()
     loss.backward()
@@ -315,13 +337,47 @@ def assert_equal(
         for name, weight in module.named_parameters()
     }
     wanted = dict(other.named_parameters())
-    grads = to_field(weights, kind.names(config), bare=bare)
+    names = kind.names(config)
+    grads = to_field(weights, names, bare=bare)
     assert grads.keys() == wanted.keys()
+    for name in names.idle.keys() & grads.keys():
+        assert wanted[name].grad is None
+        del grads[name]
     for name, grad in grads.items():
         their = wanted[name].grad
-        their = torch.zeros_like(grad) if their is None else their
-        torch.testing.assert_close(grad, their, atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        yield Compared("gradient", name, grad, torch.zeros_like(grad) if their is None else their)
     assert any(float(grad.abs().max()) > 1e-3 for grad in grads.values())
+
+
+def assert_equal(
+    ours: Ours, config: ModelConfig, other: nn.Module, parts: frozenset[str], *, train: bool
+) -> None:
+    """All that is compared, at 1e-5."""
+    for one in compared(ours, config, other, parts, train=train):
+        relative = 0.0 if one.what == "loss" else 1e-5
+        torch.testing.assert_close(
+            one.ours, one.theirs, atol=1e-5, rtol=relative, msg=lambda m, n=one.name: f"{n}: {m}"
+        )
+
+
+def opened_here(folder: ModelFolder, config: ModelConfig, parts: frozenset[str]) -> Ours:
+    """A folder's encoder and heads."""
+    ours = Ours(config, parts, folder.encoder())
+    for part, module in ours.parts.items():
+        folder.fill(part, module)
+    return ours
+
+
+def opened_there(
+    folder: Path, config: ModelConfig, parts: frozenset[str]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The reference's model of a folder, and what it says of missing and unexpected tensors."""
+    kind = family(config.model_type)
+    made = getattr(transformers(), kind.architectures[parts])
+    found: tuple[nn.Module, dict[str, Any]] = made.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager", **pooling(kind, parts)
+    )
+    return found
 
 
 def ours_at_random(config: ModelConfig, parts: frozenset[str]) -> Ours:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertsmith.training import checkpoint
+import pytest
+
+from bertsmith.training import checkpoint, loop
 
 
 class Killed(BaseException):
     """Stands for a SIGKILL: no handler of ours catches it."""
+
+
+@contextmanager
+def killed_in(step: int) -> Iterator[None]:
+    """Whatever trains in here dies before it makes this update."""
+    update = loop.update
+
+    def killed(*arguments: Any) -> Any:
+        if arguments[-1] == step:
+            raise Killed
+        return update(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "update", killed)
+        with pytest.raises(Killed):
+            yield
 
 
 def outcome(run: Path) -> dict[str, Any]:

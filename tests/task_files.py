@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_run
+from bertsmith.tasks.task import task_type
 
 
 def tagged(file: Path, seed: int) -> Path:
@@ -126,3 +127,22 @@ OWN = {
     "classify many": ["task.multi_label=true", "task.label_separator='|'", "task.class_weights=balanced"],
     "tag crf": ["task.decoder=crf"],
 }
+
+# A short fine-tuning that is judged and saved on its way, exact on any machine.
+STEPS = [
+    "train.max_steps=4",
+    "train.batch_size=7",
+    "train.learning_rate=5e-3",
+    "train.evaluate_every=2",
+    "train.checkpoint_every=1",
+    "train.threads=1",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+]
+# The tasks that may have something between encoder and head; not each of their variants.
+HEADED = [
+    kind
+    for kind in FILES
+    if "head" in task_type(kind.split()[0]).settings_type.model_fields
+    and kind not in ("tag crf", "tag roles")
+]

@@ -10,8 +10,8 @@ load, info, search  a run as a Model; what a folder holds; texts near a query
 Model               predict, evaluate, fill_mask, score, embed, index, save
 check_corpus        faults and cost of a corpus; show_instance: as a run sees
 inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
-Texts, Reading      texts in memory; how files become documents
-Tokenizer, Shards, Encoder, ModelConfig, Packed, CheckOptions, presets
+Texts, Reading      texts in memory; how files are read; CheckOptions
+Tokenizer, Shards, Encoder, ModelConfig, Packed, presets, count_parameters
 BertsmithError      InputError, MachineError, Stopped: one sentence each
 
 Files are one path or several, or data in memory: DataFrames, tables,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.models.family import presets as presets
+    from bertsmith.models.parameters import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
     from bertsmith.shards.prepare import prepare as prepare
     from bertsmith.shards.shards import Shards as Shards
@@ -81,6 +82,7 @@ _HOMES = {
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "look.check",
     "compare": "use.compare",
+    "count_parameters": "models.parameters",
     "ensemble": "use.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",

@@ -86,15 +86,16 @@ def full_name(kind: type[Settings], name: str, verb: Verb, own: Sequence[str]) -
     names = [full for full, _ in kind.names() if full.partition(".")[0] not in own]
     found = [full for full in names if full.rpartition(".")[2] == name]
     if not found:
-        raise _unknown(name, verb, [full.rpartition(".")[2] for full in names])
+        known = [full.rpartition(".")[2] for full in names]
+        raise _unknown(name, verb, known, kind.why_absent(name))
     return next((full for full in found if full.startswith("train.")), found[0])
 
 
-def _unknown(name: str, verb: Verb, known: Sequence[str]) -> InputError:
+def _unknown(name: str, verb: Verb, known: Sequence[str], why: str | None = None) -> InputError:
     near = nearest(name, dict.fromkeys([*_arguments(verb), *known]))
     return InputError(
         f"{verb.__name__}: there is no argument or setting '{name}'",
-        did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
+        why or (did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}"),
     )
 
 

@@ -5,7 +5,7 @@ So accumulation, batches of different sizes and several processes leave the grad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch.nn.functional as F
@@ -24,19 +24,27 @@ class Loss:
     counts: Mapping[str, int]
     right: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def over(self, totals: Mapping[str, int], weights: Mapping[str, float] | None = None) -> Tensor:
-        """The scalar to differentiate: each part's sum over the whole update's count of it, times its weight (1
-        where none is given), added up."""
+    def over(
+        self,
+        totals: Mapping[str, int],
+        weights: Mapping[str, float] | None = None,
+        summed: Collection[str] = (),
+    ) -> Tensor:
+        """The scalar to differentiate: each part's sum over the whole update's count of it (or the sum itself, of
+        the parts that are `summed`), times its weight (1 where none is given), added up."""
         weights = weights or {}
-        parts = [value * (weights.get(name, 1.0) / max(1, totals[name])) for name, value in self.sums.items()]
+        parts = [
+            value * (weights.get(name, 1.0) / (1 if name in summed else max(1, totals[name])))
+            for name, value in self.sums.items()
+        ]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
         return total
 
 
-def far_apart(own: Tensor, wanted: Tensor, heat: float, dim: int = -1) -> Tensor:
-    """heat² · KL(wanted ‖ own) of the shares along `dim`, both logits softened by the heat, summed (Hinton et al.
-    2015): so its gradient is of one size whatever the heat. fp32."""
-    shares, asked = ((logits.float() / heat).log_softmax(dim) for logits in (own, wanted))
-    return heat**2 * F.kl_div(shares, asked, reduction="sum", log_target=True)
+def far_apart(own: Tensor, wanted: Tensor, temperature: float, dim: int = -1) -> Tensor:
+    """T² · KL(wanted ‖ own) of the shares along `dim`, both logits divided by the temperature T, summed: so its
+    gradient is of one size whatever the temperature (Hinton et al. 2015). fp32."""
+    shares, asked = ((logits.float() / temperature).log_softmax(dim) for logits in (own, wanted))
+    return temperature**2 * F.kl_div(shares, asked, reduction="sum", log_target=True)

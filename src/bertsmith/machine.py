@@ -182,6 +182,17 @@ def have_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def of_child(**more: str) -> dict[str, str]:
+    """The environment of a process of ours (`python -P -m …`), with what is given on top.
+
+    The package may be here by a path that a new process does not have. Never by the current folder (-P, no empty
+    name in the path): a json.py beside a downloaded corpus would run.
+    """
+    home = str(Path(__file__).parents[1])
+    known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([home, *known]), **more}
+
+
 def use_threads(count: int) -> None:
     """Compute on so many threads from now on."""
     import torch

@@ -99,6 +99,11 @@ def check_device(name: str) -> None:
     _device(name)
 
 
+def is_processor(name: str) -> bool:
+    """Whether a device's name stands for the processor on this machine, as "auto" does where there is no GPU."""
+    return torch.device(_device(name)).type == "cpu"
+
+
 def _device(name: str) -> str:
     """The device's name in full; InputError where there is none."""
     if name == "auto":

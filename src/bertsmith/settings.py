@@ -10,10 +10,10 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -39,7 +39,12 @@ ADDED_LATER: dict[str, Any] = {"added_later": True}
 
 
 class Settings(BaseModel):
-    """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`."""
+    """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`.
+
+    absent: names that people may look for among these, each with why there is no such setting.
+    """
+
+    absent: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(
         extra="forbid",
@@ -50,6 +55,19 @@ class Settings(BaseModel):
         protected_namespaces=(),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _none_may_be_a_choice(cls, values: Any) -> Any:
+        """`--set NAME=none`, `--set NAME=` and YAML's null are "none" where that is one of the choices, and an
+        empty text where that stands for none."""
+        if not isinstance(values, dict):
+            return values
+        fields = cls.model_fields
+        return {
+            name: _none_of(fields[name]) if value is None and name in fields else value
+            for name, value in values.items()
+        }
+
     @classmethod
     def names(cls, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
         """Each setting's dotted name with its field, in order of definition."""
@@ -58,6 +76,13 @@ class Settings(BaseModel):
                 yield from field.annotation.names(f"{prefix}{name}.")  # type: ignore[union-attr]
             else:
                 yield f"{prefix}{name}", field
+
+    @classmethod
+    def why_absent(cls, name: str) -> str | None:
+        """Why there is no setting with this last name, here or in a group; None where nothing is said of it."""
+        groups = (field.annotation for field in cls.model_fields.values() if _is_group(field))
+        found = (group.why_absent(name) for group in groups)  # type: ignore[union-attr]
+        return cls.absent.get(name) or next(filter(None, found), None)
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
@@ -114,6 +139,20 @@ class Settings(BaseModel):
     def from_file(cls, path: str | Path) -> Self:
         """Read a recipe: YAML of the same names; what it leaves out keeps its default."""
         return cls.of(read_yaml(path), str(path))
+
+
+def _none_of(field: FieldInfo) -> str | None:
+    """What stands for none in a setting: one of its choices, an empty text, or None itself."""
+    if "none" in _choices(field.annotation):
+        return "none"
+    return "" if field.annotation is str and field.default == "" else None
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of a Literal, also where it is one of several types."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(choice for part in get_args(annotation) for choice in _choices(part))
 
 
 _WANTED = {  # pydantic's names of a wrong kind of value → what it is not
@@ -275,7 +314,8 @@ def _refuse_unknown(
         if field is None:
             full = f"{prefix}{key}"[:100]
             what = "group of settings" if isinstance(value, Mapping) else "setting"
-            raise InputError(f"{place}: there is no {what} '{full}'", _meant(cls, full, value, prefix, top))
+            meant = cls.absent.get(key) or _meant(cls, full, value, prefix, top)
+            raise InputError(f"{place}: there is no {what} '{full}'", meant)
         if _is_group(field) and isinstance(value, Mapping):
             _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place, top)  # type: ignore[arg-type]
 

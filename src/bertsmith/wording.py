@@ -38,7 +38,9 @@ def seconds(value: float) -> str:
     number, unit = (1000 * value, "ms") if 0 < value < 0.9995 else (value, "s")
     if number >= 9.95:
         return f"{number:,.0f} {unit}"
-    return f"{number:.1f} {unit}" if number >= 0.05 or not number else "< 0.1 ms"
+    if 0 < number < 0.095:
+        return "< 0.1 ms"
+    return f"{number:.2f} {unit}" if 0 < number < 0.995 else f"{number:.1f} {unit}"
 
 
 def size(number: float) -> str:

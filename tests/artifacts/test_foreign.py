@@ -419,7 +419,7 @@ def test_what_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("num_hidden_groups", 2), ("inner_group_num", 2), ("is_decoder", True), ("tie_word_embeddings", False)],
+    [("inner_group_num", 2), ("is_decoder", True), ("add_cross_attention", True)],
 )
 def test_fixed_keys_of_a_family_are_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
     path = written(tmp_path / "m", "albert")

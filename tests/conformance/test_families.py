@@ -17,6 +17,7 @@ from bertsmith.artifacts.names import canonical, from_field, to_field
 from bertsmith.artifacts.schema import field_values
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, family
+from bertsmith.models.features import BiLstm
 from bertsmith.models.heads import RelationHead, SentenceHead, TokenHead
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.parameters import count_parameters
@@ -32,8 +33,9 @@ from family_harness import (
     asked,
     assert_equal,
     config_of,
+    opened_here,
+    opened_there,
     ours_at_random,
-    pooling,
     reference,
     told_segments,
     transformers,
@@ -55,10 +57,7 @@ def test_a_folder_of_the_reference_is_the_same_model_here(
     assert folder.labels == (
         [f"LABEL_{i}" for i in range(LABELS)] if {"classifier", "tagger"} & parts else None
     )
-    ours = Ours(config, parts, folder.encoder())
-    for part, module in ours.parts.items():
-        folder.fill(part, module)
-    assert_equal(ours, config, other, parts, train=train)
+    assert_equal(opened_here(folder, config, parts), config, other, parts, train=train)
 
 
 @pytest.mark.parametrize(("case", "parts"), KINDS)
@@ -69,11 +68,7 @@ def test_our_folder_is_the_same_model_in_the_reference(
     ours = ours_at_random(config, parts)
     labels = ["good", "bad", "ugly"] if {"classifier", "tagger"} & parts else None
     write_folder(tmp_path / "m", config, ours.parts, labels=labels)
-    kind = family(config.model_type)
-    made = getattr(transformers(), kind.architectures[parts])
-    other, report = made.from_pretrained(
-        tmp_path / "m", output_loading_info=True, attn_implementation="eager", **pooling(kind, parts)
-    )
+    other, report = opened_there(tmp_path / "m", config, parts)
     assert {key: list(found) for key, found in report.items() if found} == {}
     if labels:
         assert other.config.id2label == dict(enumerate(labels))
@@ -136,10 +131,11 @@ def test_names_and_weights_come_back_to_the_bit(case: str, parts: frozenset[str]
         assert torch.equal(ours.eval()(packed, batch)[1], again.eval()(packed, batch)[1])
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("share", ["all", "attention", "feed_forward"])
-def test_what_is_shared_is_one_tensor_everywhere(share: str, tmp_path: Path) -> None:
+def test_what_is_shared_is_one_tensor_everywhere(share: str, groups: int, tmp_path: Path) -> None:
     """Saved once, updated once, its gradients summed; the reference opens the folder and answers the same."""
-    config = config_of("albert", share=share)
+    config = config_of("albert", share=share, share_groups=groups)
     parts = frozenset({"encoder", "masked"})
     ours = ours_at_random(config, parts)
     state = ours.encoder.state_dict()
@@ -152,6 +148,7 @@ def test_what_is_shared_is_one_tensor_everywhere(share: str, tmp_path: Path) -> 
     again = read_folder(path)
     assert again.config == config
     assert again.encoder().state_dict().keys() == state.keys()
+    assert sum(term.size for term in count_parameters(config, ())) == sum(w.numel() for w in state.values())
     made = transformers().AlbertForMaskedLM
     other, report = made.from_pretrained(path, output_loading_info=True, attn_implementation="eager")
     assert {key: list(found) for key, found in report.items() if found} == {}
@@ -273,6 +270,30 @@ def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_pa
     with pytest.raises(InputError, match="roberta has no class with these heads: masked, pair, pooler"):
         pretrain(shards, tmp_path / "run", preset="roberta-base", settings=[*tiny_run.SETTINGS, *pairs])
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "QuestionAnswering", "MultipleChoice"])
+@pytest.mark.parametrize("case", ["bert", "roberta", "albert", "distilbert", "electra"])
+def test_a_head_on_a_bilstm_has_a_class_of_ours(case: str, head: str, tmp_path: Path) -> None:
+    """Every tensor is there and back, and counted; the class is none of the reference's."""
+    config = config_of(case)
+    kind, g = family(config.model_type), torch.Generator().manual_seed(5)
+    (plain,) = (
+        parts for parts, name in kind.architectures.items() if name == f"{kind.class_prefix}For{head}"
+    )
+    made = ours_at_random(config, plain)
+    parts = {**made.parts, "recurrent": BiLstm(config, g, config.hidden_size)}
+    labels = ["a", "b", "c"] if "classifier" in plain else None
+    folder = read_folder(write_folder(tmp_path / "m", config, parts, labels=labels))
+    assert folder.architecture == f"{kind.class_prefix}ForBiLstm{head}"
+    assert not hasattr(transformers(), folder.architecture)
+    assert folder.parts == plain | {"recurrent"}
+    again = BiLstm(config, torch.Generator(), config.hidden_size)
+    folder.fill("recurrent", again)
+    mine = again.state_dict()
+    assert all(torch.equal(mine[name], tensor) for name, tensor in parts["recurrent"].state_dict().items())
+    terms = count_parameters(config, folder.parts - {"encoder"}, LABELS)
+    assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())
 
 
 @pytest.mark.parametrize("case", ["bert", "roberta", "albert", "distilbert", "electra"])

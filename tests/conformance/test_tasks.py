@@ -98,7 +98,7 @@ class Toy(Task):
         return tensors, counts
 
     @property
-    def parts(self) -> dict[str, nn.Module]:
+    def heads(self) -> dict[str, nn.Module]:
         return {"pooler": self.pooler, "classifier": self.head}
 
     def outputs(self, encoder: Any, batch: TaskBatch) -> list[Tensor]:

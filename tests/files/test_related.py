@@ -87,7 +87,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="the column 'rel' is missing") as caught:
         list(read_related(file, labelled=True, names=RelatedNames(relation="rel")))
-    assert caught.value.remedy == "name another with --label-column: text, kind"
+    assert caught.value.remedy == "the columns are text, kind; name it with --label-column"
     assert next(read_related(file, labelled=False, names=RelatedNames(relation="rel"))).relation is None
 
 

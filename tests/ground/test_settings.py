@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import Field
@@ -20,6 +21,9 @@ class Inner(Settings):
 class Outer(Settings):
     inner: Inner = Field(default_factory=Inner, description="a group")
     flag: bool = Field(False, description="a flag")
+    choice: Literal["none", "all"] = Field("all", description="a choice")
+    several: Literal["none", "all"] | float = Field(1.0, description="a choice or a number")
+    file: str = Field("", description="a file; empty: none")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +45,11 @@ class Outer(Settings):
         ("inner.steps=none", None),
         ("inner.steps=null", None),
         ("inner.steps=5", 5),
+        ("choice=none", "none"),
+        ("choice=null", "none"),
+        ("several=none", "none"),
+        ("file=none", ""),
+        ("file=", ""),
         ("flag=true", True),
         ("flag=yes", True),
         (" flag =false", False),
@@ -97,7 +106,15 @@ def test_a_recipe_that_is_none(tmp_path: Path, content: bytes) -> None:
 def test_an_empty_recipe_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert Outer.from_file(tmp_path / "empty.yaml") == Outer()
-    assert [name for name, _ in Outer.names()] == ["inner.rate", "inner.name", "inner.steps", "flag"]
+    assert [name for name, _ in Outer.names()] == [
+        "inner.rate",
+        "inner.name",
+        "inner.steps",
+        "flag",
+        "choice",
+        "several",
+        "file",
+    ]
 
 
 def test_one_budget_at_a_time() -> None:

@@ -42,7 +42,7 @@ def test_only_all_is_100_percent_and_only_nothing_0(share: float) -> None:
     ("value", "text"),
     [(2.30209, "2.3 s"), (14.185, "14 s"), (0.0251, "25 ms"), (140.2, "140 s"), (1234.5, "1,234 s"), (0, "0.0 s"),
      (0.0996, "100 ms"), (0.9996, "1.0 s"), (0.999, "999 ms"), (0.00001, "< 0.1 ms"),
-     (0.0012, "1.2 ms"), (9.96, "10 s")],
+     (0.0012, "1.2 ms"), (0.00011852562311005628, "0.12 ms"), (0.000996, "1.0 ms"), (9.96, "10 s")],
 )  # fmt: skip
 def test_short_times_have_two_digits(value: float, text: str) -> None:
     assert seconds(value) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,25 @@ def test_what_is_held_out_is_told(twins: Shards) -> None:
     assert "data.held_out is 0.9" in told[2]
     plain = DataSettings.of({"sentence_task": "none"}, "test")
     assert len(list(Split.of(twins, plain).described(twins, plain))) == 2
+
+
+def test_less_text_is_a_part_of_more_and_the_held_out_side_stays() -> None:
+    corpus = Texts([[i, i + 1, i + 2, i + 3] for i in range(0, 1000, 4)])
+    splits = {
+        share: Split.of(corpus, DataSettings.of({"held_out": 0.2, "training_share": share}, "test"))
+        for share in (1.0, 0.5, 0.1, 1e-6)
+    }
+    every = splits[1.0].training
+    assert [len(split.training) for split in splits.values()] == [
+        len(every),
+        round(0.5 * len(every)),
+        round(0.1 * len(every)),
+        2,
+    ]
+    for more, less in pairwise(splits.values()):
+        assert {*less.training} < {*more.training}
+        assert less.held_out.tolist() == more.held_out.tolist()
+    told = [*splits[0.1].described(corpus, DataSettings.of({"held_out": 0.2, "training_share": 0.1}, "test"))]
+    assert told[0].startswith("250 documents, 1,000 tokens")
+    assert "trained on: " in told[1]
+    assert "data.training_share=0.1" in told[1]

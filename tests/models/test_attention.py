@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.models.attention import Layout, attention_by_bucket, attention_by_sequence
+from bertsmith.models.config import Sees
 from bertsmith.packed import Packed
 
 
@@ -19,7 +20,7 @@ def packed_of(lengths: list[int]) -> Packed:
     return Packed.of_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
 
 
-def both(lengths: list[int], heads: int, size: int, drop: bool = False, causal: bool = False, seed: int = 0):
+def both(lengths: list[int], heads: int, size: int, drop: bool = False, sees: Sees = "all", seed: int = 0):
     """Outputs and gradients of the plain and the fast way."""
     g = torch.Generator().manual_seed(seed)
     packed = packed_of(lengths)
@@ -28,8 +29,8 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, causal: 
     results = []
     dropped = (lambda w: w * 0.5) if drop else None
     for way in (
-        lambda qkv: attention_by_sequence(qkv, packed, heads, dropped, causal=causal),
-        lambda qkv: attention_by_bucket(qkv, Layout.of(packed, causal=causal), heads, dropped),
+        lambda qkv: attention_by_sequence(qkv, packed, heads, dropped, sees=sees),
+        lambda qkv: attention_by_bucket(qkv, Layout.of(packed, sees=sees), heads, dropped),
     ):
         qkv = x.clone().requires_grad_()
         out = way(qkv)
@@ -44,24 +45,24 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, causal: 
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8]),
     drop=st.booleans(),
-    causal=st.booleans(),
+    sees=st.sampled_from(["all", "before", "behind"]),
 )
 def test_buckets_equal_one_sequence_at_a_time(
-    lengths: list[int], heads: int, size: int, drop: bool, causal: bool
+    lengths: list[int], heads: int, size: int, drop: bool, sees: Sees
 ) -> None:
-    (plain, plain_grad), (fast, fast_grad) = both(lengths, heads, size, drop, causal)
+    (plain, plain_grad), (fast, fast_grad) = both(lengths, heads, size, drop, sees)
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
     assert fast.isfinite().all()
-    forward_only(lengths, heads, size, causal)
+    forward_only(lengths, heads, size, sees)
 
 
-def forward_only(lengths: list[int], heads: int, size: int, causal: bool) -> None:
+def forward_only(lengths: list[int], heads: int, size: int, sees: Sees) -> None:
     g = torch.Generator().manual_seed(0)
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
-    plain = attention_by_sequence(qkv, packed, heads, causal=causal)
-    layout = Layout.of(packed, causal=causal)
+    plain = attention_by_sequence(qkv, packed, heads, sees=sees)
+    layout = Layout.of(packed, sees=sees)
     torch.testing.assert_close(attention_by_bucket(qkv, layout, heads), plain, atol=2e-6, rtol=1e-6)
 
 
@@ -73,7 +74,7 @@ def test_long_sequences_are_shared_out_over_several_buckets() -> None:
     (plain, plain_grad), (fast, fast_grad) = both(lengths, 2, 8, drop=True)
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
-    forward_only(lengths, 2, 8, causal=False)
+    forward_only(lengths, 2, 8, sees="all")
     equal = Layout.of(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
     assert equal.cells is not None

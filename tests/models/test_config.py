@@ -10,9 +10,9 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import preset, presets
+from bertsmith.models.family import family, preset, presets
 from bertsmith.models.heads import PARTS
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameters import count_parameters, terms_left_out
 
 # spec 2.8: embeddings, one layer, encoder without pooler, with pooler, with pre-training heads
 PUBLISHED = {
@@ -95,6 +95,35 @@ def test_parameter_sums_without_a_pooler(name: str) -> None:
             assert counted(name, head)[-1] == wanted
 
 
+def test_a_popular_formula_lacks_the_biases_of_the_layers_and_the_pooler() -> None:
+    """V·H + 512·H + 2·H + 2·H for the embeddings, then 12 times 4H² + 2·4H² + 4H, and nothing else."""
+    base = preset("bert-base-uncased")
+    h = 768
+    assert (30_522 + 512 + 2 + 2) * h + 12 * (4 * h * h + 8 * h * h + 4 * h) == 108_808_704
+    popular = count_parameters(base, biases=False, pooler=False)
+    assert sum(term.size for term in popular) == 108_808_704
+    left_out = terms_left_out(base)
+    assert [(term.term, term.formula, term.size) for term in left_out] == [
+        ("biases of the layers", "12·4H + 12(F + H)", 82_944),
+        ("pooler", "H² + H", 590_592),
+    ]
+    assert sum(term.size for term in [*popular, *left_out]) == total(base, ("pooler",)) == 109_482_240
+
+
+@pytest.mark.parametrize("name", ["albert-base-v2", "bert-tiny-uncased"])
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("pooler", [True, False])
+def test_what_is_left_out_of_the_sum_is_named(name: str, *, biases: bool, pooler: bool) -> None:
+    config = preset(name)
+    counted_ = count_parameters(config, biases=biases, pooler=pooler)
+    left_out = terms_left_out(config, biases=biases, pooler=pooler)
+    assert sum(term.size for term in [*counted_, *left_out]) == total(config, ("pooler",))
+    assert {term.term for term in left_out} == {
+        *["biases of the layers"] * (not biases),
+        *["pooler"] * (not pooler),
+    }
+
+
 @pytest.mark.parametrize("size", ["tiny", "mini", "small"])
 def test_small_chinese_presets_are_those_sizes_with_the_chinese_vocabulary(size: str) -> None:
     chinese, vocabulary = preset(f"bert-{size}-chinese"), preset("bert-base-chinese").vocab_size
@@ -149,10 +178,13 @@ def test_classifier_on_base_is_the_published_sum() -> None:
 )
 def test_modules_hold_exactly_the_counted_numbers(name: str) -> None:
     config = preset(name, max_position_embeddings=100, type_vocab_size=3, num_hidden_layers=3)
+    if "causal" not in family(config.model_type).structure:
+        config = config.model_copy(update={"causal": True})
+    kinds = {part: make for part, make in PARTS.items() if part != "beside" or config.causal}
     with torch.device("meta"):
         encoder = Encoder(config, torch.Generator())
-        modules = {part: make(config, encoder.generator, 7) for part, make in PARTS.items()}
-    for heads in [(), *((part,) for part in PARTS), tuple(modules)]:
+        modules = {part: make(config, encoder.generator, 7) for part, make in kinds.items()}
+    for heads in [(), *((part,) for part in kinds), tuple(modules)]:
         real = sum(p.numel() for m in (encoder, *map(modules.get, heads)) for p in m.parameters())
         assert real == total(config, heads, labels=7)
 
@@ -176,6 +208,8 @@ def test_presets_name_each_published_size_and_case() -> None:
     ("changes", "said"),
     [
         ({"num_attention_heads": 7}, "hidden_size 256 cannot be shared out evenly"),
+        ({"share_groups": 2}, "more than layers that share nothing can have"),
+        ({"share": "all", "share_groups": 99}, "share_groups 99 are more than there are layers"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"vocab_size": 10**12}, "vocab_size"),
         ({"hidden_size": 16_384, "vocab_size": 1_000_000}, "parameters; the limit is"),

@@ -82,12 +82,39 @@ def test_a_sequence_is_read_the_same_alone_and_in_a_batch(layers: Layers) -> Non
     torch.testing.assert_close(whole[4:7], alone, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [7, 2, 6]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bilstm_computes_in_fp32_whatever_is_around_it(lengths: list[int], dtype: torch.dtype) -> None:
+    made = features("last", recurrent=True).parts["recurrent"]
+    x = torch.randn(15, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+    wanted = made(x.float(), lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = made(x, lengths)
+    assert torch.equal(found, wanted)
+    found.sum().backward()
+
+
 def test_a_bilstm_reads_both_directions_of_its_own_sequence_alone() -> None:
     made = features("last", recurrent=True)
     other = Packed.of_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 15, 3]], [[0] * 4, [0] * 3, [0] * 6])
     first, second = made(ENCODER, PACKED), made(ENCODER, other)
     torch.testing.assert_close(first[:7], second[:7], atol=1e-6, rtol=1e-5)
     assert not torch.allclose(first[7], second[7])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_on_sequences_read_one_token_of_the_encoder_and_both_ends_of_a_bilstm(causal: bool) -> None:
+    """torch's own last states, `h_n`, are those of the top layer's two directions."""
+    config = CONFIG.model_copy(update={"causal": causal})
+    encoder = Encoder(config, torch.Generator().manual_seed(0)).eval()
+    plain, made = (Features(config, torch.Generator(), "last", recurrent=r) for r in (False, True))
+    states = encoder(PACKED)
+    rows = [3, 6, 12] if causal else [0, 4, 7]
+    assert torch.equal(plain.of_sequences(encoder, PACKED), states[rows])
+    lengths = PACKED.lengths.tolist()
+    lasts = [made.parts["recurrent"].lstm(some)[1][0] for some in torch.split(states, lengths)]
+    wanted = torch.stack([torch.cat([last[2], last[3]]) for last in lasts])
+    torch.testing.assert_close(made.of_sequences(encoder, PACKED), wanted, atol=1e-6, rtol=1e-5)
 
 
 def test_weights_come_from_the_generator_alone() -> None:

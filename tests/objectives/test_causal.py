@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,52 @@ def test_what_comes_behind_changes_nothing() -> None:
     assert not torch.equal(before[last], after[last])
 
 
+def test_backwards_is_forwards_in_a_mirror() -> None:
+    """The same weights on mirrored sequences, with their positions: states, loss and gradients."""
+    encoder, objective = made()
+    back = build_encoder(encoder.config.model_copy(update={"backwards": True}), torch.Generator())
+    back.load_state_dict(encoder.state_dict())
+    head = Causal(back.config, torch.Generator())
+    head.load_state_dict(objective.state_dict())
+    batch = a_batch()
+    whole = batch.unmasked
+    order = torch.cat([torch.arange(b - 1, a - 1, -1) for a, b in pairwise(whole.starts.tolist())])
+    mirrored = Packed(
+        whole.tokens[order], whole.segments[order], whole.positions[order], whole.starts, whole.lengths
+    )
+    torch.testing.assert_close(back(mirrored)[order], encoder(whole), atol=1e-5, rtol=0)
+    found = objective.loss(encoder, batch)
+    empty = torch.empty(0, dtype=torch.long)
+    theirs = head.loss(back, PairBatch(mirrored, empty, empty, empty, 0, 0, "none"))
+    assert theirs.counts == found.counts
+    torch.testing.assert_close(theirs.sums["lm"], found.sums["lm"], atol=1e-3, rtol=1e-6)
+    found.sums["lm"].backward()
+    theirs.sums["lm"].backward()
+    for (name, mine), other in zip(encoder.named_parameters(), back.parameters(), strict=True):
+        torch.testing.assert_close(
+            other.grad, mine.grad, atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_a_backwards_run_scores_fine_tunes_and_is_opened_by_no_other_tool(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    model = tiny_run.run(shards, tmp_path / "run", *CAUSAL, "model.backwards=true", "train.max_steps=4")
+    assert model.folder.config.backwards
+    with pytest.raises(InputError, match="reads from right to left"):
+        model.fill_mask("kaba [MASK]")
+    with pytest.raises(ValueError, match="bertsmith-bert"):
+        transformers().AutoModel.from_pretrained(model.folder.path)
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    few = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
+    moods = bs.finetune("classify", model, tmp_path / "moods", train=rows, dev=rows, settings=few)
+    assert moods.folder.config.backwards
+    texts = ["kaba lode", "mi so", "kaba lode mide nugi soba"]
+    alone = [moods.predict([text])[0]["score"] for text in texts]
+    assert [one["score"] for one in moods.predict(texts)] == pytest.approx(alone, abs=1e-5)
+    with pytest.raises(InputError, match="backwards turns the direction of a causal model"):
+        tiny_run.run(shards, tmp_path / "no", "model.backwards=true", "train.max_steps=2")
+
+
 def test_a_run_leaves_a_model_that_reads_so(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     model = tiny_run.run(shards, tmp_path / "run", *CAUSAL, "train.max_steps=6")
@@ -103,6 +150,8 @@ def test_a_run_leaves_a_model_that_reads_so(tmp_path: Path) -> None:
     assert held["lm_perplexity"] == pytest.approx(math.exp(held["lm_loss"]))
     assert held["unigram_lm_loss"] > 0
     assert objective_of(model.folder.config, model.folder.parts) == "causal"
+    again = tiny_run.run(shards, tmp_path / "run", *CAUSAL, "train.max_steps=6", resume=True)
+    assert again.folder.weights_digest() == model.folder.weights_digest()
     with pytest.raises(InputError, match="reads from left to right"):
         model.fill_mask("kaba [MASK]")
 

@@ -19,7 +19,7 @@ from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.distil import Distil, DistilSettings, layers_of_teacher
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training import loop
+from outcomes import killed_in
 
 SIZES = {
     "vocab_size": 60,
@@ -125,6 +125,9 @@ def test_no_gradient_reaches_the_teacher_and_parts_can_be_left_out(tmp_path: Pat
     assert found.sums.keys() == found.counts.keys() == {"soft"}
     found.sums["soft"].backward()
     assert all(weight.grad is None for weight in objective.teacher.parameters())
+    alone, without = a_student(folder, soft_weight=0.0, cosine_weight=0.0)
+    without.teacher.forward = lambda *_: pytest.fail("nobody asked the teacher")
+    assert without.loss(alone, a_batch()).sums.keys() == {"mlm"}
     assert all(weight.grad is not None for weight in encoder.blocks.parameters())
 
 
@@ -138,9 +141,7 @@ def taught(tmp_path: Path) -> tuple[object, bs.Model]:
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
 
 
-def test_the_verb_makes_a_distilbert_and_resumes_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_verb_makes_a_distilbert_and_resumes_to_the_bit(tmp_path: Path) -> None:
     shards, teacher = taught(tmp_path)
     settings = [*FEW, "train.checkpoint_every=2", "train.max_steps=6"]
     straight = bs.distill(shards, tmp_path / "straight", teacher, settings=settings)
@@ -151,17 +152,8 @@ def test_the_verb_makes_a_distilbert_and_resumes_to_the_bit(
     weights = sorted((tmp_path / "straight" / "checkpoints").rglob("weights.safetensors"))
     assert weights
     assert not any(b"teacher" in file.read_bytes()[:20_000] for file in weights)
-    update = loop.update
-
-    def killed(*arguments: object) -> object:
-        if arguments[-1] == 5:
-            raise KeyboardInterrupt
-        return update(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            bs.distill(shards, tmp_path / "resumed", teacher, settings=settings)
+    with killed_in(5):
+        bs.distill(shards, tmp_path / "resumed", teacher, settings=settings)
     resumed = bs.distill(shards, tmp_path / "resumed", teacher, settings=settings, resume=True)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
@@ -211,6 +203,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     )
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     moods = bs.finetune("classify", teacher, tmp_path / "moods", train=rows, dev=rows, max_steps=1, threads=1)
+    causal = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
+    left = tiny_run.run(shards, tmp_path / "left", *causal, "train.max_steps=1")
+    with pytest.raises(InputError, match="reads in one direction, and expects nothing behind a mask"):
+        bs.pretrain(
+            shards,
+            tmp_path / "student",
+            preset="distilbert-base-uncased",
+            settings=[*tiny_run.SETTINGS, "objective.name=distil", f"objective.teacher={left.path}"],
+        )
     with pytest.raises(InputError, match="no masked-LM head"):
         bs.distill(shards, tmp_path / "student", moods, settings=FEW)
     other = Tokenizer.of_vocabulary([*tiny_run.TOKENS[::-1]], lowercase=True, max_length=64)

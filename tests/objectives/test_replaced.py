@@ -18,12 +18,12 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameters import count_parameters
-from bertsmith.objectives.objective import MODEL, held_out_figures, objective_of
-from bertsmith.objectives.replaced import GENERATOR, Replaced, ReplacedSettings, generator_config
+from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
+from bertsmith.objectives.replaced import Replaced, ReplacedSettings, generator_config
 from bertsmith.packed import Packed
 from bertsmith.place import Place
-from bertsmith.training import loop
 from family_harness import transformers
+from outcomes import killed_in
 
 SMALL = {
     "vocab_size": 60,
@@ -178,24 +178,16 @@ def test_a_preset_is_trained_so_and_leaves_both_models(tmp_path: Path) -> None:
         assert {key: list(found) for key, found in report.items() if found} == {}
 
 
-def test_it_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     settings = [*tiny_run.SETTINGS, *TINY, "train.checkpoint_every=2"]
 
     def trained(out: str, *, resume: bool = False) -> bs.Model:
         return bs.pretrain(shards, tmp_path / out, preset=ELECTRA, settings=settings, resume=resume)
 
-    straight, update = trained("straight"), loop.update
-
-    def killed(*arguments: object) -> object:
-        if arguments[-1] == 5:
-            raise KeyboardInterrupt
-        return update(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trained("resumed")
+    straight = trained("straight")
+    with killed_in(5):
+        trained("resumed")
     resumed = trained("resumed", resume=True)
     for file in ("log.jsonl", "model/model.safetensors", "generator/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()

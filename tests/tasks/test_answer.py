@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from click.testing import CliRunner
+from safetensors.torch import load_file
 from torch import Tensor
 
 import bertsmith as bs
@@ -263,6 +265,38 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
 
 
 # The best span
+
+
+def test_a_layer_before_the_two_vectors_is_trained_kept_and_asked(tmp_path: Path) -> None:
+    """Off, the head is S and E alone; on, the logits are those of its formula, by the folder's own tensors."""
+    rows = [asked("migi nufo", 10), asked("kaba", 0), asked("sode", 30)]
+    file = written(tmp_path, squad(*({**row, "id": str(i)} for i, row in enumerate(rows))))
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
+    few = {
+        "settings": ["train.max_steps=4", "train.threads=1", "train.precision=fp32"],
+        "train": file,
+        "dev": file,
+    }
+    plain = bs.finetune("answer", base, tmp_path / "plain", **few)
+    assert plain.folder.parts == {"encoder", "span"}
+    assert plain.folder.architecture == "BertForQuestionAnswering"
+
+    made = bs.finetune("answer", base, tmp_path / "more", transform=True, **few)
+    assert made.folder.parts == {"encoder", "span", "span_transform"}
+    assert made.info()["parameters"] == sum(tensor.numel() for tensor in made.folder.weights().values())
+    again = bs.load(tmp_path / "more")
+    assert again.predict(["kaba?"], [PASSAGE]) == made.predict(["kaba?"], [PASSAGE])
+    weights = load_file(made.model_folder / "model.safetensors")
+    (item,) = again.task.encode([example()], again.tokenizer)
+    batch = again.task.collate([item])
+    with torch.no_grad():
+        hidden = again.encoder(batch.packed)
+        inner = F.gelu(hidden @ weights["qa_transform.weight"].T + weights["qa_transform.bias"])
+        wanted = inner @ weights["qa_outputs.weight"].T + weights["qa_outputs.bias"]
+        torch.testing.assert_close(again.task.logits(again.encoder, batch), wanted, atol=1e-6, rtol=0)
+    assert weights["qa_transform.bias"].abs().sum() > 0  # it began at 0: it was trained
+    with pytest.raises(InputError, match=r"task\.transform is False, and this model was trained with True"):
+        made.predict(["kaba?"], [PASSAGE], transform=False)
 
 
 def test_the_temperature() -> None:

@@ -229,6 +229,27 @@ def test_a_row_is_written_as_it_is_read_again(tmp_path: Path) -> None:
     assert Choose.as_row(again, ChooseSettings()) == Choose.as_row(whole, ChooseSettings())
 
 
+def test_a_row_with_fewer_choices_than_columns_is_written_and_read(tmp_path: Path) -> None:
+    """As a split writes the rows of a table whose last columns are empty."""
+    settings = ChooseSettings(choices_column="A,B,C,D", label_column="key", first_index=1)
+    whole = ChoiceExample("kaba", "?", ("x", "y"), 1, "here", "q7")
+    row = Choose.as_row(whole, settings)
+    assert row == {
+        "id": "q7",
+        "context": "kaba",
+        "question": "?",
+        "A": "x",
+        "B": "y",
+        "C": "",
+        "D": "",
+        "key": 2,
+    }
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(row))
+    (again,) = Choose.read(file, settings)
+    assert (again.choices, again.right) == (("x", "y"), 1)
+
+
 # A model
 
 

@@ -174,8 +174,6 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "letters": {},
         "usual": "O",
         "decoder": "softmax",
-        "layers": "last",
-        "head": "linear",
         "characters": False,
         "roles": False,
     }

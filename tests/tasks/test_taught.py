@@ -20,8 +20,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.texts.many_labels import ManyLabels
 from bertsmith.tasks.texts.regress import Regress
 from bertsmith.tasks.words.tag import Tag
-from bertsmith.training import loop
-from outcomes import Killed
+from outcomes import killed_in
 
 FEW = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
 
@@ -31,7 +30,7 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
 
 
 def rows(batch_rows: list[int]) -> Any:
-    return TaskBatch(None, (), {"rows": torch.tensor(batch_rows)}, {})  # type: ignore[arg-type]
+    return TaskBatch(None, (), {"rows": torch.tensor(batch_rows)}, {})
 
 
 def kl(wanted: torch.Tensor, own: torch.Tensor) -> float:
@@ -43,14 +42,14 @@ def test_shares_are_compared_softened() -> None:
     own, wanted = drawn(5, 3, seed=0), drawn(5, 3, seed=1)
     expected = 9 * kl((wanted / 3).softmax(-1), (own / 3).softmax(-1))
     assert float(far_apart(own, wanted, 3.0)) == pytest.approx(expected, abs=1e-4)
-    of_task = Task.apart(None, own.split(1), wanted.split(1), rows([]), 3.0)  # type: ignore[arg-type]
+    of_task = Task.apart(None, own.split(1), wanted.split(1), rows([]), 3.0)
     assert float(of_task) == pytest.approx(expected, abs=1e-4)
     assert float(far_apart(own, own, 2.0)) == pytest.approx(0, abs=1e-6)
 
 
 def test_tags_are_compared_at_words() -> None:
     own, wanted = drawn(6, 4, seed=0), drawn(6, 4, seed=1)
-    found = Tag.apart(None, own.split([4, 2]), wanted.split([4, 2]), rows([1, 3, 4]), 2.0)  # type: ignore[arg-type]
+    found = Tag.apart(None, own.split([4, 2]), wanted.split([4, 2]), rows([1, 3, 4]), 2.0)
     some = [1, 3, 4]
     assert float(found) == pytest.approx(
         4 * kl((wanted[some] / 2).softmax(-1), (own[some] / 2).softmax(-1)), abs=1e-4
@@ -59,7 +58,7 @@ def test_tags_are_compared_at_words() -> None:
 
 def test_ends_of_answers_are_compared_over_the_tokens() -> None:
     own, wanted = drawn(7, 2, seed=0), drawn(7, 2, seed=1)
-    found = Answer.apart(None, own.split([3, 4]), wanted.split([3, 4]), rows([]), 1.0)  # type: ignore[arg-type]
+    found = Answer.apart(None, own.split([3, 4]), wanted.split([3, 4]), rows([]), 1.0)
     parts = [
         kl(w[:, end].softmax(0), o[:, end].softmax(0))
         for o, w in zip(own.split([3, 4]), wanted.split([3, 4]), strict=True)
@@ -70,10 +69,10 @@ def test_ends_of_answers_are_compared_over_the_tokens() -> None:
 
 def test_numbers_and_many_labels() -> None:
     own, wanted = drawn(5, 1, seed=0), drawn(5, 1, seed=1)
-    found = Regress.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)  # type: ignore[arg-type]
+    found = Regress.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)
     assert float(found) == pytest.approx(float(((own - wanted) ** 2).sum()), abs=1e-5)
     own, wanted = drawn(5, 3, seed=0), drawn(5, 3, seed=1)
-    found = ManyLabels.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)  # type: ignore[arg-type]
+    found = ManyLabels.apart(None, own.split(1), wanted.split(1), rows([]), 2.0)
     p, q = (wanted / 2).sigmoid(), (own / 2).sigmoid()
     expected = 4 * (kl(p, q) + kl(1 - p, 1 - q)) / 3
     assert float(found) == pytest.approx(expected, abs=1e-4)
@@ -92,9 +91,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
     return {"teacher": teacher, "model": student, "train": train, "dev": train, "settings": FEW}
 
 
-def test_a_student_learns_a_task_and_resumes_to_the_bit(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_student_learns_a_task_and_resumes_to_the_bit(world: dict[str, Any], tmp_path: Path) -> None:
     own = [*FEW, "train.checkpoint_every=1"]
     straight = bs.distill_task(**{**world, "settings": own}, out=tmp_path / "straight")
     assert straight.folder.architecture == "DistilBertForSequenceClassification"
@@ -105,17 +102,8 @@ def test_a_student_learns_a_task_and_resumes_to_the_bit(
     weights = sorted((tmp_path / "straight" / "checkpoints").rglob("weights.safetensors"))
     assert weights
     assert not any(b"teacher" in file.read_bytes()[:20_000] for file in weights)
-    update = loop.update
-
-    def killed(*arguments: Any) -> Any:
-        if arguments[-1] == 3:
-            raise Killed
-        return update(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
-        with pytest.raises(Killed):
-            bs.distill_task(**{**world, "settings": own}, out=tmp_path / "resumed")
+    with killed_in(3):
+        bs.distill_task(**{**world, "settings": own}, out=tmp_path / "resumed")
     resumed = bs.distill_task(**{**world, "settings": own}, out=tmp_path / "resumed", resume=True)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()

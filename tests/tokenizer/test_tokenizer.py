@@ -21,6 +21,7 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
+UNHEARD = list[str]().append  # what is told of texts that bring special tokens of their own
 WORDS = [
     *("the", "cat", "sat", "on", "mat", "##s", "##ing", "un", "##able", "hello", "world", ",", ".", "!", "?"),
     *("[", "]", "mask", "sep", "中", "国", "caf", "##e", "cafe", "a", "b", "c", "d", "e"),
@@ -61,8 +62,27 @@ def test_empty_texts_have_only_specials(small: Tokenizer) -> None:
 def test_special_strings_stay_text_unless_parsed(small: Tokenizer) -> None:
     text = "the [MASK] sat [SEP]"
     assert spelled(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
-    assert spelled(small, small.encode(text, specials="parse").ids) == "[CLS] the [MASK] sat [SEP] [SEP]"
+    with pytest.warns(
+        UserWarning, match=r"1 of 1 text begin with \[CLS\] or end with \[SEP\], which are put"
+    ):
+        parsed = small.encode(text, specials="parse")
+    assert spelled(small, parsed.ids) == "[CLS] the [MASK] sat [SEP] [SEP]"
     assert spelled(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
+
+
+def test_doubled_specials_are_told_and_only_where_they_are_parsed(small: Tokenizer) -> None:
+    told: list[str] = []
+    pasted = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
+    kept = small.encode_many(pasted, specials="parse", tell=told.append)
+    assert spelled(small, kept[0].ids) == "[CLS] [CLS] the cat [SEP] [SEP]"
+    assert told == [
+        "2 of 4 texts begin with [CLS] or end with [SEP], which are put around each text anyway, and so are there "
+        "twice: take them out of the texts"
+    ]
+    small.encode_many(pasted, tell=told.append)
+    small.encode_many(["the [SEP] mat"], specials="parse", tell=told.append)
+    small.encode_many(["the mat"], ["the cat [SEP]"], specials="parse", tell=told.append)
+    assert [line[:12] for line in told] == ["2 of 4 texts", "1 of 2 texts"]
 
 
 def test_both_readings_at_once_from_many_threads(small: Tokenizer) -> None:
@@ -204,7 +224,7 @@ def test_ids_equal_the_reference(
     whole = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8")
     texts = [whole, *whole.split("\n")]
     expected = reference_ids(reference, texts, specials)
-    found = [e.ids for e in ours.encode_many(texts, max_length=10**9, specials=specials)]
+    found = [e.ids for e in ours.encode_many(texts, max_length=10**9, specials=specials, tell=UNHEARD)]
     assert found == expected
     if specials == "text":
         assert ours.pieces(texts) == [ids[1:-1] for ids in expected]
@@ -214,7 +234,7 @@ def test_ids_equal_the_reference(
 def test_ids_of_any_text_equal_the_reference(published: tuple[Tokenizer, Any], text: str) -> None:
     ours, reference = published
     for specials in ("text", "parse"):
-        found = ours.encode(text, max_length=10**9, specials=specials).ids  # type: ignore[arg-type]
+        found = ours.encode(text, max_length=10**9, specials=specials, tell=UNHEARD).ids  # type: ignore[arg-type]
         assert [found] == reference_ids(reference, [text], specials)
 
 

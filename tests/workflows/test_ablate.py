@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,9 @@ from scipy.stats import ttest_rel
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.errors import InputError
-from bertsmith.workflows.ablate import AblationRecipe, ablate, read_recipe, report_of, told
+from bertsmith.errors import InputError, Stopped
+from bertsmith.workflows.ablate import ablate, report_of, told
+from bertsmith.workflows.ablation import AblationRecipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]
@@ -43,6 +48,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "tasks": {"moods": task},
         "pairs": pairs,
         "settings": [*FEW, "train.max_steps=2"],
+        "jobs": 1,
     }
 
 
@@ -80,6 +86,41 @@ def test_what_is_finished_stays(world: dict[str, Any]) -> None:
         ablate(**{**world, "pairs": None}, resume=True)
 
 
+def test_rows_that_differ_in_fine_tuning_share_a_model(world: dict[str, Any]) -> None:
+    """Table 5's fourth row: the model of the third, with a BiLSTM below the head of each task."""
+    shared = RECIPES[0].parent / "pretraining-task.yaml"
+    told: list[str] = []
+    rows = ["left to right", "left to right + BiLSTM"]
+    report = ablate(**{**world, "recipe": shared}, seeds=1, rows=rows, tell=told.append)
+    out = world["out"]
+    assert sorted(path.parent.parent.name for path in out.glob("*/*/pretrain")) == ["BERT", "left-to-right"]
+    left, with_bilstm = (
+        bs.load(out / name / "0" / "moods") for name in ("left-to-right", "left-to-right---BiLSTM")
+    )
+    assert (
+        left.folder.record["base"]
+        == with_bilstm.folder.record["base"]
+        == str(out / "left-to-right/0/pretrain")
+    )
+    assert left.folder.architecture == "BertForLastTokenSequenceClassification"
+    assert with_bilstm.folder.architecture == "BertForBiLstmSequenceClassification"
+    pairs = report["figures"]["minimal pairs"]
+    assert pairs["left to right"]["values"] == pairs["left to right + BiLSTM"]["values"]
+    assert sum("12H² + 16H" in line for line in told) == 1
+
+
+def test_the_first_of_the_rows_alone_need_not_be_asked_for(world: dict[str, Any]) -> None:
+    """The model stands where its own row would look for it."""
+    shared = RECIPES[0].parent / "pretraining-task.yaml"
+    some = {**world, "recipe": shared, "pairs": None, "seeds": 1}
+    ablate(**some, rows=["left to right + BiLSTM"])
+    weights = world["out"] / "left-to-right" / "0" / "pretrain" / "model" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    again = ablate(**some, rows=["left to right"], resume=True)
+    assert weights.stat().st_mtime_ns == written
+    assert list(again["figures"]["moods"]) == ["BERT", "left to right"]
+
+
 def test_differences_are_paired_and_orderings_are_judged() -> None:
     recipe = AblationRecipe(
         rows={"a": {}, "b": {}, "c": {}},
@@ -87,7 +128,9 @@ def test_differences_are_paired_and_orderings_are_judged() -> None:
     )
     values = {"a": [0.80, 0.82, 0.84], "b": [0.70, 0.725, 0.74], "c": [0.81, 0.81, 0.85]}
     losses = {"a": [1.0, 1.1, 1.2], "b": [0.8, 0.91, 1.0], "c": [1.0, 1.2, 1.1]}
-    found = {row: [{"task": values[row][i], "mlm_loss": losses[row][i]} for i in range(3)] for row in values}
+    found = {
+        row: {i: {"task": values[row][i], "mlm_loss": losses[row][i]} for i in range(3)} for row in values
+    }
     report = report_of(recipe, found)
     of_b = report["figures"]["task"]["b"]
     assert of_b["difference"] == pytest.approx(sum(values["b"]) / 3 - sum(values["a"]) / 3)
@@ -99,8 +142,9 @@ def test_differences_are_paired_and_orderings_are_judged() -> None:
         ("a", "c", "task"): "cannot be told",
         ("a", "c", "mlm_loss"): "cannot be told",
     }  # x and y disagree on b and c
-    assert told(report).startswith(
-        "of 4 orderings of the paper, figure by figure, 1 hold at this size, 1 are reversed"
+    assert told(report) == (
+        "4 orderings of the paper checked, figure by figure, with 3 seeds (p < 0.05 in a paired t-test): 1 held, "
+        "1 reversed, 2 not to be told from chance"
     )
 
 
@@ -110,6 +154,7 @@ def test_differences_are_paired_and_orderings_are_judged() -> None:
         ("rows: {a: {}}", "at least two rows"),
         ("rows: {a: {}, b: {}}\npaper: {x: {c: 1.0}}", "names the row 'c', which is none"),
         ("rows: {a: {}, b: {}}\npapers: {}", "papers"),
+        ("rows: {l r: {}, l/r: {}}", "'l r' and 'l/r' would both stand in the folder l-r"),
     ],
 )
 def test_what_is_no_recipe_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -119,9 +164,84 @@ def test_what_is_no_recipe_is_refused(text: str, said: str, tmp_path: Path) -> N
         read_recipe(file)
 
 
+def test_figures_that_some_rows_have_are_theirs_alone_and_seeds_that_are_not_done_are_not_paired() -> None:
+    recipe = AblationRecipe(rows={"a": {}, "b": {}, "c": {}}, paper={"x": {"a": 3.0, "b": 2.0, "c": 1.0}})
+    found = {
+        "a": {0: {"task": 0.8, "mlm_loss": 1.0}, 1: {"task": 0.7, "mlm_loss": 1.1}},
+        "b": {1: {"task": 0.6, "mlm_loss": 1.4}},
+        "c": {0: {"task": 0.5}, 1: {"task": 0.6}},
+    }
+    report = report_of(recipe, found)
+    assert list(report["figures"]["mlm_loss"]) == ["a", "b"]
+    assert report["figures"]["mlm_loss"]["b"]["difference"] == pytest.approx(0.3)
+    assert report["figures"]["task"]["b"]["difference"] == pytest.approx(-0.1)
+    assert report["figures"]["task"]["c"]["difference"] == pytest.approx(-0.2)
+    assert report["seeds"] == 1
+    judged = {(one["better"], one["worse"], one["figure"]) for one in report["orderings"]}
+    assert judged == {("a", "b", "task"), ("a", "b", "mlm_loss"), ("a", "c", "task"), ("b", "c", "task")}
+    found["b"] = {2: {"task": 0.6, "mlm_loss": 1.4}}
+    assert report_of(recipe, found)["figures"]["task"]["b"]["difference"] is None
+
+
+def test_two_models_at_a_time_are_the_same_models(world: dict[str, Any], tmp_path: Path) -> None:
+    said: list[str] = []
+    one = ablate(**world, seeds=2)
+    two = ablate(**{**world, "out": tmp_path / "two", "jobs": 2}, seeds=2, tell=said.append)
+    assert two == one
+    assert sum(line.startswith("model ") for line in said) == 4
+    assert "updates" in (tmp_path / "two" / "dynamic" / "0" / "output.txt").read_text(encoding="utf-8")
+
+
+def test_where_one_of_several_fails_it_is_told_with_its_row(world: dict[str, Any], tmp_path: Path) -> None:
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(
+        "title: t\nrows:\n  good: {data.sequence_length: 32}\n  bad: {data.sequence_length: 999}\n",
+        encoding="utf-8",
+    )
+    world["settings"].remove("data.sequence_length=32")
+    with pytest.raises(InputError, match=r"bad, seed 0: .*999") as caught:
+        ablate(**{**world, "recipe": recipe, "jobs": 2, "tasks": None, "pairs": None}, seeds=1)
+    assert caught.value.remedy
+
+
+def test_several_models_save_and_stop_when_asked_to(world: dict[str, Any], tmp_path: Path) -> None:
+    """SIGTERM to the parent as soon as one has a checkpoint, long before either can end; --resume then ends with
+    the figures of the run that nobody stopped."""
+    settings = [one for one in world["settings"] if "max_steps" not in one]
+    world = {
+        **world,
+        "settings": [*settings, "train.max_steps=400", "train.checkpoint_every=5"],
+        "tasks": None,
+    }
+    straight = ablate(**{**world, "out": tmp_path / "straight"}, seeds=1)
+
+    def stop_early() -> None:
+        while not any(world["out"].glob("*/0/pretrain/checkpoints/step-*")):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(line: str) -> None:
+        if line.startswith("model 2"):
+            threading.Thread(target=stop_early, daemon=True).start()
+
+    with pytest.raises(Stopped, match=r"stopped; [01] of 2 models are finished") as caught:
+        ablate(**{**world, "jobs": 2}, seeds=1, tell=stop)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert ablate(**world, seeds=1, resume=True) == straight
+
+
 def test_other_mistakes(world: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="there is no row 'fixed'"):
         ablate(**world, rows=["fixed"])
+    vectors = {**world["tasks"]["moods"], "verb": "embed"}
+    shared = RECIPES[0].parent / "pretraining-task.yaml"
+    with pytest.raises(
+        InputError, match=r"'left to right \+ BiLSTM': finetune embed: .*there is no setting 'task\.head'"
+    ):
+        ablate(**{**world, "recipe": shared, "tasks": {"vectors": vectors}})
+    for name in ("pretrain", "pretrain!"):
+        with pytest.raises(InputError, match=f"'{name}' would stand in the folder pretrain"):
+            ablate(**{**world, "tasks": {name: world["tasks"]["moods"]}})
     with pytest.raises(InputError, match=r"there is no file 'gone\.csv'"):
         ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "dev": "gone.csv"}}})
     assert not world["out"].exists()
@@ -142,15 +262,22 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path) -> None:
     if recipe.settings.get("objective.name") == "distil":
         teacher = tiny_run.run(shards, tmp_path / "teacher", "model.num_hidden_layers=4", "train.max_steps=2")
         own.append(f"objective.teacher={teacher.path}")
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
+    task = {"train": str(rows), "dev": str(rows), "settings": {"train.max_steps": 2, "train.threads": 1}}
+    tasks = {"moods": task} if recipe.task_settings or recipe.beside else {}
     report = ablate(
         file,
         tmp_path / "out",
         data=shards,
+        tasks=tasks,
         seeds=1,
+        jobs=1,
         settings=[*own, "train.max_steps=2", "train.batch_size=4"],
     )
     assert report["seeds"] == 1
     folders = {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/pretrain")}
-    assert len(folders) == len(recipe.rows)
-    assert list(report["figures"]) == recipe.losses
+    assert len(folders) == len({json.dumps(row, sort_keys=True) for row in recipe.rows.values()})
+    tuned = {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/moods")}
+    assert len(tuned) == (len(recipe.rows) if tasks else 0)
+    assert list(report["figures"]) == [*recipe.losses, *tasks]
     assert all(one["verdict"] == "cannot be told" for one in report["orderings"])

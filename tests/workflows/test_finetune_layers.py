@@ -25,8 +25,10 @@ from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 
 
-def made(task: str = "classify", *, layers: int = 4, **sizes: Any) -> tuple[Encoder, Task]:
-    """A small encoder and a head."""
+def made(
+    task: str = "classify", own: dict[str, Any] | None = None, *, layers: int = 4, **sizes: Any
+) -> tuple[Encoder, Task]:
+    """A small encoder and a head. own: settings of the task."""
     config = ModelConfig(
         vocab_size=20,
         hidden_size=8,
@@ -39,7 +41,7 @@ def made(task: str = "classify", *, layers: int = 4, **sizes: Any) -> tuple[Enco
     facts: dict[str, Any] = (
         {"kind": "graded"} if task == "embed" else {"labels": ["a", "b"], "numbered": False}
     )
-    return Encoder(config, draw), kind(config, draw, facts, kind.settings_type())
+    return Encoder(config, draw), kind(config, draw, facts, kind.settings_type(**own or {}))
 
 
 def layer_of(name: str) -> str:
@@ -84,12 +86,14 @@ def test_what_is_frozen_needs_no_gradient_and_has_no_moments(
         )
 
 
+@pytest.mark.parametrize("below", ["linear", "bilstm"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str) -> None:
-    """Sun et al. 2019: the top layer and the head have the whole rate."""
-    encoder, head = made()
+def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str, below: str) -> None:
+    """Sun et al. 2019: the top layer and the head have the whole rate, and so has what is new below the head."""
+    encoder, head = made(own={"head": below})
     train, _ = settled(encoder, head, layer_decay=0.5, optimizer=optimizer, muon_learning_rate=1e-3)
     names = {p: name for name, p in Trained(encoder, head).named_parameters()}
+    assert any("recurrent" in name for name in names.values()) == (below == "bilstm")
     rates: dict[tuple[str, bool], set[float]] = {}
     for group in optimizer_of(Trained(encoder, head), train).param_groups:
         for p in group["params"]:
@@ -105,9 +109,11 @@ def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str) -> None
         assert list(found) == pytest.approx([ratio * expected[layer]])
 
 
-def begins(settings: dict[str, Any], task: str = "classify", **more: Any) -> dict[str, set[int]]:
+def begins(
+    settings: dict[str, Any], task: str = "classify", own: dict[str, Any] | None = None, **more: Any
+) -> dict[str, set[int]]:
     """From which update on the parameters of each part are trained."""
-    encoder, head = made(task)
+    encoder, head = made(task, own)
     train, _ = settled(encoder, head, **settings)
     since = thaws(encoder, head, train, **{"updates_per_epoch": 7.4, **more})
     found: dict[str, set[int]] = {}
@@ -120,6 +126,7 @@ def begins(settings: dict[str, Any], task: str = "classify", **more: Any) -> dic
 def test_layers_are_unfrozen_from_the_top_down() -> None:
     by_updates = {"head": {1}, "3": {11}, "2": {21}, "1": {31}, "0": {41}, "embeddings": {51}}
     assert begins({"unfreeze_every": 10}) == by_updates
+    assert begins({"unfreeze_every": 10}, own={"head": "bilstm"}) == by_updates
     assert begins({"unfreeze_every": "epoch"})["3"] == {8}
     assert begins({"unfreeze_every": "epoch"}, updates_per_epoch=0.2)["2"] == {3}
     kept = begins({"unfreeze_every": 10, "freeze_layers": 2})
@@ -239,3 +246,11 @@ def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None
     assert FinetuneSettings().changed(["train.schedule=plateau"]).train.schedule == "plateau"
     with pytest.raises(InputError, match=r"pre-training has no such score: set train\.schedule="):
         PretrainSettings().changed(["train.schedule=plateau"])
+
+
+def test_positions_that_are_not_learned_never_thaw() -> None:
+    encoder, head = made(position="sinusoidal")
+    train, _ = settled(encoder, head, unfreeze_every=1)
+    found = thaws(encoder, head, train, 10)
+    assert encoder.embeddings.token.weight in found
+    assert encoder.embeddings.position.weight not in found

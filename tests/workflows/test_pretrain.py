@@ -390,9 +390,11 @@ def test_heads_look_at_what_is_near_only_where_positions_are_sinusoids_that_reac
         tiny_run.run(shards, tmp_path / "a", "start.attention=local")
     sinusoids = ("start.positions=sinusoidal", "start.attention=local", "train.max_steps=1")
     small = ["model.embedding_size=16", "model.hidden_size=48", "model.intermediate_size=64"]
-    with pytest.raises(InputError, match="embeddings have 16 columns and its layers 48"):
-        bs.pretrain(shards, tmp_path / "b", preset="albert-base-v2", settings=[*sinusoids, *small])
-    assert not (tmp_path / "b").exists()
+    for size in (16, 48):  # as wide as the layers is a projection too
+        own = [*sinusoids, *small, f"model.embedding_size={size}"]
+        with pytest.raises(InputError, match=f"a projection stands between.*embedding_size={size}"):
+            bs.pretrain(shards, tmp_path / "b", preset="albert-base-v2", settings=own)
+        assert not (tmp_path / "b").exists()
     near = tiny_run.run(shards, tmp_path / "c", *sinusoids, "train.learning_rate=1e-30")
     far = tiny_run.run(shards, tmp_path / "d", sinusoids[0], sinusoids[2], "train.learning_rate=1e-30")
     weights = [model.encoder.blocks[0].attention.qkv.weight for model in (near, far)]

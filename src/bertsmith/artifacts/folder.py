@@ -84,6 +84,18 @@ class ModelFolder:
         self.fill("encoder", encoder, own.device)
         return encoder
 
+    @property
+    def sentence_task(self) -> str:
+        """What its head for sentence pairs answers: as its record says, or else its family."""
+        found: str | None = self.record.get("sentence_task")
+        return found or family(self.config.model_type).pretraining.get("sentence_task", "nsp")
+
+    @property
+    def is_next_label(self) -> int:
+        """The label of a pair whose second segment follows the first; 0 but where its record says otherwise."""
+        found: int = self.record.get("is_next_label", 0)
+        return found
+
     def has(self, part: str) -> bool:
         """Whether weights for this part are there."""
         return part in self.parts
@@ -149,7 +161,8 @@ def read_folder(path: str | Path) -> ModelFolder:
     shapes = _our_shapes(stored, table)
     parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
     architecture = said.architecture or kind.classes.get(parts) or f"{kind.class_prefix}Model"
-    if config.causal and architecture not in kind.causal.values() and _ON_SEQUENCES & parts:
+    reads_first = _ON_SEQUENCES & parts and parts.isdisjoint({"recurrent", "beside"})
+    if config.sees == "before" and reads_first and architecture not in kind.causal.values():
         raise InputError(
             f"{place}: is_decoder is true, and the head of {architecture} reads the first token, which sees no "
             "other",
@@ -191,7 +204,7 @@ def write_folder(
     folder, kind = Path(folder), family(config.model_type)
     refuse_foreign(folder)
     kind.check(config)
-    architecture = architecture or kind.architecture(parts, causal=config.causal)
+    architecture = architecture or kind.architecture(parts, causal=config.sees == "before")
     values: dict[str, Any] = {"architectures": [architecture], **field_values(config)}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}

@@ -52,7 +52,7 @@ def _field_names(table: NameTable, part: str) -> set[str]:
     return {name for ours, theirs in table.tensors.items() if ours.startswith(f"{part}.") for name in theirs}
 
 
-_OF_BARE = frozenset({"embeddings", "embeddings_project", "encoder", "transformer", "pooler"})
+_OF_BARE = frozenset({"embeddings", "embeddings_project", "encoder", "transformer", "pooler", "LayerNorm"})
 """How the names of a bare encoder begin."""
 
 
@@ -72,14 +72,15 @@ def to_field(weights: Mapping[str, Tensor], table: NameTable, *, bare: bool) -> 
     for ours, tensor in weights.items():
         fields = table.tensors[ours]
         out |= {name: part.contiguous() for name, part in zip(fields, tensor.chunk(len(fields)), strict=True)}
-    out |= {name: out[first].clone() for name, first in table.repeated.items() if first in out}
+    written = {**table.repeated, **table.idle}
+    out |= {name: out[first].clone() for name, first in written.items() if first in out}
     return {name.removeprefix(f"{table.base}.") if bare else name: part for name, part in out.items()}
 
 
 def check_names(names: Iterable[str], table: NameTable, place: str) -> None:
     """Refuse tensors that the table does not know, and doubled ones."""
     known = {field for fields in table.tensors.values() for field in fields}
-    known |= table.copies.keys() | table.repeated.keys() | table.constants
+    known |= table.copies.keys() | table.repeated.keys() | table.idle.keys() | table.constants
     seen: set[str] = set()
     unexpected = []
     for name in names:
@@ -103,8 +104,8 @@ def join(fields: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str
     shapes, is an `InputError` that begins with `place`.
     """
     plain = {canonical(name, table.base): tensor for name, tensor in fields.items()}
-    for copy, original in table.copies.items():
-        if copy in plain:  # a file may hold the copy alone: the two are one
+    for copy, original in {**table.copies, **table.idle}.items():
+        if copy in plain:  # a file may hold the copy alone: the two are one, or were when it was written
             plain.setdefault(original, plain[copy])
     out = {}
     for ours, theirs in table.tensors.items():

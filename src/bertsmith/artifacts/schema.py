@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,10 +23,14 @@ _SHOWN = 60  # characters of a wrong value that a sentence repeats
 _FIXED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
 }
 # Our settings by the field's names, where these are not ours in any family.
 _KEYS = {"causal": "is_decoder"}
+# Settings that are left out of config.json where they are the family's usual ones.
+_LEFT_OUT = ("share", "share_groups", "causal", "backwards", "position", "norm", "tie_word_embeddings")
+# Before the type of a model that is none of the field's class of that type, by its layers or by what it reads: so
+# other tools say that they do not know it, and never open it as what it is not.
+_OWN = "bertsmith-"
 # The same functions by other names of the field.
 _ACTIVATIONS = {
     "gelu_python": "gelu",
@@ -80,6 +84,7 @@ class Record(_Typed):
     extended: list[dict[str, Any]] = []
     base: str | None = None
     sentence_task: str | None = None
+    is_next_label: Literal[0, 1] = 0
     unfinished: UnfinishedRun | None = None
 
 
@@ -147,6 +152,7 @@ def config_of(raw: Mapping[str, Any], kind: Family, place: str) -> ModelConfig:
         given = raw.get(_key(name, kind))
         if given is not None and name not in kind.structure and name != "model_type":
             values[name] = given
+    values |= kind.told(raw)
     if isinstance(act := values.get("hidden_act"), str):
         values["hidden_act"] = _ACTIVATIONS.get(act, act)
     for name, other in kind.none_where.items():
@@ -167,9 +173,11 @@ def field_values(config: ModelConfig) -> dict[str, Any]:
     kind = family(config.model_type)
     out: dict[str, Any] = {}
     for name, value in config.model_dump().items():
-        usual = name in ("share", "causal") and value == kind.setting(name)
+        usual = name in _LEFT_OUT and value == kind.setting(name)
         if not (name in kind.structure or value is None or usual):
             out[_key(name, kind)] = value
+    if config.norm == "pre" or config.backwards:
+        out["model_type"] = f"{_OWN}{kind.model_type}"
     return out | _fixed(kind, config) | {key: value(config) for key, value in kind.also.items()}
 
 
@@ -180,12 +188,13 @@ def _key(name: str, kind: Family) -> str:
 def family_of(said: FieldConfig, names: list[str], place: str) -> Family:
     """The family that config.json names; where it names none, the one whose tensors and classes these are."""
     if said.model_type is not None:
-        if said.model_type not in FAMILIES:
+        own = said.model_type.removeprefix(_OWN)
+        if own not in FAMILIES:
             raise InputError(
                 f"{place}: this is a model of type {_short(said.model_type)}",
                 f"these can be read: {', '.join(FAMILIES)}",
             )
-        named = family(said.model_type)
+        named = family(own)
         others = {kind.class_prefix for kind in map(family, FAMILIES)} - {named.class_prefix}
         if said.architecture is not None and _class_prefix(said.architecture) in others:
             raise InputError(

@@ -9,6 +9,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
+from bertsmith.wording import counted
 
 
 @click.command(cls=Verb)
@@ -27,6 +28,13 @@ from bertsmith.cli.verbs import Verb
 @click.option(
     "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Runs of each row."
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Models at a time, each in a process of its own with its share of the cores [of small models as many as "
+    "there are cores, else 1].",
+)
 @options.assignments
 @options.resume
 @options.as_json
@@ -38,6 +46,7 @@ def ablate(
     pairs: str | None,
     rows: str | None,
     seeds: int,
+    jobs: int | None,
     assignments: tuple[str, ...],
     resume: bool,
     as_json: bool,
@@ -52,7 +61,8 @@ def ablate(
 
     RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures. --set holds for
     all pre-training runs. Differences are paired by seed; with few seeds most cannot be told from chance, and the
-    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures.
+    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures. Of
+    several models at a time each says what it does in a file, such as OUT/static/0/output.txt.
     """
     from bertsmith import console
     from bertsmith.workflows.ablate import ablate as run
@@ -67,6 +77,7 @@ def ablate(
         rows=None if rows is None else [row.strip() for row in rows.split(",")],
         seeds=seeds,
         settings=assignments,
+        jobs=jobs,
         resume=resume,
         tell=console.note,
     )
@@ -86,7 +97,9 @@ def show(report: Mapping[str, Any]) -> None:
             (row, _spread(one), _difference(one, row == report["baseline"])) for row, one in rows.items()
         ]
         console.result_table(
-            f"{name}, {report['seeds']} seeds", ["row", "mean", f"against {report['baseline']}"], cells
+            f"{name}, {counted(report['seeds'], 'seed')}",
+            ["row", "mean", f"against {report['baseline']}"],
+            cells,
         )
     if report["paper"]:
         columns = list(report["paper"])
@@ -100,7 +113,7 @@ def _spread(one: Mapping[str, Any]) -> str:
 
 
 def _difference(one: Mapping[str, Any], first: bool) -> str:
-    if first:
+    if first or one["difference"] is None:
         return ""
     p = "" if one["p"] is None else f" (p = {one['p']:.2g})"
     return f"{one['difference']:+.4f}{p}"

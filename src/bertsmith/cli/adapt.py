@@ -112,6 +112,9 @@ def adapt(
     console.result_table(
         f"{out}: {report['score']} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
     )
+    beside = report["runs"][0]["baseline"]
+    if beside is not None:
+        console.note(f"{report['baseline_name']}: {beside:.4f}")
 
 
 def _apart(row: dict[str, Any]) -> str:

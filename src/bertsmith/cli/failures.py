@@ -128,11 +128,13 @@ def _option_meant(error: click.NoSuchOption) -> str | None:
     if error.ctx is None or command is None:
         return None
     name = error.option_name.lstrip("-")
+    settings = command.settings() if isinstance(command, Verb) else None
+    if settings and (why := settings.why_absent(name.replace("-", "_"))):
+        return why
     options = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
     found = nearest(name, (option.replace("-", "_") for option in options))
     if found:
         return did_you_mean([f"--{option.replace('_', '-')}" for option in found])
-    settings = command.settings() if isinstance(command, Verb) else None
     if settings and (meant := nearest(name, (setting for setting, _ in settings.names()))):
         return did_you_mean([f"--set {setting}=…" for setting in meant])
     return None

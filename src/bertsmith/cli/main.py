@@ -41,6 +41,7 @@ _VERBS = {
     "embed": ("embed", "embed", "Vectors of texts, in a file or an index to search."),
     "search": ("search", "search", "The texts of an index that are nearest to a query."),
     "fill-mask": ("use", "fill_mask", "Guess the words behind [MASK]."),
+    "attention": ("attention", "attention", "What each head of a model looks at in a text."),
     "score": ("score", "score", "How likely a model finds texts; accuracy on minimal pairs."),
     "info": ("info", "info", "What a run, a model, data or a tokenizer is; or what this machine is."),
 }
@@ -88,6 +89,9 @@ class _TopVerbs(Verbs):
         "domain": "adapt",
         "ablation": "ablate",
         "mask": "fill-mask",
+        "attentions": "attention",
+        "heads": "attention",
+        "heatmap": "attention",
         "unmask": "fill-mask",
         "infer": "predict",
         "demo": "quickstart",

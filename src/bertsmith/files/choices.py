@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.memory import InMemory
+from bertsmith.files.records import Named, by_known_names, value_of
 from bertsmith.files.tables import read_table, table_records
 from bertsmith.files.whole_json import json_value
 
@@ -61,13 +62,6 @@ class ChoiceNames(NamedTuple):
 
 
 _KNOWN = ChoiceNames()
-_OPTIONS = {
-    "context": "--context-column",
-    "question": "--question-column",
-    "choices": "--choices-column",
-    "label": "--label-column",
-}
-"""Of the command line, that name each part."""
 
 
 def read_choices(
@@ -158,30 +152,15 @@ def _by_known_names(
     values: Mapping[str, Any], names: ChoiceNames, place: str, *, labelled: bool
 ) -> Mapping[str, Any]:
     """The values by the names that `of_row` knows. InputError for a column that is not there."""
-    if not names.are_given:
-        return values
-
-    def value(option: str, name: str) -> Any:
-        if name not in values:
-            raise InputError(
-                f"{place}: the column '{name}' is missing",
-                f"name another with {option}: {', '.join(values)}",
-            )
-        return values[name]
-
-    found = dict(values)
-    parts = {"context": (names.context, _CONTEXTS), "question": (names.question, ("question",))}
-    if labelled:
-        parts["label"] = (names.label, _ANSWERS)
-    for part, (name, known) in parts.items():
-        if name is not None:
-            here = value(_OPTIONS[part], name)
-            for other in known:
-                found.pop(other, None)
-            found[part] = here
+    parts = {
+        "context": Named(names.context, "--context-column", _CONTEXTS),
+        "question": Named(names.question, "--question-column", ()),
+        "label": Named(names.label if labelled else None, "--label-column", _ANSWERS),
+    }
+    found = by_known_names(values, parts, place)
     if (name := names.choices) is not None:
         several = [name] if name in values else [one.strip() for one in name.split(",")]
-        cells = [value(_OPTIONS["choices"], one) for one in several]
+        cells = [value_of(values, one, "--choices-column", place) for one in several]
         found = {key: cell for key, cell in found.items() if not _NUMBERED.fullmatch(key)}
         found["choices"] = cells[0] if len(several) == 1 else _of_columns(cells)
     return found

@@ -11,10 +11,10 @@ import csv
 import difflib
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import lines as limits
@@ -93,6 +93,38 @@ def missing_column(
     how = f"; name it with {option}" if option else ""
     names = ", ".join(map(shortened, columns[:_NAMED]))
     return f"{meant}the {word} are {names}{more}{how}"
+
+
+class Named(NamedTuple):
+    """A column that a person may have named. column: its name, None where it is as it is known; option: of the
+    command line; instead_of: what it takes the place of."""
+
+    column: str | None
+    option: str
+    instead_of: Sequence[str]
+
+
+def by_known_names(values: Mapping[str, Any], parts: Mapping[str, Named], place: str) -> dict[str, Any]:
+    """A row's values, those that were named under the names of their parts. InputError, which begins with `place`,
+    for a column that is not there."""
+    found = dict(values)
+    for part, named in parts.items():
+        if named.column is None:
+            continue
+        here = value_of(values, named.column, named.option, place)
+        for other in named.instead_of:
+            found.pop(other, None)
+        found[part] = here
+    return found
+
+
+def value_of(values: Mapping[str, Any], column: str, option: str, place: str) -> Any:
+    """A row's value in a column that was named with an option. InputError where there is none."""
+    if column not in values:
+        raise InputError(
+            f"{place}: the column '{column}' is missing", missing_column(column, list(values), option)
+        )
+    return values[column]
 
 
 def shortened(name: str) -> str:

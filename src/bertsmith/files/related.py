@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.files.records import Named, by_known_names
 from bertsmith.files.tables import read_table
 from bertsmith.files.whole_json import json_value
 
@@ -129,25 +130,15 @@ def _by_known_names(
     values: Mapping[str, Any], names: RelatedNames, place: str, *, labelled: bool
 ) -> Mapping[str, Any]:
     """The values by the names that `of_row` knows. InputError for a column that is not there."""
-    known = {
-        "text": (names.text, "--text-column", (*_TEXTS, *_TOKENS)),
-        "head": (names.head, "--head-column", _ENTITIES["head"]),
-        "tail": (names.tail, "--tail-column", _ENTITIES["tail"]),
-        "relation": (names.relation if labelled else None, "--label-column", _LABELS),
+    parts = {
+        "text": Named(names.text, "--text-column", (*_TEXTS, *_TOKENS)),
+        "head": Named(names.head, "--head-column", _ENTITIES["head"]),
+        "tail": Named(names.tail, "--tail-column", _ENTITIES["tail"]),
+        "relation": Named(names.relation if labelled else None, "--label-column", _LABELS),
     }
-    found = dict(values)
-    for part, (name, option, others) in known.items():
-        if name is None:
-            continue
-        if name not in values:
-            raise InputError(
-                f"{place}: the column '{name}' is missing",
-                f"name another with {option}: {', '.join(values)}",
-            )
-        for other in others:
-            found.pop(other, None)
-        words = part == "text" and isinstance(values[name], list)
-        found["tokens" if words else part] = values[name]
+    found = by_known_names(values, parts, place)
+    if names.text is not None and isinstance(found["text"], list):
+        found["tokens"] = found.pop("text")
     return found
 
 

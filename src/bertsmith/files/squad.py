@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.files.records import Named, by_known_names
 from bertsmith.files.tables import read_table
 from bertsmith.files.whole_json import whole_json
 
@@ -108,12 +109,6 @@ class _Squad(_Typed):
 
 _ROWS = TypeAdapter(list[_Row])
 _ANSWERS = {"answer", "answer_text", "answers"}  # columns that a table has them in
-_OTHERS = {  # what a named column takes the place of
-    "question": (),
-    "context": (),
-    "answer": ("answer", "answer_text", "answers"),
-    "start": ("start", "answer_start"),
-}
 
 
 def read_questions(
@@ -173,34 +168,22 @@ def _of_table(
         yield f"{file}:{row.line}", dict(row.values)
 
 
-_OPTIONS = {
-    "question": "--question-column",
-    "context": "--context-column",
-    "answer": "--answer-column",
-    "start": "--start-column",
-}
-"""Of the command line, that name each part."""
-
-
 def _by_known_names(values: Any, names: PassageNames, place: str, *, labelled: bool) -> Any:
     """A row by the names that `_Row` knows. InputError for a column that is not there, but one of answers beside
     SQuAD's own."""
-    if names == _KNOWN or not isinstance(values, Mapping):
+    if not isinstance(values, Mapping):
         return values
-    found = dict(values)
-    for part, name in names._asdict().items():
-        of_answer = part in ("answer", "start")
-        if name is None or (of_answer and (not labelled or ("answers" in values and name not in values))):
-            continue
-        if name not in values:
-            raise InputError(
-                f"{place}: the column '{name}' is missing",
-                f"name another with {_OPTIONS[part]}: {', '.join(values)}",
-            )
-        for other in _OTHERS[part]:
-            found.pop(other, None)
-        found[part] = values[name]
-    return found
+
+    def of_answer(column: str | None) -> str | None:
+        return column if labelled and not ("answers" in values and column not in values) else None
+
+    parts = {
+        "question": Named(names.question, "--question-column", ()),
+        "context": Named(names.context, "--context-column", ()),
+        "answer": Named(of_answer(names.answer), "--answer-column", ("answer", "answer_text", "answers")),
+        "start": Named(of_answer(names.start), "--start-column", ("start", "answer_start")),
+    }
+    return by_known_names(values, parts, place)
 
 
 def _of_json(

@@ -14,6 +14,7 @@ from torch import Tensor
 from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
+from bertsmith.instances.corrupt import Corruption, Framed
 from bertsmith.instances.masks import Masker, WordStarts, unknown_id
 from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
 from bertsmith.instances.plan_pairs import plan_pairs
@@ -58,7 +59,8 @@ class PairBatch:
     """Masked instances.
 
     rows: long [M], the rows of `packed` to predict; labels: long [M], what stood there; pair_labels: long [B],
-    0 where B follows A (nsp) or where both are in order (sop); [0] where nothing is asked of a pair (none).
+    0 where B follows A (nsp; 1 where `data.is_next_label` is) or where both are in order (sop); [0] where nothing
+    is asked of a pair (none).
     """
 
     packed: Packed
@@ -137,6 +139,7 @@ class PairStream:
         self._shards, self._documents, self._ids = shards, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
         self._masker = Masker.of(settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed)
+        self._corruption = Corruption(settings, np.flatnonzero(~ids.special), seed, word_starts)
         self._budget, self._kin = batch_tokens, kin
         self._epochs: dict[int, _Epoch] = {}
         check_budget(batch_tokens, length)
@@ -157,21 +160,21 @@ class PairStream:
             plan = plan.reordered(draws.permutation(self._seed, "order", len(plan), epoch))
             bounds = None
             if self._budget is not None and len(plan):
-                order, bounds = bucketed(plan.sizes, self._budget, self._seed, epoch)
+                order, bounds = bucketed(self._corruption.sizes(plan), self._budget, self._seed, epoch)
                 plan = plan.reordered(order)
             known = _Epoch(plan, bounds)
             self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: known}
         return known
 
     def _planned(self, epoch: int) -> Plan:
-        chosen, length, seed = self._settings, self._length, self._seed
+        chosen, length, seed = self._settings, self._corruption.planned(self._length), self._seed
         if chosen.instances == "full_sentences":
             return plan_full_sentences(self._shards, self._documents, length=length, seed=seed, epoch=epoch)
         if chosen.instances == "doc_sentences":
             return plan_doc_sentences(self._shards, self._documents, length=length)
         if chosen.instances == "single":
             return plan_single(self._shards, self._documents, length=length)
-        if self._kin is None and chosen.sentence_task == "nsp":
+        if self._kin is None and chosen.lends:
             self._kin = kin_of(self._shards, chosen.twin_overlap)
         return plan_pairs(
             self._shards,
@@ -184,6 +187,7 @@ class PairStream:
             sentences=chosen.instances == "sentence_pair",
             separators=self._ids.separators,
             partner=chosen.partner,
+            negatives=chosen.nsp_negatives,
             kin=self._kin,
         )
 
@@ -205,40 +209,48 @@ class PairStream:
         bounds = known.bounds
         if bounds is None:
             bounds = np.append(np.arange(0, len(known.plan), size), len(known.plan))
-        return filling(known.plan.sizes, bounds, self._budget or size * self._length)
+        return filling(self._corruption.sizes(known.plan), bounds, self._budget or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> PairBatch:
         """Instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
         plan = self.plan(epoch)
         rows = slice(start, min(stop, len(plan)))
-        ids, segments, lengths = framed(self._shards, plan, rows, self._ids)
+        drawn, numbers = self.drawn_epoch(epoch), plan.number[rows]
+        text = self._corruption.apply(framed(self._shards, plan, rows, self._ids), numbers, drawn)
+        ids, lengths = text.ids, text.lengths
         positions = ranges(np.zeros_like(lengths), lengths)
         masked, predicted = self._masker.apply(
-            ids, lengths, plan.number[rows], self.drawn_epoch(epoch), positions
+            ids, lengths, numbers, drawn, positions, barred=text.closed, begins=text.begins
         )
         starts = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=starts[1:])
-        asked = self._settings.sentence_task != "none"
         return PairBatch(
             Packed(
                 torch.from_numpy(masked),
-                torch.from_numpy(segments),
+                torch.from_numpy(text.segments),
                 torch.from_numpy(positions),
                 torch.from_numpy(starts),
                 lengths,
             ),
             torch.from_numpy(predicted),
             torch.from_numpy(ids[predicted]),
-            torch.from_numpy(plan.label[rows].copy() if asked else plan.label[:0].copy()),
+            torch.from_numpy(self._labels(plan, rows)),
             epoch,
             start,
             self._settings.sentence_task,
         )
 
+    def _labels(self, plan: Plan, rows: slice) -> Ints:
+        """What is asked of the pairs, as the settings number it: [B], or [0]."""
+        if self._settings.sentence_task == "none":
+            return plan.label[:0].copy()
+        label = plan.label[rows]
+        return 1 - label if self._settings.is_next_label else label.copy()
 
-def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> tuple[Ints, Ints, Ints]:
-    """[CLS] part [SEP] … part [SEP] for each instance of the rows, laid end to end: ids [N], segments [N], which
-    are 1 for a pair's B and its [SEP], lengths [B]."""
+
+def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> Framed:
+    """[CLS] part [SEP] … part [SEP] for each instance of the rows, laid end to end; segments are 1 for a pair's B
+    and its [SEP]."""
     first = plan.first[rows.start : rows.stop + 1]
     parts = slice(int(first[0]), int(first[-1]))
     sizes, number = plan.lengths[parts], np.diff(first)
@@ -256,7 +268,7 @@ def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> tup
         second = (begins == 0).astype(np.int64)
         segments = np.repeat(second, begins + sizes + behind)
     lasts = np.cumsum(number) - 1
-    return tokens, segments, np.diff(ends[lasts], prepend=0)
+    return Framed(tokens, segments, np.diff(ends[lasts], prepend=0), at, sizes, number)
 
 
 def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:

@@ -98,40 +98,57 @@ class Masker:
         )
 
     def apply(
-        self, ids: Ints, lengths: Ints, instances: Ints, epoch: int, positions: Ints | None = None
+        self,
+        ids: Ints,
+        lengths: Ints,
+        instances: Ints,
+        epoch: int,
+        positions: Ints | None = None,
+        *,
+        barred: NDArray[np.bool_] | None = None,
+        begins: NDArray[np.bool_] | None = None,
     ) -> tuple[Ints, Ints]:
         """Mask sequences that lie end to end, each of 1 to 8,192 tokens.
 
         ids: [N]; lengths: [B]; instances: [B], each sequence's number in its epoch; positions: [N], each token's
-        place in its sequence, if known. Returns the masked copy of ids and the rows to predict [M] in ascending
-        order; their labels are ids[rows].
+        place in its sequence, if known; barred: [N], rows that are never chosen and no part of any count, as
+        inserted tokens; begins: [N], which rows begin a word, where not as `word_starts` says. Returns the masked
+        copy of ids and the rows to predict [M] in ascending order; their labels are ids[rows].
         """
         if len(lengths) > _MOST_SEQUENCES:
             raise ValueError(f"at most {_MOST_SEQUENCES} sequences at a time")
         starts = np.cumsum(lengths) - lengths
         if positions is None:
             positions = ranges(np.zeros_like(lengths), lengths)
-        closed, wanted = self._wanted(ids, starts, lengths)
+        closed, wanted = self._wanted(ids, starts, lengths, barred)
         keys = draws.bits(self.seed, "mask", epoch, instances)
         if self.kind == "token":
             owner, position = _chosen_tokens(keys, positions, closed, lengths, wanted)
             rows, together = starts[owner] + position, position
         else:
-            rows, leader, owner = self._chosen_words(ids, keys, positions, closed, starts, lengths, wanted)
+            assert self.word_starts is not None
+            words = WordRuns.of(
+                self.word_starts(ids) if begins is None else begins, closed, positions, starts
+            )
+            rows, leader, owner = self._chosen_words(words, keys, positions, wanted)
             together = positions[leader]
             position = positions[rows]
         return self._put(ids, rows, keys[owner], position, together), rows
 
-    def _wanted(self, ids: Ints, starts: Ints, lengths: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    def _wanted(
+        self, ids: Ints, starts: Ints, lengths: Ints, barred: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], Ints]:
         """[N] the tokens that are never chosen; [B] how many others should be."""
         try:
             special = self.special[ids]
         except IndexError:
             raise unknown_id(int(ids.max()), len(self.special)) from None
         closed = special if self.closed is None else self.closed[ids]
+        if barred is not None:
+            special, closed = special | barred, closed | barred
         available = lengths - np.add.reduceat(closed, starts, dtype=np.int64)
         if self.counts_special:
-            counted = lengths
+            counted = lengths if barred is None else lengths - np.add.reduceat(barred, starts, dtype=np.int64)
         elif self.closed is None:
             counted = available
         else:
@@ -155,18 +172,9 @@ class Masker:
         return masked
 
     def _chosen_words(
-        self,
-        ids: Ints,
-        keys: NDArray[np.uint64],
-        positions: Ints,
-        closed: NDArray[np.bool_],
-        starts: Ints,
-        lengths: Ints,
-        wanted: Ints,
+        self, words: WordRuns, keys: NDArray[np.uint64], positions: Ints, wanted: Ints
     ) -> tuple[Ints, Ints, Ints]:
         """Chosen rows in ascending order; for each the row whose draw decides; its sequence."""
-        assert self.word_starts is not None
-        words = WordRuns.of(self.word_starts(ids), closed, positions, starts)
         draw = draws.further(keys[words.owner], positions[words.first])
         random = ((draw >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.owner.astype(np.uint64) << _SEQUENCE_SHIFT) | random)

@@ -16,7 +16,8 @@ The original's way is there, too (`random_partners.py`, `data.partner=random`). 
 boosted trees guess its labels at 128 tokens with an area under the curve of 0.56 (0.5 is chance), those of the
 exchange with 0.50; 9 % of the text is in none of its pairs, and an epoch holds 1.24 tokens for each of the text
 (benchmarks/partners.py). Either way NotNext's B is never from a document of A's kin: an equal one, a near twin,
-another part of the same over-long one (`twins.py`).
+another part of the same over-long one (`twins.py`). With `data.nsp_negatives=same_document` it is, either way,
+from elsewhere in A's own document (`within.py`).
 
 Sentence order (Lan et al. 2020, section 3.1) swaps A and B in half of the chunks, of which half are made from
 the end of their document, so that lengths do not tell the order; without a question A and B
@@ -56,9 +57,11 @@ from bertsmith.instances.plan import (
     tokens_of,
 )
 from bertsmith.instances.random_partners import Drawn, drawn_pairs
+from bertsmith.instances.within import matched_within
 
 SentenceTask = Literal["nsp", "sop", "none"]
 Partner = Literal["matched", "random"]
+Negatives = Literal["other_document", "same_document"]
 
 _UNPARTED = 1 << 62  # tokens that no sentence has
 
@@ -75,12 +78,14 @@ def plan_pairs(
     sentences: bool = False,
     separators: int = 1,
     partner: Partner = "matched",
+    negatives: Negatives = "other_document",
     kin: Ints | None = None,
 ) -> Plan:
     """The pairs of one epoch.
 
     documents: the indices to use, ascending; length: tokens an instance may have, its special ones included;
     sentences: A and B are one sentence each, not segments of several; partner: how NotNext's B is chosen;
+    negatives: in which documents;
     kin: [D], documents of one number are no "other document" to each other (none: each is for itself). A pure
     function of its arguments. InputError where next-sentence pairs are asked of documents that are all kin.
     """
@@ -88,10 +93,14 @@ def plan_pairs(
         kin = np.arange(len(corpus.document_sentences) - 1)
     room = length - 2 - separators
     if task == "nsp":
-        check_documents(kin[documents])
+        within = negatives == "same_document"
+        if not within:
+            check_documents(kin[documents])
         if partner == "random":
             whole = fragments_of(corpus, documents, _UNPARTED)
-            found = drawn_pairs(whole, kin[documents], room, seed, epoch, short_share, single=sentences)
+            found = drawn_pairs(
+                whole, kin[documents], room, seed, epoch, short_share, single=sentences, within=within
+            )
             return pairs_plan(found.a, found.b, found.label, separators, _random_counts(corpus, whole, found))
     fragments = fragments_of(corpus, documents, max(1, room // 2), halve_single=task != "nsp")
     if sentences:
@@ -101,7 +110,8 @@ def plan_pairs(
         chunks = walked(fragments, room, seed, epoch, short_share)
     if task == "nsp":
         chunks = replace(chunks, kin=kin[chunks.document])
-        chunks, a_of, b_of, label, counts = _next_sentence(chunks, room, seed, epoch)
+        pair_up = _next_sentence_within if within else _next_sentence
+        chunks, a_of, b_of, label, counts = pair_up(chunks, room, seed, epoch)
     else:
         a_of = np.flatnonzero(chunks.split < chunks.end)
         b_of = a_of
@@ -225,3 +235,25 @@ def _next_sentence(
         "documents_left_out": len(single) - len(borrower) - len(others),
     }
     return chunks, a_of, b_of, label, counts
+
+
+def _next_sentence_within(
+    chunks: Chunks, room: int, seed: int, epoch: int
+) -> tuple[Chunks, Ints, Ints, Ints, dict[str, int]]:
+    """The same with each NotNext's B from A's document: half of the chunks exchange, as far as documents have
+    enough of them; a document of one fragment has no B, and is left out."""
+    paired = np.flatnonzero(chunks.split < chunks.end)
+    coin = int(draws.integers(seed, "odd", 4, epoch))
+    one, two = matched_within(chunks, paired, (len(paired) + coin) // 4, room, seed, epoch)
+    kept = paired[~np.isin(paired, np.concatenate([one, two]))]
+    label = np.full(len(paired), NOT_NEXT)
+    label[: len(kept)] = IS_NEXT
+    counts = {
+        "instances": len(paired),
+        "is_next": len(kept),
+        "not_next": len(paired) - len(kept),
+        "second_segments_used_again": 0,
+        "added_for_balance": 0,
+        "documents_left_out": len(chunks.split) - len(paired),
+    }
+    return chunks, np.concatenate([kept, one, two]), np.concatenate([kept, two, one]), label, counts

@@ -5,6 +5,8 @@ the rest. With a probability of a half, or where A is all there is, B is not the
 random place of a random document, up to what A leaves of the target, and reading goes on with the rest. A pair
 that is too long is then trimmed, token by token from the longer segment, at either end at random.
 
+With `data.nsp_negatives=same_document` the random place is one of A's own document.
+
 Where it differs: a document of A's own kin is never drawn (the release tries ten times to miss A's document and
 knows no twins); draws are functions of the place in the text, so that all chunks are made at once.
 """
@@ -32,12 +34,22 @@ class Drawn:
 
 
 def drawn_pairs(
-    sentences: Fragments, kin: Ints, room: int, seed: int, epoch: int, short_share: float, *, single: bool
+    sentences: Fragments,
+    kin: Ints,
+    room: int,
+    seed: int,
+    epoch: int,
+    short_share: float,
+    *,
+    single: bool,
+    within: bool = False,
 ) -> Drawn:
     """The pairs of an epoch.
 
     sentences: whole ones, of any length; kin: [documents of `sentences`], two kinds or more; room: tokens that A
-    and B may have together; single: A and B are one sentence each, without a target.
+    and B may have together; single: A and B are one sentence each, without a target. within: a random B is from a
+    random place of A's own document, a sentence or more away from A on either side; where there is none, the rest
+    of the chunk is B, and a sentence alone is left out.
     """
     borders, last = sentences.borders, sentences.last
     node = np.arange(len(borders))
@@ -47,15 +59,27 @@ def drawn_pairs(
     stop = np.minimum(np.maximum(full, node + 1), last)
     split = node + 1 + draws.integers(seed, "split", np.maximum(stop - node - 1, 1), epoch, node)
     away = (stop - node == 1) | (draws.uniform(seed, "partner", epoch, node) < 0.5)
+    before = np.maximum(
+        node - 1 - sentences.offsets[document], 0
+    )  # places for a B within, before A and behind it
+    behind = np.maximum(last - split - 1, 0)
+    if within:
+        away &= before + behind > 0
     start = followed(np.where(node == last, node + 1, np.where(away, split, stop)))
-    start = start[start < last[start]]
+    start = start[(start < last[start]) & (away | (stop - node > 1))[start]]
     split, stop, away, owner = split[start], stop[start], away[start], document[start]
 
     b_first, b_stop, b_owner = split.copy(), stop.copy(), owner.copy()
     number = start[away]  # by which the draws of a NotNext pair go
-    other = _of_other_kin(sentences, kin, owner[away], draws.uniform(seed, "other", epoch, number))
-    low, high = sentences.offsets[other], sentences.offsets[other + 1] - 1
-    first = low + draws.integers(seed, "place", high - low, epoch, number)
+    if within:
+        other, early = owner[away], before[number]
+        place = draws.integers(seed, "place", early + behind[number], epoch, number)
+        first = np.where(place < early, sentences.offsets[other] + place, split[away] + 1 + place - early)
+        high = np.where(place < early, number - 1, last[number])
+    else:
+        other = _of_other_kin(sentences, kin, owner[away], draws.uniform(seed, "other", epoch, number))
+        low, high = sentences.offsets[other], sentences.offsets[other + 1] - 1
+        first = low + draws.integers(seed, "place", high - low, epoch, number)
     wanted = np.maximum(target[number] - (borders[split[away]] - borders[number]), 1)
     end = first + 1 if single else np.searchsorted(borders, borders[first] + wanted, side="left")
     b_first[away], b_stop[away], b_owner[away] = first, np.minimum(end, high), other

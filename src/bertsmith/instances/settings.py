@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
@@ -60,6 +60,19 @@ class DataSettings(Settings):
         description="predicted tokens an instance has at most, in both phases; an instance all of whose words are "
         "longer has none; none: no limit",
     )
+    corrupt: Literal["none", "insert", "delete"] = Field(
+        "none",
+        description="what becomes of training text before it is masked: nothing, as in BERT (none), random tokens "
+        "inserted (insert; never predicted), or tokens deleted (delete)",
+        json_schema_extra=ADDED_LATER,
+    )
+    corrupt_share: float = Field(
+        0.05,
+        gt=0,
+        le=0.5,
+        description="with corrupt: tokens inserted or deleted, as a share of those of each segment, rounded down",
+        json_schema_extra=ADDED_LATER,
+    )
     span_lengths: Literal["geometric", "harmonic"] = Field(
         "geometric", description="words a span has: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
     )
@@ -78,11 +91,23 @@ class DataSettings(Settings):
         description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none; other tools "
         "take a BERT's sop head for nsp, bertsmith.json says which it is",
     )
+    is_next_label: Literal[0, 1] = Field(
+        0,
+        description="the label of a pair whose B follows A, in nsp; other tools take 0 for it, and a model with 1 "
+        "says so in bertsmith.json",
+        json_schema_extra=ADDED_LATER,
+    )
     partner: Literal["matched", "random"] = Field(
         "matched",
         description="where NotNext's B comes from: matched (exchanged with one as alike in length as can be, so "
         "that lengths tell nothing of the label) or random (BERT's release: any place of any other document; "
         "lengths tell a little, with an area under the curve of 0.56)",
+    )
+    nsp_negatives: Literal["other_document", "same_document"] = Field(
+        "other_document",
+        description="in which document NotNext's B is looked for: other_document, or same_document (A's own, but "
+        "not beside A)",
+        json_schema_extra=ADDED_LATER,
     )
     twin_overlap: float = Field(
         0.5,
@@ -97,16 +122,19 @@ class DataSettings(Settings):
         lt=1,
         description="share of the documents kept for evaluation, chosen by hash of their text",
     )
+    training_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the other documents to train on, chosen by hash, so that less of them is a part of "
+        "more and what is held out stays the same",
+        json_schema_extra=ADDED_LATER,
+    )
     held_out_instances: int = Field(
         1024,
         ge=1,
         description="instances of the held-out documents to evaluate on; their masks are the same for every seed",
     )
-
-    @field_validator("sentence_task", "word_segmenter", mode="before")
-    @classmethod
-    def _none_is_a_choice(cls, value: Any) -> Any:
-        return "none" if value is None else value  # `--set NAME=none` reads it as no value
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> DataSettings:
@@ -126,6 +154,16 @@ class DataSettings(Settings):
                 f"partner random chooses NotNext's B, and sentence_task {self.sentence_task} has no NotNext: "
                 "leave data.partner out"
             )
+        if self.nsp_negatives != "other_document" and self.sentence_task != "nsp":
+            raise ValueError(
+                f"nsp_negatives {self.nsp_negatives} chooses NotNext's B, and sentence_task {self.sentence_task} "
+                "has no NotNext: leave data.nsp_negatives out"
+            )
+        if self.is_next_label and self.sentence_task != "nsp":
+            raise ValueError(
+                f"is_next_label is a label of nsp, and sentence_task is {self.sentence_task}: "
+                "leave data.is_next_label out"
+            )
         if self.word_segmenter != "none" and self.masking == "token":
             raise ValueError(
                 f"word_segmenter {self.word_segmenter} joins words, and masking token masks none whole: "
@@ -135,5 +173,10 @@ class DataSettings(Settings):
 
     @property
     def least_documents(self) -> int:
-        """How many documents instances can be made of: a NotNext segment comes from another one."""
-        return 2 if self.sentence_task == "nsp" else 1
+        """How many documents instances can be made of: where a NotNext segment comes from another one, two."""
+        return 2 if self.lends else 1
+
+    @property
+    def lends(self) -> bool:
+        """Whether a NotNext segment comes from another document."""
+        return self.sentence_task == "nsp" and self.nsp_negatives == "other_document"

@@ -35,24 +35,33 @@ class Split:
     def of(cls, shards: Documents, settings: DataSettings, *, lenient: bool = False) -> Split:
         """The split that a user's settings ask for. InputError where there are too few documents for it; if
         lenient, nothing is held out of so few."""
-        asked = settings.held_out > 0 or settings.sentence_task == "nsp"
+        asked = settings.held_out > 0 or settings.lends
         kin = kin_of(shards, settings.twin_overlap if asked else 1)
         least, share = settings.least_documents, settings.held_out
         if lenient and len(np.unique(kin)) < 2 * least:
             share = 0
-        return cls(*split_documents(_one_of_kin(shards.hashes, kin, share), share, least), kin)
+        hashes = _one_of_kin(shards.hashes, kin, share)
+        training, held_out = split_documents(hashes, share, least)
+        return cls(_some(training, hashes, settings.training_share, least), held_out, kin)
 
     def described(self, shards: Documents, settings: DataSettings) -> Iterator[str]:
         """What a user should know of it, in sentences."""
         documents = len(self.kin)
         kept, out = tokens_of(shards, self.training), tokens_of(shards, self.held_out)
+        every = kept + out if settings.training_share == 1 else tokens_of(shards, np.arange(documents))
         yield (
-            f"{counted(documents, 'document')}, {counted(kept + out, 'token')}; held out: "
+            f"{counted(documents, 'document')}, {counted(every, 'token')}; held out: "
             f"{counted(len(self.held_out), 'document')}, {counted(out, 'token')}"
         )
+        if settings.training_share < 1:
+            yield (
+                f"trained on: {counted(len(self.training), 'document')}, {counted(kept, 'token')} "
+                f"(data.training_share={settings.training_share:g})"
+            )
+            return
         _, size = np.unique(self.kin, return_counts=True)
         if twins := int(size[size > 1].sum()):
-            nsp = " and lend each other no NotNext" if settings.sentence_task == "nsp" else ""
+            nsp = " and lend each other no NotNext" if settings.lends else ""
             yield (
                 f"{twins:,} documents have twins, equal or nearly (data.twin_overlap={settings.twin_overlap:g}): "
                 f"twins stay on one side{nsp}"
@@ -92,6 +101,17 @@ def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2)
     out |= hashes <= different[least - 1]
     out &= hashes < different[-least]
     return np.flatnonzero(~out), np.flatnonzero(out)
+
+
+def _some(training: Ints, hashes: NDArray[np.uint64], share: float, least: int) -> Ints:
+    """Of the documents to train on a share, those of the highest hashes: at least those of the `least` highest."""
+    if share == 1:
+        return training
+    own = hashes[training]
+    different = np.unique(own)
+    lowest = different[-max(least, round(share * len(different))) :][0]
+    kept: Ints = training[own >= lowest]
+    return kept
 
 
 def _one_of_kin(hashes: NDArray[np.uint64], kin: Ints, share: float) -> NDArray[np.uint64]:

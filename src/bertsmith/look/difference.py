@@ -18,8 +18,8 @@ from bertsmith.models.family import Family, family, preset, presets
 def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
     """In what two models differ. a, b: each a preset's name, a run, a model folder, or a published model's name.
 
-    Returns plain JSON: `settings`, `family` and `parameters` (of the encoders), each a list of {"what", "a", "b"}
-    with those that differ, and `parameters` with both sums at its end. InputError where there is no such model.
+    Returns plain JSON: `settings`, `family` and `parameters` (of the encoders), each a list of the rows {"what",
+    "a", "b"} that differ; the last row of `parameters` has both sums. InputError for a name that is no model's.
     """
     configs = [_config_of(name) for name in (a, b)]
     kinds = [family(config.model_type) for config in configs]

@@ -12,6 +12,7 @@ from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.plan import Plan
+from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.settings import read_yaml
@@ -102,7 +103,7 @@ def _described(
     names = tokenizer.tokens
     ordinary = sum(i not in tokenizer.special_ids for i in original)
     return {
-        **_label(batch, chosen.data.sentence_task),
+        **_label(batch, chosen.data),
         "ids": ids,
         "tokens": [names[i] for i in ids],
         "original_ids": original,
@@ -119,15 +120,25 @@ def _described(
             "predicted": len(rows),
             "share": round(len(rows) / max(1, ordinary), 4),
             **{kind: kinds.count(kind) for kind in ("mask", "random", "kept")},
+            **_changed(chosen.data.corrupt, len(ids), int(plan.sizes[index])),
         },
     }
 
 
-def _label(batch: PairBatch, task: str) -> dict[str, Any]:
+def _changed(corrupt: str, tokens: int, planned: int) -> dict[str, int]:
+    """How many tokens were inserted into the text or deleted from it, where the settings ask for that."""
+    names = {"insert": "inserted", "delete": "deleted"}
+    return {names[corrupt]: abs(tokens - planned)} if corrupt in names else {}
+
+
+def _label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
+    task = data.sentence_task
     if task == "none":
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
     label = int(batch.pair_labels[0])
-    name, meaning = _LABELS[task][label]
+    name, meaning = _LABELS[task][label ^ data.is_next_label]
+    if name == "NotNext" and not data.lends:
+        meaning = "B is from elsewhere in A's document"
     return {"sentence_task": task, "label": label, "label_name": name, "label_means": meaning}
 
 

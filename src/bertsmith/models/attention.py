@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.models.config import Sees
 from bertsmith.packed import Packed
 
 Drop = Callable[[Tensor], Tensor]
@@ -37,7 +38,7 @@ class Bucket:
     """`sequences` sequences of similar length, each padded to `length` cells, the longest of them.
 
     bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded. Where a
-    token sees only those before it and itself: [1, 1, T, T], the lowest number on those behind it, which keeps
+    token sees one side only, the lowest number also on the other: [b, 1, T, T], or [1, 1, T, T] where that keeps
     padding from tokens as well.
     """
 
@@ -64,9 +65,9 @@ class Layout:
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
     @classmethod
-    def of(cls, packed: Packed, *, causal: bool = False) -> Layout:
-        """Group a batch's sequences by length; empty sequences take part in nothing. causal: a token sees only
-        those before it and itself.
+    def of(cls, packed: Packed, *, sees: Sees = "all") -> Layout:
+        """Group a batch's sequences by length; empty sequences take part in nothing. sees: which tokens a token
+        sees besides itself.
 
         All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
         """
@@ -82,7 +83,7 @@ class Layout:
             rows = begins[group, None] + columns
             order[np.where(real, rows, spare).ravel()] = np.arange(place, place + real.size)
             cells.append(np.where(real, rows, 0).ravel())
-            bias = _left(length, device) if causal else _bias(real, device)
+            bias = _bias(real, device) if sees == "all" else _one_side(real, sees, device)
             buckets.append(Bucket(len(group), length, bias))
             place += real.size
         if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
@@ -107,11 +108,21 @@ def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
     return _sent(bias[:, None, None, :], device)
 
 
-def _left(length: int, device: torch.device) -> Tensor | None:
+def _one_side(real: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
+    """Padding lies behind all tokens: it must be hidden only where these see what is behind them."""
+    length = real.shape[1]
     if length < 2:
         return None
-    bias = np.triu(np.full((length, length), np.finfo(np.float32).min, dtype=np.float32), 1)
-    return _sent(bias[None, None], device)
+    hidden = _other_side(length, sees)[None]
+    if sees == "behind" and not real.all():
+        hidden = hidden | ~real[:, None, :]
+    return _sent(np.where(hidden, np.finfo(np.float32).min, np.float32(0))[:, None], device)
+
+
+def _other_side(length: int, sees: Sees) -> NDArray[np.bool_]:
+    """[T, T]: what each token (row) does not see."""
+    every = np.ones((length, length), dtype=np.bool_)
+    return np.triu(every, 1) if sees == "before" else np.tril(every, -1)
 
 
 def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
@@ -148,24 +159,42 @@ class _Return(torch.autograd.Function):
 
 
 def attention_by_sequence(
-    qkv: Tensor, packed: Packed, heads: int, drop: Drop | None = None, *, causal: bool = False
+    qkv: Tensor, packed: Packed, heads: int, drop: Drop | None = None, *, sees: Sees = "all"
 ) -> Tensor:
-    """Attention read straight off its definition: one sequence after the other. [N, 3H] → [N, H]. causal: a token
-    sees only those before it and itself."""
+    """Attention read straight off its definition: one sequence after the other. [N, 3H] → [N, H]. sees: which
+    tokens a token sees besides itself."""
     found = [qkv[:0, : qkv.shape[1] // 3]]
-    for start, end in pairwise(packed.starts.tolist()):
-        if start == end:
+    for rows, weights in zip(
+        _sequences(qkv, packed), attention_maps(qkv, packed, heads, sees=sees), strict=True
+    ):
+        if not len(rows):
             continue
-        q, k, v = qkv[start:end].view(end - start, 3, heads, -1).permute(1, 2, 0, 3)  # each [A, t, d]
-        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        if causal:
-            behind = torch.ones(end - start, end - start, dtype=torch.bool, device=qkv.device).triu(1)
-            scores = scores.masked_fill(behind, -torch.inf)
-        weights = softmax_in_float(scores)
-        if drop is not None:
-            weights = drop(weights)
-        found.append((weights @ v).transpose(0, 1).flatten(1))
+        _, _, v = _by_head(rows, heads)
+        found.append(((weights if drop is None else drop(weights)) @ v).transpose(0, 1).flatten(1))
     return torch.cat(found)
+
+
+def attention_maps(qkv: Tensor, packed: Packed, heads: int, *, sees: Sees = "all") -> list[Tensor]:
+    """The weights of each sequence's heads, [A, t, t] each: how much of each token's value (column) goes to each
+    token (row). Rows sum to 1; what a token does not see has exactly 0."""
+    found = []
+    for rows in _sequences(qkv, packed):
+        q, k, _ = _by_head(rows, heads)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if sees != "all":
+            scores = scores.masked_fill(_sent(_other_side(len(rows), sees), qkv.device), -torch.inf)
+        found.append(softmax_in_float(scores))
+    return found
+
+
+def _sequences(qkv: Tensor, packed: Packed) -> list[Tensor]:
+    """The rows of each sequence."""
+    return [qkv[start:end] for start, end in pairwise(packed.starts.tolist())]
+
+
+def _by_head(rows: Tensor, heads: int) -> Tensor:
+    """[t, 3H] → queries, keys and values, [3, A, t, d]."""
+    return rows.view(len(rows), 3, heads, rows.shape[1] // 3 // heads).permute(1, 2, 0, 3)
 
 
 def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, drop: Drop | None = None) -> Tensor:

@@ -15,6 +15,8 @@ from bertsmith.settings import ADDED_LATER, Settings
 
 # More than four times the largest published encoder: what lies above is a mistake or an attack.
 _MOST_PARAMETERS = 4_000_000_000
+Sees = Literal["all", "before", "behind"]
+"""Which tokens of its sequence a token sees besides itself."""
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 """The settings of a model that no weight depends on."""
 
@@ -38,6 +40,12 @@ class ModelConfig(Settings):
     share: Literal["none", "all", "attention", "feed_forward"] = Field(
         "none", description="what all layers share: nothing, the whole block, or a part of it"
     )
+    share_groups: int = Field(
+        1,
+        ge=1,
+        description="groups of layers that follow each other, each of which shares within itself alone",
+        json_schema_extra=ADDED_LATER,
+    )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu", description="activation of the feed-forward part: exact GELU, its tanh form, or ReLU"
     )
@@ -52,9 +60,32 @@ class ModelConfig(Settings):
     first_position: Literal["zero", "after_padding"] = Field(
         "zero", description="row of the first token's position: 0, or pad_token_id + 1 (RoBERTa)"
     )
+    position: Literal["learned", "sinusoidal", "none"] = Field(
+        "learned",
+        description="what tells positions apart: a table that is trained, sinusoids that stay as they are, or "
+        "nothing (a table of zeros)",
+        json_schema_extra=ADDED_LATER,
+    )
+    norm: Literal["post", "pre"] = Field(
+        "post",
+        description="where LayerNorm stands in a layer: after the residual sum, as in BERT, or before each "
+        "sub-layer, with one more after the last layer",
+        json_schema_extra=ADDED_LATER,
+    )
     causal: bool = Field(
         False,
         description="whether a token sees only those before it and itself: left to right, as GPT reads",
+        json_schema_extra=ADDED_LATER,
+    )
+    tie_word_embeddings: bool = Field(
+        True,
+        description="whether the masked head compares with the token table itself, as in BERT, or with a table of "
+        "its own",
+        json_schema_extra=ADDED_LATER,
+    )
+    backwards: bool = Field(
+        False,
+        description="whether a causal model reads from right to left: a token sees those behind it and itself",
         json_schema_extra=ADDED_LATER,
     )
     type_vocab_size: int = Field(
@@ -73,6 +104,19 @@ class ModelConfig(Settings):
                 f"hidden_size {self.hidden_size} cannot be shared out evenly over "
                 f"num_attention_heads {self.num_attention_heads}"
             )
+        if self.backwards and not self.causal:
+            raise ValueError(
+                "backwards turns the direction of a causal model, and this one sees both sides: set causal=true"
+            )
+        if self.share_groups > (1 if self.share == "none" else self.num_hidden_layers):
+            raise ValueError(
+                f"share_groups {self.share_groups} are more than "
+                + (
+                    "layers that share nothing can have: leave it at 1"
+                    if self.share == "none"
+                    else "there are layers"
+                )
+            )
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}")
         if self.longest < 1:
@@ -85,9 +129,22 @@ class ModelConfig(Settings):
         return self
 
     @property
+    def sees(self) -> Sees:
+        """Which tokens of its sequence a token sees besides itself."""
+        return ("behind" if self.backwards else "before") if self.causal else "all"
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head, H / heads."""
         return self.hidden_size // self.num_attention_heads
+
+    def group_of(self, layer: int) -> int:
+        """The group of layers, from 0, that a layer shares with."""
+        return int(layer / (self.num_hidden_layers / self.share_groups))  # rounded as the reference rounds it
+
+    def first_of_group(self, layer: int) -> int:
+        """The first layer of its group, which owns what the group shares."""
+        return next(i for i in range(layer + 1) if self.group_of(i) == self.group_of(layer))
 
     @property
     def embedding_width(self) -> int:
@@ -136,7 +193,7 @@ def encoder_terms(config: ModelConfig) -> list[Term]:
     )
     for layer in range(c.num_hidden_layers):
         own = ["attention", "feed-forward"]
-        if layer:
+        if layer != c.first_of_group(layer):
             own = [part for part in own if part not in shared]
         if "attention" in own:
             terms.append(Term(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))
@@ -144,4 +201,6 @@ def encoder_terms(config: ModelConfig) -> list[Term]:
             terms.append(Term(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h))
         if own:
             terms.append(Term(f"layer {layer} LayerNorms", f"{2 * len(own)}H", 2 * len(own) * h))
+    if c.norm == "pre":
+        terms.append(Term("last LayerNorm", "2H", 2 * h))
     return terms

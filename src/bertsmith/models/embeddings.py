@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Linear, Table
+from bertsmith.models.start import sinusoids
 from bertsmith.packed import Packed
 
 
@@ -14,7 +15,8 @@ class Embeddings(nn.Module):
     """LN(token + position + segment), dropout, and where the tables are narrower a Linear to H. [N] → [N, H].
 
     The sum enters here and never again. Tables have width E, the hidden size unless `embedding_size` says
-    otherwise. No segment row: no segment vector; one: every token gets it (RoBERTa has no segment ids).
+    otherwise. No segment row: no segment vector; one: every token gets it (RoBERTa has no segment ids). Positions
+    that are not learned are a table too, which no update changes: so every tool of the field reads them.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -26,10 +28,21 @@ class Embeddings(nn.Module):
         self.position = Table(
             config.max_position_embeddings, width, padding_idx=self.offset - 1 if self.offset else None
         )
+        self.position.requires_grad_(config.position == "learned")
         self.segment = Table(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
         self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
+
+    @torch.no_grad()
+    def begin(self, config: ModelConfig) -> None:
+        """What is not drawn: the vector of padding, and positions that are not learned."""
+        self.token.weight[config.pad_token_id].zero_()
+        if config.position != "learned":
+            self.position.weight.zero_()
+        if config.position == "sinusoidal":
+            rows = self.position.weight[self.offset :]
+            rows.copy_(sinusoids(*rows.shape))
 
     def forward(self, packed: Packed) -> Tensor:
         """What the first layer reads of a batch's tokens, [N, H]."""

@@ -1,7 +1,6 @@
-"""The encoder: token ids in packed form → hidden states [N, H].
+"""The encoder: token ids in packed form → hidden states [N, H] (Devlin et al. 2018, section 3; spec 2.2 to 2.4).
 
-Post-LayerNorm, as the paper and its release have it (Devlin et al. 2018, section 3; spec 2.2 to 2.4). The
-encoder is given its parts: members of the family hand it other ones, and one block may serve many layers.
+The encoder is given its parts: members of the family hand it other ones, and one block may serve many layers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.models.attention import Layout, attention_by_bucket
+from bertsmith.models.attention import Layout, attention_by_bucket, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator
@@ -53,8 +52,23 @@ class FeedForward(nn.Module):
         return self.output(self.activation(self.inner(x)))  # type: ignore[no-any-return]
 
 
+def post_norm(x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout) -> Tensor:
+    """LN(x + dropout(part(x))), as in BERT and the first Transformer."""
+    found: Tensor = norm(dropout.added(x, part(x)))
+    return found
+
+
+def pre_norm(x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout) -> Tensor:
+    """x + dropout(part(LN(x))): what is added up is never normalised on its way (Xiong et al. 2020)."""
+    return dropout.added(x, part(norm(x)))
+
+
+_AROUND = {"post": post_norm, "pre": pre_norm}
+"""What stands around a sub-layer, by `norm`."""
+
+
 class Block(nn.Module):
-    """One layer, post-LayerNorm: y = LN(x + dropout(attention(x))), z = LN(y + dropout(feed_forward(y)))."""
+    """One layer: attention, then feed-forward, each with a residual sum and a LayerNorm around it."""
 
     def __init__(
         self,
@@ -63,6 +77,7 @@ class Block(nn.Module):
         attention_norm: nn.Module,
         output_norm: nn.Module,
         dropout: Dropout,
+        around: Callable[..., Tensor] = post_norm,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -70,11 +85,12 @@ class Block(nn.Module):
         self.feed_forward = feed_forward
         self.output_norm = output_norm
         self.dropout = dropout
+        self._around = around
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]."""
-        x = self.attention_norm(self.dropout.added(x, self.attention(x, layout)))
-        return self.output_norm(self.dropout.added(x, self.feed_forward(x)))  # type: ignore[no-any-return]
+        x = self._around(x, lambda x: self.attention(x, layout), self.attention_norm, self.dropout)
+        return self._around(x, self.feed_forward, self.output_norm, self.dropout)
 
 
 def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
@@ -85,6 +101,7 @@ def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
         nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
         nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
         Dropout(config.hidden_dropout_prob, generator),
+        _AROUND[config.norm],
     )
 
 
@@ -103,7 +120,7 @@ class Borrowed(nn.Module):
 BlockOf = Callable[[ModelConfig, torch.Generator], Block]
 """Makes one layer."""
 
-# What of a later block is the first one's, by `share` (Lan et al. 2020, section 3.1 and table 4).
+# What of a later block is the first one's of its group, by `share` (Lan et al. 2020, section 3.1 and table 4).
 _SHARED = {
     "attention": ("attention", "attention_norm"),
     "feed_forward": ("feed_forward", "output_norm"),
@@ -111,12 +128,13 @@ _SHARED = {
 
 
 def _blocks(config: ModelConfig, generator: torch.Generator, block: BlockOf) -> list[Block]:
-    blocks = [
-        block(config, generator) for _ in range(1 if config.share == "all" else config.num_hidden_layers)
-    ]
-    for later in blocks[1:]:
-        for name in _SHARED.get(config.share, ()):
-            setattr(later, name, Borrowed(getattr(blocks[0], name)))
+    if config.share == "all":
+        return [block(config, generator) for _ in range(config.share_groups)]
+    blocks = [block(config, generator) for _ in range(config.num_hidden_layers)]
+    for layer, later in enumerate(blocks):
+        first = blocks[config.first_of_group(layer)]
+        for name in _SHARED.get(config.share, ()) if later is not first else ():
+            setattr(later, name, Borrowed(getattr(first, name)))
     return blocks
 
 
@@ -141,14 +159,16 @@ class Encoder(nn.Module):
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings: Embeddings = embeddings(config, self._generator)
         self.blocks = nn.ModuleList(_blocks(config, self._generator, block))
+        eps = config.layer_norm_eps
+        self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         draw_weights(self, config.initializer_range, self._generator)
-        with torch.no_grad():
-            self.embeddings.token.weight[config.pad_token_id].zero_()
+        self.embeddings.begin(config)
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The block of each layer: L of them, all the same one where it is shared."""
-        return [self.blocks[i % len(self.blocks)] for i in range(self.config.num_hidden_layers)]
+        """The block of each layer: L of them, one for all layers of a group where it is shared."""
+        c = self.config
+        return [self.blocks[c.group_of(i) if c.share == "all" else i] for i in range(c.num_hidden_layers)]
 
     @property
     def generator(self) -> torch.Generator:
@@ -170,20 +190,40 @@ class Encoder(nn.Module):
         if isinstance(inputs, Tensor):
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
-        layout = Layout.of(inputs, causal=self.config.causal)
+        layout = Layout.of(inputs, sees=self.config.sees)
         x: Tensor = self.embeddings(inputs)
         for layer in self.layers:
             x = layer(x, layout)
-        return x
+        return x if self.norm is None else self.norm(x)
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
-        """The embeddings' output and each layer's, L + 1 tensors [N, H]."""
+        """The embeddings' output and each layer's, L + 1 tensors [N, H]; the last are those of `forward`."""
         self._check_length(packed.longest)
-        layout = Layout.of(packed, causal=self.config.causal)
+        layout = Layout.of(packed, sees=self.config.sees)
         states: list[Tensor] = [self.embeddings(packed)]
         for layer in self.layers:
             states.append(layer(states[-1], layout))
+        if self.norm is not None:
+            states[-1] = self.norm(states[-1])
         return states
+
+    def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
+        """What the heads of each layer look at: L lists with a tensor [A, t, t] for each sequence, before dropout,
+        by the plain way (`attention.attention_maps`)."""
+        maps: list[list[Tensor]] = []
+
+        def watch(_: nn.Module, __: Any, qkv: Tensor) -> None:
+            maps.append(attention_maps(qkv, packed, self.config.num_attention_heads, sees=self.config.sees))
+
+        # one that layers share is called, and so watched, for each of them
+        watched = [part.qkv for part in self.modules() if isinstance(part, Attention)]
+        handles = [qkv.register_forward_hook(watch) for qkv in watched]
+        try:
+            self(packed)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return maps
 
     def padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

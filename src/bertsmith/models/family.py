@@ -18,6 +18,8 @@ from bertsmith.registry import entry
 _FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _UNNAMED: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
+    frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
+    frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
         for features in _FEATURES
@@ -26,6 +28,9 @@ _UNNAMED: Mapping[frozenset[str], str] = {
 }
 """Heads that the field has a class for in no family of ours, by how its classes of other families are called, or
 by what they do."""
+
+_ON_A_BILSTM = frozenset({"classifier", "span", "chooser", "relater"})
+"""Heads that may have a BiLSTM below them, besides a tagger: of these the field has no class, either."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,10 @@ class Family:
 
     model_type: as the field's config.json has it. names: our tensors ↔ the field's. architectures: which parts of
     a model make which class of the field; causal: the same of models that read from left to right, where it is
-    another. presets: published sizes. tokenizer: its usual kind. structure: the
-    switches that every model of the family has in one position; needs: settings that it cannot do without.
-    defaults: what a key that config.json leaves out means, where BERT's default is another. keys: our settings
-    that have another name there. fixed: keys that must have one value, some a function of the sizes.
+    another. presets: published sizes. tokenizer: its usual kind. structure: the switches that every model of the
+    family has in one position; needs: settings that it cannot do without. defaults: what a key that config.json
+    leaves out means, where BERT's default is another. keys: our settings that have another name there; told: what
+    it says of our settings in another way. fixed: keys that must have one value, some a function of the sizes.
     pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; objective: what its
     text is asked; a preset brings both.
     """
@@ -71,6 +76,7 @@ class Family:
     needs: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
+    told: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda raw: {}
     fixed: Mapping[str, Any | Callable[[ModelConfig], Any]] = field(default_factory=dict)
     also: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
     none_where: Mapping[str, str] = field(default_factory=dict)
@@ -87,10 +93,21 @@ class Family:
     @property
     def classes(self) -> Mapping[frozenset[str], str]:
         """`architectures`, and what stands in config.json for parts of which the field has no class."""
-        return {
-            **{parts: f"{self.class_prefix}{name}" for parts, name in _UNNAMED.items()},
-            **self.architectures,
+        unnamed = {parts: f"{self.class_prefix}{name}" for parts, name in _UNNAMED.items()}
+        named = {**unnamed, **self.architectures}
+        recurrent = {
+            parts | {"recurrent"}: name.replace("For", "ForBiLstm", 1)
+            for parts, name in named.items()
+            if parts & _ON_A_BILSTM
         }
+        both = {
+            parts | {"beside"}: name.replace("For", "ForBothDirections", 1)
+            for parts, name in named.items()
+            if self.structure.get("causal", True)  # where a model may read one way
+            and parts & (_ON_A_BILSTM | {"tagger"})
+            and parts.isdisjoint(set().union(*_FEATURES))
+        }
+        return {**unnamed, **recurrent, **both, **self.architectures}
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
         """The class that has these parts and no other; InputError where there is none."""

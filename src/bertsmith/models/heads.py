@@ -1,7 +1,7 @@
 """Heads that stand on the encoder: pooler, masked LM, sentence pair, and those of tasks (spec 2.5).
 
-A head of a task reads hidden states [N, H] and names its `parts` as a model folder has them; where a family's
-differ from BERT's, its `HeadShape` says how.
+A head of a task reads hidden states, of tokens or one of each sequence (see `features`), and names its `parts` as
+a model folder has them; where a family's differ from BERT's, its `HeadShape` says how.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
-from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear
+from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix, OtherDirection
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table
 from bertsmith.models.start import draw_weights
-from bertsmith.packed import Packed
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 """What the field's config.json calls what a sequence head answers."""
@@ -44,8 +43,8 @@ class Pooler(nn.Module):
 class MaskedHead(nn.Module):
     """Masked LM: LN(act(Linear)), then the token table itself as the decoder, with a bias of its own.
 
-    The table is handed over at each call, so it stays one tensor with one owner. The Linear goes from H to the
-    table's width E.
+    The table is handed over at each call, so it stays one tensor with one owner; a head that is not tied decodes
+    with its own. The Linear goes from H to the table's width E.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -54,25 +53,31 @@ class MaskedHead(nn.Module):
         self.activation = ACTIVATIONS[family(config.model_type).heads.masked_act or config.hidden_act]
         self.norm = nn.LayerNorm(config.embedding_width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        tied = config.tie_word_embeddings
+        self.decoder = None if tied else Table(config.vocab_size, config.embedding_width)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
         """Logits [M, V] of hidden rows [M, H] over the token table [V, E]; hand over predicted rows only."""
-        return F.linear(self.transformed(hidden_rows), table, self.bias)
+        return F.linear(self.transformed(hidden_rows), self.table(table), self.bias)
 
     def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the cross-entropies of M rows with labels long [M], fp32, and how many are right at the top.
 
         Equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer of [M, V].
         """
-        return _TiedLoss.apply(self.transformed(hidden_rows), table, self.bias, labels)  # type: ignore
+        return _TableLoss.apply(self.transformed(hidden_rows), self.table(table), self.bias, labels)  # type: ignore
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
         """LN(act(Linear)): [M, H] → [M, E], what is compared with each token's vector."""
         return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
 
+    def table(self, tokens: Tensor) -> Tensor:
+        """What it compares with, [V, E]: the encoder's token table, or its own."""
+        return tokens if self.decoder is None else self.decoder.weight
 
-class _TiedLoss(torch.autograd.Function):
+
+class _TableLoss(torch.autograd.Function):
     """Cross-entropy over the vocabulary with its gradient kept in the place of the logits.
 
     They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, which is their
@@ -114,7 +119,8 @@ class _TiedLoss(torch.autograd.Function):
 
 
 class PairHead(nn.Module):
-    """Next sentence (0 = B follows A, as in the release) or sentence order (0 = in order): [B, H] → [B, 2]."""
+    """Next sentence (0 = B follows A, as in the release, unless the data has it as 1) or sentence order (0 = in
+    order): [B, H] → [B, 2]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -194,23 +200,20 @@ class DenseClassHead(nn.Module):
         return self.linear(self.dropout(inner))  # type: ignore[no-any-return]
 
 
-def read_rows(config: ModelConfig, packed: Packed) -> Tensor:
-    """The row of each sequence that heads on sequences read, long [B]: the first token's; where a token sees only
-    those before it, the last one's (Radford et al. 2018)."""
-    return packed.last_rows if config.causal else packed.first_rows
-
-
 class SentenceHead(nn.Module):
-    """From one token of each sequence (`read_rows`) to K outputs, the family's way: [N, H] → [B, K].
+    """From a state of each sequence to K outputs, the family's way: [B, H] → [B, K].
 
     BERT and ALBERT: the pooler, dropout, Linear; the others: a classifier with a layer of its own, no pooler.
+    pooled: whether BERT's and ALBERT's have the pooler; without it the Linear reads the hidden state itself, as
+    Devlin et al. 2019, section 4.1, write it.
     """
 
-    def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, outputs: int, *, pooled: bool = True
+    ) -> None:
         super().__init__()
         shape = family(config.model_type).heads
-        self._config = config
-        self.pooler = Pooler(config, generator) if shape.dense_act is None else None
+        self.pooler = Pooler(config, generator) if pooled and shape.dense_act is None else None
         self.classifier: nn.Module = (
             ClassHead(config, generator, outputs)
             if shape.dense_act is None
@@ -224,9 +227,8 @@ class SentenceHead(nn.Module):
         """The modules by the names that a model folder has for them."""
         return dict(self.named_children())
 
-    def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
-        """Hidden states [N, H] of a batch → [B, K]."""
-        rows = hidden[read_rows(self._config, packed)]
+    def forward(self, rows: Tensor) -> Tensor:
+        """[B, H] → [B, K]."""
         return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
@@ -248,28 +250,48 @@ class TokenHead(nn.Module):
         return self.tagger(hidden)  # type: ignore[no-any-return]
 
 
-class SpanHead(nn.Module):
-    """Linear to the two scores of a span's ends on every token: [N, H] → [N, 2] (start, end)."""
+class SpanTransform(nn.Module):
+    """activation(Linear) of each hidden state, which a span's ends are then read from: [N, H] → [N, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        draw_weights(self, config.initializer_range, generator)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, H] → [N, H]."""
+        return self.activation(self.linear(hidden))
+
+
+class SpanHead(nn.Module):
+    """Linear to the two scores of a span's ends on every token: [N, H] → [N, 2] (start, end).
+
+    transform: whether there is a layer before it; Devlin et al. 2019, section 4.2, have the two vectors alone."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator, *, transform: bool = False) -> None:
         super().__init__()
         drops = family(config.model_type).heads.token_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if drops else 0.0, generator)
         self.span = Linear(config.hidden_size, 2)
-        draw_weights(self, config.initializer_range, generator)
+        draw_weights(self.span, config.initializer_range, generator)
+        self.span_transform = SpanTransform(config, generator) if transform else None
 
     @property
     def parts(self) -> dict[str, nn.Module]:
         """The modules by the names that a model folder has for them."""
-        return {"span": self.span}
+        parts = {"span": self.span, "span_transform": self.span_transform}
+        return {name: module for name, module in parts.items() if module is not None}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[N, H] → [N, 2]."""
-        return self.span(self.dropout(hidden))  # type: ignore[no-any-return]
+        rows = self.dropout(hidden)
+        scores: Tensor = self.span(rows if self.span_transform is None else self.span_transform(rows))
+        return scores
 
 
 class ChoiceHead(nn.Module):
-    """A score a sequence, [N, H] → [B]: pooler, dropout, a vector V (Devlin et al. 2019, section 4.4).
+    """A score a sequence, [B, H] → [B]: pooler, dropout, a vector V (Devlin et al. 2019, section 4.4).
 
     The field's classes for multiple choice have the pooler in each family that has one, RoBERTa too; the others'
     have a layer of their own.
@@ -278,7 +300,6 @@ class ChoiceHead(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         activation = family(config.model_type).heads.choice_act
-        self._config = config
         self.pooler = Pooler(config, generator) if activation is None else None
         self.chooser: nn.Module = (
             ClassHead(config, generator, 1)
@@ -291,9 +312,8 @@ class ChoiceHead(nn.Module):
         """The modules by the names that a model folder has for them."""
         return dict(self.named_children())
 
-    def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
-        """Hidden states [N, H] of a batch → [B]."""
-        rows = hidden[read_rows(self._config, packed)]
+    def forward(self, rows: Tensor) -> Tensor:
+        """[B, H] → [B]."""
         return self.chooser(rows if self.pooler is None else self.pooler(rows))[:, 0]  # type: ignore[no-any-return]
 
 
@@ -317,19 +337,22 @@ class RelationHead(nn.Module):
 
 
 PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {
+    "mix": lambda config, _, __: LayerMix(config),
+    "joined": lambda config, generator, _: JoinedLayers(config, generator),
+    "beside": lambda config, generator, _: OtherDirection(config, generator),
+    "recurrent": lambda config, generator, _: BiLstm(config, generator, config.hidden_size),
+    "recurrent4": lambda config, generator, _: BiLstm(config, generator, 4 * config.hidden_size),
     "pooler": lambda config, generator, _: Pooler(config, generator),
     "masked": lambda config, generator, _: MaskedHead(config, generator),
     "pair": lambda config, generator, _: PairHead(config, generator),
     "detector": lambda config, generator, _: ReplacedHead(config, generator),
     "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
-    "mix": lambda config, _, __: LayerMix(config),
-    "joined": lambda config, generator, _: JoinedLayers(config, generator),
-    "recurrent": lambda config, generator, _: BiLstm(config, generator, config.hidden_size),
-    "recurrent4": lambda config, generator, _: BiLstm(config, generator, 4 * config.hidden_size),
     "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,
     "crf": lambda config, generator, outputs: Crf(outputs),
     "span": lambda config, generator, _: SpanHead(config, generator).span,
+    "span_transform": lambda config, generator, _: SpanTransform(config, generator),
     "chooser": lambda config, generator, _: ChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
 }
-"""What makes each part that may stand on an encoder, given its number of outputs where it has a choice."""
+"""What makes each part that may stand on an encoder, in the order data passes; given its number of outputs where
+it has a choice."""

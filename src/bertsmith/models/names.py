@@ -7,7 +7,7 @@ Ours are those of the modules' state_dict under the name of their part (`encoder
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bertsmith.models.config import ModelConfig
 
@@ -39,6 +39,7 @@ TASKS: Modules = {
     "recurrent4.lstm": ("lstm4",),
     "crf": ("crf",),
     "span": ("qa_outputs",),
+    "span_transform.linear": ("qa_transform",),
     "chooser.linear": ("classifier",),
     "relater.linear": ("relater",),
 }
@@ -49,12 +50,13 @@ _LSTM = tuple(
     for kind in BOTH
     for of in ("ih", "hh")
 )
-# Tables have no bias; the masked head's own bias is the only tensor of its kind. A chain's are pytorch-crf's.
+# Tables have no bias; the masked head's own bias stands by itself. A chain's are pytorch-crf's.
 _KINDS = {
     "encoder.embeddings.token": ("weight",),
     "encoder.embeddings.position": ("weight",),
     "encoder.embeddings.segment": ("weight",),
     "masked": ("bias",),
+    "masked.decoder": ("weight",),
     "crf": ("start_transitions", "transitions", "end_transitions"),
     "mix": ("weights", "scale"),
     "recurrent.lstm": _LSTM,
@@ -75,12 +77,15 @@ class NameTable:
     base: what the field puts before the encoder's names, and a bare encoder leaves away. tensors: our name → the
     field's names whose rows it joins. copies: the field's name of a tied tensor → that of its original; read and
     compared, never written. repeated: the same, but written, since the field has no name for what is shared.
+    idle: the field's name of a tensor that it keeps and nothing depends on → that in whose place it stands;
+    written as a copy of it, read only where that is not there.
     """
 
     base: str
     tensors: Mapping[str, tuple[str, ...]]
     copies: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
+    idle: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def constants(self) -> frozenset[str]:
@@ -90,7 +95,7 @@ class NameTable:
     def without(self, part: str) -> NameTable:
         """The table of files that do not have this part."""
         kept = {ours: theirs for ours, theirs in self.tensors.items() if not ours.startswith(f"{part}.")}
-        return NameTable(self.base, kept, self.copies, self.repeated)
+        return replace(self, tensors=kept)
 
 
 def name_table(
@@ -105,35 +110,51 @@ def name_table(
 ) -> NameTable:
     """A family's table from its modules: what surrounds the layers, what is in each, the heads.
 
-    decoder: the field's module of the masked head's tied decoder, whose bias is that of our `masked`; None where
-    there is no such head.
+    decoder: the field's module of the masked head's decoder, whose bias is that of our `masked`; None where there
+    is no such head.
     """
     surroundings = {**EMBEDDINGS, **(extra or {})}
     if not config.type_vocab_size:
         del surroundings["encoder.embeddings.segment"]
+    if config.norm == "pre":
+        surroundings["encoder.norm"] = ("{base}.LayerNorm",)
     modules = {
         ours: tuple(name.format(base=base) for name in theirs) for ours, theirs in surroundings.items()
     }
     modules |= {ours: tuple(name.format(base=base) for name in theirs) for ours, theirs in heads.items()}
     repeated: dict[str, str] = {}
     for i in range(config.num_hidden_layers):
+        first = config.first_of_group(i)
+        block = config.group_of(i) if config.share == "all" else i
         for ours, theirs in layer.items():
-            fields = _in_layer(base, layer_name, i, theirs)
-            if not i or not ours.startswith(_SHARED[config.share]):
-                modules[f"encoder.blocks.{i}.{ours}"] = fields
+            fields = _in_layer(base, layer_name, block, theirs)
+            if i == first or not ours.startswith(_SHARED[config.share]):
+                modules[f"encoder.blocks.{block}.{ours}"] = fields
             elif config.share != "all":
-                for name, original in zip(fields, _in_layer(base, layer_name, 0, theirs), strict=True):
+                for name, original in zip(fields, _in_layer(base, layer_name, first, theirs), strict=True):
                     repeated |= {f"{name}.{kind}": f"{original}.{kind}" for kind in BOTH}
     tensors = {
         f"{ours}.{kind}": tuple(f"{name}.{kind}" for name in theirs)
         for ours, theirs in modules.items()
         for kind in _KINDS.get(ours, BOTH)
     }
-    copies = {}
-    if decoder is not None:
+    if config.causal:  # another model like it may stand beside it
+        tensors |= {
+            f"beside.{ours}": tuple(f"beside.{name}" for name in theirs)
+            for ours, theirs in tensors.items()
+            if ours.startswith("encoder.")
+        }
+        tensors |= {f"beside.linear.{kind}": (f"beside.linear.{kind}",) for kind in BOTH}
+    copies, idle = {}, {}
+    if decoder is not None and config.tie_word_embeddings:
         copies[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"
         copies[f"{decoder}.bias"] = tensors["masked.bias"][0]
-    return NameTable(base, tensors, copies, repeated)
+    elif decoder is not None:  # here the reference adds the decoder's bias, and only keeps the head's
+        (bias,) = tensors["masked.bias"]
+        tensors["masked.bias"] = (f"{decoder}.bias",)
+        tensors["masked.decoder.weight"] = (f"{decoder}.weight",)
+        idle = {bias: f"{decoder}.bias"} if bias != f"{decoder}.bias" else {}
+    return NameTable(base, tensors, copies, repeated, idle)
 
 
 def _in_layer(base: str, layer_name: str, layer: int, theirs: tuple[str, ...]) -> tuple[str, ...]:

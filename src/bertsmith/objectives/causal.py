@@ -1,6 +1,6 @@
-"""Left to right: each token from those before it (Radford et al. 2018), which the ablation of the BERT paper sets
-beside masks (Devlin et al. 2019, section 5.1, "LTR & No NSP").
+"""Left to right: each token from those before it (Radford et al. 2018); backwards, from those behind it.
 
+The ablation of the BERT paper sets it beside masks (Devlin et al. 2019, section 5.1, "LTR & No NSP").
 The instances are those of masked LM without their masks; the head is the masked head, whose decoder is the token
 table.
 """
@@ -22,14 +22,14 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
+from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_corruption, refuse_pairs
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
 
 class Causal(Objective):
-    """One head over the vocabulary; part of the loss: `lm`, over every token but the first of a sequence, the last
-    [SEP] too."""
+    """One head over the vocabulary; part of the loss: `lm`, over every token but the first of a sequence that is
+    read, special ones too."""
 
     name = "causal"
     shown_by = "masked"
@@ -45,20 +45,21 @@ class Causal(Objective):
     def made(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> Causal:
-        """The head. InputError where pairs are asked for."""
+        """The head. InputError where pairs are asked for, or other text than there is."""
         refuse_pairs(data, cls.name)
+        refuse_corruption(data, cls.name, "predicts each token of the text as it is", "insert", "delete")
         return cls(encoder.config, generator)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:
-        """Tokens with one before them."""
+        """Tokens with one that is read before them."""
         return {"lm": batch.tokens - int((batch.packed.lengths > 0).sum())}
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
-        """Summed cross-entropy of each token of the text, given those before it."""
+        """Summed cross-entropy of each token of the text, given those that are read before it."""
         whole = batch.unmasked
-        rows = _with_a_next(whole)
+        rows, wanted = self._rows(whole)
         hidden = encoder(whole)[rows]
-        lost, right = self.masked.loss(hidden, encoder.embeddings.token.weight, whole.tokens[rows + 1])
+        lost, right = self.masked.loss(hidden, encoder.embeddings.token.weight, whole.tokens[wanted])
         return Loss({"lm": lost}, self.counts(batch), {"lm": right})
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
@@ -67,8 +68,13 @@ class Causal(Objective):
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
         """What a unigram model of the corpus loses on the same tokens."""
-        labels = (batch.unmasked.tokens[_with_a_next(batch.packed) + 1] for batch in batches)
+        labels = (batch.unmasked.tokens[self._rows(batch.packed)[1]] for batch in batches)
         return {"unigram_lm_loss": unigram_loss(tokens, labels)}
+
+    def _rows(self, packed: Packed) -> tuple[Tensor, Tensor]:
+        """The tokens that another is expected after, and those that are expected, long each."""
+        rows = _with_a_next(packed)
+        return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """The encoder and its head."""

@@ -127,28 +127,20 @@ class Distil(Objective):
         hidden, table = encoder(batch.packed), encoder.embeddings.token.weight
         sums: dict[str, Tensor] = {}
         right: dict[str, Tensor] = {}
+        if "mlm" in self.weights:
+            sums["mlm"], right["mlm"] = self.masked.loss(hidden[batch.rows], table, batch.labels)
+        if not self.weights.keys() & {"soft", "cosine"}:
+            return Loss(sums, self.counts(batch), right)
         with torch.no_grad():
             wanted = self.teacher(batch.packed)
         if "soft" in self.weights:
-            own, its = (
-                (hidden, wanted)
-                if self._settings.soft_on == "all"
-                else (hidden[batch.rows], wanted[batch.rows])
-            )
-            sums["soft"] = self._distance(self.masked(own, table), its)
-        if "mlm" in self.weights:
-            sums["mlm"], right["mlm"] = self.masked.loss(hidden[batch.rows], table, batch.labels)
+            rows = slice(None) if self._settings.soft_on == "all" else batch.rows
+            with torch.no_grad():
+                its = self.teacher_masked(wanted[rows], self.teacher.embeddings.token.weight)
+            sums["soft"] = far_apart(self.masked(hidden[rows], table), its, self._settings.temperature)
         if "cosine" in self.weights:
             sums["cosine"] = (1 - F.cosine_similarity(hidden.float(), wanted.float(), dim=-1)).sum()
         return Loss(sums, self.counts(batch), right)
-
-    def _distance(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        """T² · KL of softened shares, summed over rows. logits: the student's [M, V]; wanted: the teacher's hidden
-        rows [M, H]."""
-        heat = self._settings.temperature
-        with torch.no_grad():
-            its = self.teacher_masked(wanted, self.teacher.embeddings.token.weight)
-        return far_apart(logits, its, heat)
 
     def begin(self, tokens: Any) -> None:
         """The student's bias becomes the logarithm of each token's share of the corpus."""
@@ -175,7 +167,12 @@ _COPIED = (
     "intermediate_size",
     "num_attention_heads",
     "share",
+    "share_groups",
     "first_position",
+    "position",
+    "norm",
+    "tie_word_embeddings",
+    "hidden_act",
 )
 """What must be alike where weights are copied."""
 
@@ -185,6 +182,11 @@ def _check_fit(teacher: ModelFolder, config: ModelConfig, settings: DistilSettin
         raise InputError(
             f"{teacher.path}: the teacher has no masked-LM head",
             "take a pre-trained run, not a fine-tuned one",
+        )
+    if teacher.config.causal:
+        raise InputError(
+            f"{teacher.path}: the teacher reads in one direction, and expects nothing behind a mask",
+            "take a run of masked LM",
         )
     if teacher.config.vocab_size != config.vocab_size:
         raise InputError(
@@ -236,8 +238,10 @@ def start_from_teacher(
         if encoder.embeddings.segment is None and teacher.embeddings.segment is not None:
             encoder.embeddings.position.weight += teacher.embeddings.segment.weight[0]
         chosen = layers_of_teacher(teacher.config.num_hidden_layers, encoder.config.num_hidden_layers)
-        if len(teacher.blocks) == 1:  # shared
-            chosen = [0]
-        for block, layer in zip(encoder.blocks, chosen, strict=len(teacher.blocks) > 1):
+        if teacher.config.share == "all":
+            chosen = list(range(len(teacher.blocks)))
+        for block, layer in zip(encoder.blocks, chosen, strict=True):
             block.load_state_dict(teacher.blocks[layer].state_dict())
+        if encoder.norm is not None and teacher.norm is not None:
+            encoder.norm.load_state_dict(teacher.norm.state_dict())
         masked.load_state_dict(teacher_masked.state_dict())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +38,16 @@ class MlmNsp(Objective):
     model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
 
-    def __init__(self, config: ModelConfig, generator: torch.Generator, task: SentenceTask = "nsp") -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        generator: torch.Generator,
+        task: SentenceTask = "nsp",
+        is_next_label: int = 0,
+    ) -> None:
+        """is_next_label: what the batches call a pair whose B follows A; it is only recorded."""
         super().__init__()
-        self.config, self.task = config, task
+        self.config, self.task, self._is_next_label = config, task, is_next_label
         self.masked = MaskedHead(config, generator)
         if task != "none":
             self.pooler = Pooler(config, generator)
@@ -50,7 +58,7 @@ class MlmNsp(Objective):
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> MlmNsp:
         """The heads for what `data.sentence_task` asks of a pair."""
-        return cls(encoder.config, generator, data.sentence_task)
+        return cls(encoder.config, generator, data.sentence_task, data.is_next_label)
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""
@@ -71,9 +79,12 @@ class MlmNsp(Objective):
         """What a unigram model of the corpus loses on the masked tokens."""
         return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
 
-    def record(self) -> dict[str, str]:
-        """What was asked of pairs: the field's files have one name for the head of both."""
-        return {"sentence_task": self.task}
+    def record(self) -> dict[str, Any]:
+        """What was asked of pairs, since the field's files have one name for the head of both; and which label is
+        IsNext, where it is not the field's."""
+        return {"sentence_task": self.task} | (
+            {"is_next_label": self._is_next_label} if self._is_next_label else {}
+        )
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
         """One model: the encoder and all heads."""

@@ -33,8 +33,9 @@ OBJECTIVES: dict[str, str | type[Objective]] = {
 """Each objective's name with its home, imported when asked for; or with the class itself. The first is the
 usual one."""
 
-MODEL = "model"
-"""The folder that a run's model leaves in; an objective with a second encoder has others beside it."""
+MODEL, GENERATOR = "model", "generator"
+"""The folders that a run's model leaves in, and beside it ELECTRA's generator; an objective with another second
+encoder has one of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class Objective(nn.Module):
 
     name: in settings. shown_by: the part of a model that shows it was trained so, "" for none. settings_type: of
     the group `objective`, {} for most. model: settings that every model of it has. weights: of the parts of the
-    loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. frozen: names
-    of modules that are not trained, and never saved (a teacher).
+    loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. summed: the
+    parts of which training minimises the sum, not the mean; figures are means all the same. frozen: names of
+    modules that are not trained, and never saved (a teacher).
     """
 
     name: ClassVar[str]
@@ -67,6 +69,7 @@ class Objective(nn.Module):
     model: ClassVar[Mapping[str, Any]] = {}
     weights: Mapping[str, float] = {}
     perplexities: ClassVar[tuple[str, ...]] = ()
+    summed: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
 
     @classmethod
@@ -157,6 +160,15 @@ def refuse_pairs(data: DataSettings, name: str) -> None:
         raise InputError(
             f"data.sentence_task={data.sentence_task}: the objective '{name}' asks nothing of pairs",
             "set data.sentence_task=none, and data.instances=full_sentences",
+        )
+
+
+def refuse_corruption(data: DataSettings, name: str, why: str, *kinds: str) -> None:
+    """InputError where the data's settings insert or delete tokens, which the objective of this name rules out."""
+    if data.corrupt in kinds:
+        raise InputError(
+            f"data.corrupt={data.corrupt}: the objective '{name}' {why}",
+            "set data.corrupt=none, or another objective",
         )
 
 

@@ -26,11 +26,15 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, family
 from bertsmith.models.heads import MaskedHead, ReplacedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
+from bertsmith.objectives.objective import (
+    GENERATOR,
+    MODEL,
+    Objective,
+    Parts,
+    refuse_corruption,
+    refuse_pairs,
+)
 from bertsmith.settings import Settings
-
-GENERATOR = "generator"
-"""The folder that the generator leaves in."""
 
 
 class ReplacedSettings(Settings):
@@ -76,6 +80,7 @@ class Replaced(Objective):
     ) -> Replaced:
         """The generator and both heads. InputError where pairs are asked for, or a family has no such head."""
         refuse_pairs(data, cls.name)
+        refuse_corruption(data, cls.name, "would call inserted tokens the text's own", "insert")
         family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 

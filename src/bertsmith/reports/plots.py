@@ -27,6 +27,9 @@ WIDTH = 340 / 72  # inches of 72 units
 _SIZE = (WIDTH, 200 / 72)
 _TYPE = 11  # units
 _PNG_DOTS = 144  # an inch
+_ROOM = 0.5  # inches beside squares, for what they are called
+_LAST_OF_DRAWN = 0x0530  # characters of labels from here on are in no font that comes with the plots
+_LONGEST = 20  # characters of a label
 _LEAST_BARS = 8  # there is room for: a plot of one bar is not all bar
 
 
@@ -117,15 +120,8 @@ def png(drawn: Figure) -> bytes:
 
 def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> Figure:
     """A figure of what `draw` puts on its axes, in the page's type and colours. size: in inches of 72 units."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
-        layout = ConstrainedLayoutEngine()
-        made = Figure(figsize=size, layout=layout)
-        FigureCanvasAgg(made)
+    def lay_out(made: Figure) -> None:
         axes = made.add_subplot()
         draw(axes)
         axes.set_axisbelow(True)
@@ -137,6 +133,48 @@ def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> F
         axes.tick_params(axis="y", length=0)
         for part in (axes.xaxis.label, axes.yaxis.label):
             part.set_color(INK)
+
+    return _made(lay_out, size)
+
+
+def squares(draw: Callable[[Axes, int, int], None], rows: int, columns: int, side: float) -> Figure:
+    """A figure of pictures beside and below each other, without ticks. draw: puts one on its axes, given its row
+    and column, and may give it a title and a label on its left; side: of each, in inches of 72 units."""
+
+    def lay_out(made: Figure) -> None:
+        for row, line in enumerate(made.subplots(rows, columns, squeeze=False)):
+            for column, axes in enumerate(line):
+                axes.set_xticks([])
+                axes.set_yticks([])
+                axes.spines[:].set_color(LINE)
+                draw(axes, row, column)
+                for part in (axes.title, axes.yaxis.label):
+                    part.set_color(INK)
+
+    return _made(lay_out, (side * columns + _ROOM, side * rows + _ROOM))
+
+
+def drawable(labels: Sequence[str], what: str = "label") -> list[str]:
+    """Labels as a picture can show them: shortened, and by their number where its font lacks their characters."""
+    known = [all(ord(c) < _LAST_OF_DRAWN and c.isprintable() for c in label) for label in labels]
+    short = [label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…" for label in labels]
+    return [
+        name if drawn else f"{what} {i}" for i, (name, drawn) in enumerate(zip(short, known, strict=True))
+    ]
+
+
+def _made(lay_out: Callable[[Figure], None], size: tuple[float, float]) -> Figure:
+    """A figure in the page's type, which later changes of what is around it do not touch."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context({"font.size": _TYPE}):  # of labels and ticks, too
+        layout = ConstrainedLayoutEngine()
+        made = Figure(figsize=size, layout=layout)
+        FigureCanvasAgg(made)
+        lay_out(made)
         # once and for all, so that a picture does not depend on what was made of the figure before
         layout.execute(made)
         made.set_layout_engine("none")

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = ("o", "s", "^", "D")
-_LAST_OF_DRAWN = 0x0530  # characters of labels from here on are in no font that comes with the plots
 _MOST_BARS = 40  # labels
-_LONGEST = 20  # characters of a label
 _NAMED = ("step", "epoch", "loss", "best")  # of an evaluation; the others are scores
 
 
@@ -169,7 +167,7 @@ def _matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
                 if cell:
                     colour = "white" if shares[i][j] > 0.5 else plots.INK
                     axes.text(j, i, f"{cell:,}", ha="center", va="center", color=colour, fontsize=8)
-        places, names = range(len(labels)), _drawn(labels)
+        places, names = range(len(labels)), plots.drawable(labels)
         axes.set_xticks(places, names, rotation=90, parse_math=False)
         axes.set_yticks(places, names, parse_math=False)
         axes.set_xlabel("prediction")
@@ -187,19 +185,12 @@ def _bars(table: Mapping[str, Any]) -> Figure:
     def draw(axes: Axes) -> None:
         places = range(len(shown))
         axes.barh(places, [float(row[at]) for row in shown], color=plots.BAR)
-        axes.set_yticks(places, _drawn([row[0] for row in shown]), parse_math=False)
+        axes.set_yticks(places, plots.drawable([row[0] for row in shown]), parse_math=False)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlim(0, 1)
         axes.set_xlabel("F1")
 
     return plots.figure(draw, (plots.WIDTH, 1 + 0.25 * len(shown)))
-
-
-def _drawn(labels: Sequence[str]) -> list[str]:
-    """Labels as a picture can show them: shortened, by their number where its font lacks them."""
-    known = [all(ord(c) < _LAST_OF_DRAWN and c.isprintable() for c in label) for label in labels]
-    short = [label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…" for label in labels]
-    return [name if drawn else f"label {i}" for i, (name, drawn) in enumerate(zip(short, known, strict=True))]
 
 
 def _lengths(report: Mapping[str, Any]) -> Iterator[Drawing]:

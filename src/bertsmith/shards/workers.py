@@ -7,7 +7,6 @@ the same bytes for any engine and any number of workers.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bertsmith import machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Document
 from bertsmith.shards import worker
@@ -79,21 +79,17 @@ class _Process:
     """A `worker` and its two pipes."""
 
     def __init__(self, tokenizer: Path, language: str) -> None:
-        # The package may be here by a path that a new process does not have. One thread each is enough, and memory
-        # that goes back when it is free.
+        # One thread each is enough, and memory that goes back when it is free.
         frugal = {
             "TOKENIZERS_PARALLELISM": "false",
             "ARROW_DEFAULT_MEMORY_POOL": "system",
             "MALLOC_ARENA_MAX": "1",
         }
-        home = str(Path(__file__).parents[2])
-        # Never the current folder (-P, no empty name in the path): a json.py beside a downloaded corpus would run.
-        paths = os.pathsep.join([home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", worker.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths, **frugal},
+            env=machine.of_child(**frugal),
         )
         self._to: Any = None
         self._from: Any = None

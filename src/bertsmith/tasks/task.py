@@ -23,6 +23,7 @@ from bertsmith.loss import far_apart
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.features import Features
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.place import Place
@@ -99,7 +100,7 @@ class NoFacts(BaseModel):
 
 
 class Task(Objective):
-    """Heads on the encoder, their loss, and what their outputs mean.
+    """Heads on the encoder, or on what stands between (`features`), their loss, and what their outputs mean.
 
     name: as `finetune` takes it. summary: what it does, in a line; example_file: a name that its files usually
     have. inputs: what an example is made of, by the names that `predict` takes; those in `optional` may be
@@ -112,7 +113,7 @@ class Task(Objective):
     whether outputs are of tokens, so that only models of one tokenizer can answer together. own_facts: facts that
     may differ between these, numbers chosen on dev among them. hangs_on: what people gave that is lost where its
     place in the text is not read, such as "tag"; "" where it is of the whole text. imitated: what of a teacher's
-    answers is (`apart`); "" where nothing can be.
+    answers is (`apart`); "" where nothing can be. lasting: settings that a finished model keeps.
     """
 
     name: ClassVar[str]
@@ -131,11 +132,20 @@ class Task(Objective):
     pooled: ClassVar[bool] = True
     by_token: ClassVar[bool] = False
     own_facts: ClassVar[tuple[str, ...]] = ()
+    lasting: ClassVar[tuple[str, ...]] = ("head", "beside")
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
         super().__init__()
         self.config, self.facts, self.settings = config, dict(facts), settings
+        recurrent = getattr(settings, "head", "linear") == "bilstm"
+        self.features = Features(
+            config,
+            generator,
+            getattr(settings, "layers", "last"),
+            recurrent=recurrent,
+            beside=bool(getattr(settings, "beside", "")),
+        )
 
     @classmethod
     def variant(cls, settings: Any, facts: Facts | None = None) -> type[Task]:
@@ -144,7 +154,14 @@ class Task(Objective):
         return cls
 
     def under(self, settings: Any) -> Self:
-        """The same heads under other settings: what a finished model is asked with."""
+        """The same heads under other settings: what a finished model is asked with. InputError where what was
+        learnt would have to be another."""
+        for name in self.lasting:
+            if (asked := getattr(settings, name, None)) != (own := getattr(self.settings, name, None)):
+                raise InputError(
+                    f"task.{name} is {asked}, and this model was trained with {own}",
+                    "leave it out, or fine-tune another one",
+                )
         other = copy.copy(self)
         other.settings = settings
         return other
@@ -152,7 +169,7 @@ class Task(Objective):
     @property
     def layers_read(self) -> list[int]:
         """The layers whose hidden states the heads read; 0 is the embeddings' output."""
-        return [self.config.num_hidden_layers]
+        return self.features.layers
 
     @classmethod
     def settled(cls, settings: Any, base: Path, longest: int, tell: Callable[[str], None]) -> Any:
@@ -326,13 +343,15 @@ class Task(Objective):
                 )
         return found
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """How far answers are from a teacher's, summed over what the task's loss counts. own, wanted: of
         `outputs`.
 
         Where outputs are rows of logits: `loss.far_apart`.
         """
-        return far_apart(torch.cat(list(own)), torch.cat(list(wanted)), heat)
+        return far_apart(torch.cat(list(own)), torch.cat(list(wanted)), temperature)
 
     @property
     def reads(self) -> int:
@@ -366,9 +385,19 @@ class Task(Objective):
     # From a batch to answers
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
+    def heads(self) -> Mapping[str, nn.Module]:
         """The heads by the names that a model folder has for them."""
         raise NotImplementedError
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        """What stands between the encoder and the heads, and these, by the names that a model folder has."""
+        return {**self.features.parts, **self.heads}
+
+    @property
+    def begins_as(self) -> Mapping[str, str]:
+        """Heads that begin as another head of the base: the part → the base's. InputError where one cannot."""
+        return {}
 
     @property
     def labels(self) -> list[str] | None:

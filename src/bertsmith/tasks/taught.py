@@ -33,7 +33,7 @@ class Taught(Objective):
         teacher: Encoder,
         teacher_task: Task,
         *,
-        heat: float,
+        temperature: float,
         soft_weight: float,
         task_weight: float,
     ) -> None:
@@ -41,7 +41,7 @@ class Taught(Objective):
         self.task = task
         self.teacher = teacher.requires_grad_(False).eval()
         self.teacher_task = teacher_task.requires_grad_(False).eval()
-        self._heat = heat
+        self._temperature = temperature
         own = dict(task.weights) or {"task": 1.0}
         self.weights = {part: weight * task_weight for part, weight in own.items()} | {"soft": soft_weight}
 
@@ -57,7 +57,7 @@ class Taught(Objective):
         own = self.task.outputs(once, batch)
         with torch.no_grad():
             wanted = self.teacher_task.outputs(self.teacher, batch)
-        soft = self.task.apart(own, wanted, batch, self._heat)
+        soft = self.task.apart(own, wanted, batch, self._temperature)
         return Loss({**found.sums, "soft": soft}, self.counts(batch), found.right)
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:

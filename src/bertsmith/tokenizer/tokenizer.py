@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -27,8 +28,13 @@ from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.layout import Truncation as Truncation
 from bertsmith.tokenizer.normaliser import Normalizer
 from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
+from bertsmith.wording import counted
 
 Specials = Literal["text", "mask", "parse"]
+
+
+def _warned(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)
 
 
 class Tokenizer:
@@ -125,7 +131,7 @@ class Tokenizer:
 
     def __call__(self, text: Any, second: Any = None, **how: Any) -> Encoding | list[Encoding]:
         """`encode` of a text (or a pair), whose Encoding has `ids`, `tokens`, `segments` and `offsets`; of a list
-        of texts (and of second ones) a list of them, as `encode_many`. how: max_length, truncation, specials."""
+        of texts (and of second ones) a list of them, as `encode_many`. how: what that takes by name."""
         return (
             self.encode(text, second, **how)
             if isinstance(text, str)
@@ -140,18 +146,20 @@ class Tokenizer:
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
         specials: Specials = "text",
+        tell: Callable[[str], None] = _warned,
     ) -> Encoding:
         """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on; other kinds as
         `layout.py` has it.
 
-        specials: whether special strings in the texts stay "text", all but the "mask" do, or none ("parse").
+        specials: whether special strings in the texts stay "text", all but the "mask" do, or none ("parse"); tell
+        (by default a warning) hears of texts that then begin or end with what is put around them anyway.
         At most `max_length` tokens with the specials (None: the tokenizer's own `max_length`). What is too
         long is cut at the end: of the longer text ("longest_first", the reference's shares), of one text,
         or of none, which raises `InputError` and tells both lengths.
         """
         seconds = None if second is None else [second]
         return self.encode_many(
-            [text], seconds, max_length=max_length, truncation=truncation, specials=specials
+            [text], seconds, max_length=max_length, truncation=truncation, specials=specials, tell=tell
         )[0]
 
     def encode_many(
@@ -162,6 +170,7 @@ class Tokenizer:
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
         specials: Specials = "text",
+        tell: Callable[[str], None] = _warned,
     ) -> list[Encoding]:
         """`encode` for each text (with the second of the same place), on all cores."""
         library = (
@@ -169,6 +178,8 @@ class Tokenizer:
         )
         limit = self.max_length if max_length is None else max_length
         firsts = _encoded(library, texts)
+        if specials == "parse" and (said := self.told_of_doubled([*texts, *(seconds or ())])):
+            tell(said)
         if seconds is None:
             return [self._layout.laid_out([first], limit, truncation, self.tokens) for first in firsts]
         others = _encoded(library, seconds)
@@ -176,6 +187,20 @@ class Tokenizer:
             self._layout.laid_out([first, other], limit, truncation, self.tokens)
             for first, other in zip(firsts, others, strict=True)
         ]
+
+    def told_of_doubled(self, texts: Sequence[str]) -> str | None:
+        """That some of the texts, where special strings in them are parsed, bring the special tokens that are put
+        around each anyway; None where none does."""
+        if not self.separators:
+            return None
+        first, last = self._names["cls"], self._names["sep"]
+        number = sum(text.lstrip().startswith(first) or text.rstrip().endswith(last) for text in texts)
+        if not number:
+            return None
+        return (
+            f"{number:,} of {counted(len(texts), 'text')} begin with {first} or end with {last}, which are put "
+            "around each text anyway, and so are there twice: take them out of the texts"
+        )
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text without specials, offsets or limit: the fast way for corpora."""

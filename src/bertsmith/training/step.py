@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -64,12 +64,14 @@ def update(
     place: Place,
     step: int,
 ) -> dict[str, Tensor]:
-    """One update from several batches; the loss is a mean over all of them together, part by part.
+    """One update from several batches; the loss is a mean over all of them together, part by part, or a sum where
+    the objective has it so (`summed`).
 
     Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
     device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not.
     """
     weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
+    summed: Collection[str] = getattr(trained.objective, "summed", ())
     optimizer.zero_grad(set_to_none=True)
     sums: dict[str, Tensor] = {}
     totals: list[tuple[str, Tensor]] = []
@@ -77,7 +79,7 @@ def update(
         here = place.send(batch)
         with place.computing():
             loss = trained.loss(here)
-        total = loss.over(work.counts, weights)
+        total = loss.over(work.counts, weights, summed)
         torch.autograd.backward(total)
         totals.append((batch.place, total.detach()))
         for part, value in loss.sums.items():
@@ -88,7 +90,8 @@ def update(
     set_rate(optimizer, rate)
     optimizer.step()
     means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
-    loss_of_all = torch.stack([mean * weights.get(part, 1.0) for part, mean in means.items()]).sum()
+    whole = {part: mean * (work.counts[part] if part in summed else 1) for part, mean in means.items()}
+    loss_of_all = torch.stack([value * weights.get(part, 1.0) for part, value in whole.items()]).sum()
     return {"loss": loss_of_all, **means, "gradient_norm": norm.double()}
 
 

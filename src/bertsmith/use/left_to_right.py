@@ -1,5 +1,5 @@
-"""Log-likelihood by a model that reads from left to right: the sum over a text's tokens of log p(token | those
-before it), in one pass."""
+"""Log-likelihood by a model that reads in one direction, in one pass: the sum over a text's tokens of
+log p(token | those before it), or, backwards, of log p(token | those behind it)."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.packed import Packed
-from bertsmith.tasks.windows import UNCUT
+from bertsmith.tasks.items import within_budget
 from bertsmith.tokenizer.tokenizer import Encoding
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, Variant
-
-_CHUNK = 1024  # texts that are encoded at a time
-_BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens that are read together, and the first of them that is predicted here. text: which one it is of."""
+    """Tokens that are read together, and which of them are predicted here: `last` is the first that is not. text:
+    which one it is of."""
 
     text: int
     ids: list[int]
     first: int
+    last: int
 
 
 @dataclass(frozen=True)
 class LeftToRight(Scorer):
-    """The same scores of a model whose tokens see only those before them."""
+    """The same scores of a model whose tokens see only those before them, or only those behind them.
+
+    Of a text longer than the model each token has at least half of the model's length on that side.
+    """
 
     variant: Variant = "left_to_right"
 
-    def scores(
-        self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None
-    ) -> list[PseudoLikelihood]:
-        """One for each text, in order. progress: is told how many texts are done.
-
-        Of a text longer than the model each token has at least half of the model's length before it.
-        """
-        found: list[PseudoLikelihood] = []
-        for start in range(0, len(texts), _CHUNK):
-            encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
-            sums = np.zeros(len(encodings))
-            windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
-            for batch in _batches(windows):
-                logs = self._of_windows(batch)
-                sizes = [len(window.ids) - window.first for window in batch]
-                np.add.at(sums, np.repeat([window.text for window in batch], sizes), logs)
-            found += [
-                self._copies(one).told(float(total)) for one, total in zip(encodings, sums, strict=True)
-            ]
-            progress(start + len(encodings))
-        return found
-
     def cost(self, texts: Sequence[str]) -> int:
-        """Tokens that the model reads to score these texts."""
-        sizes = [len(ids) for ids in self.tokenizer.pieces(texts)]
-        return sum(size * (1 if size <= self.room else 2) + 1 for size in sizes)
+        """Tokens that the model reads to score these texts: those of a long one in two windows."""
+        return sum(size * (1 if size <= self.room else 2) + 1 for size in self._sizes(texts))
+
+    def _scored(
+        self,
+        encodings: Sequence[Encoding],
+        times: Sequence[int],
+        progress: Callable[[int], None],
+        before: int,
+    ) -> list[PseudoLikelihood]:
+        sums = np.zeros(len(encodings))
+        windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
+        lengths = [len(window.ids) for window in windows]
+        for some in within_budget(sorted(range(len(windows)), key=lambda i: lengths[i]), lengths):
+            batch = [windows[i] for i in some]
+            sizes = [window.last - window.first for window in batch]
+            np.add.at(sums, np.repeat([window.text for window in batch], sizes), self._of_windows(batch))
+        progress(before + sum(times))
+        return [self._copies(one).told(float(total)) for one, total in zip(encodings, sums, strict=True)]
 
     def _windows(self, text: int, encoding: Encoding) -> Iterator[_Window]:
         own = [row for row, source in enumerate(encoding.sources) if source is not None]
         if not own:
             return
-        before, ids = encoding.ids[: own[0]], encoding.ids[own[0] : own[-1] + 1]
-        done, stride = 0, max(1, self.room // 2)
-        for start in range(0, len(ids), stride):
-            part = ids[start : start + self.room]
-            yield _Window(text, [*before, *part], len(before) + done - start)
-            done = start + len(part)
-            if done == len(ids):
+        begin, end = own[0], own[-1] + 1
+        before, ids, behind = encoding.ids[:begin], encoding.ids[begin:end], encoding.ids[end:]
+        done, stride, number = 0, max(1, self.room // 2), len(ids)
+        for start in range(0, number, stride):
+            stop = min(start + self.room, number)
+            if self.encoder.config.backwards:  # the same from the other end
+                part = [*before, *ids[number - stop : number - start], *behind]
+                yield _Window(text, part, len(before), len(before) + stop - done)
+            else:
+                part = [*before, *ids[start:stop]]
+                yield _Window(text, part, len(before) + done - start, len(part))
+            done = stop
+            if done == number:
                 return
 
     def _of_windows(self, windows: Sequence[_Window]) -> NDArray[np.float64]:
@@ -79,24 +81,11 @@ class LeftToRight(Scorer):
         packed = Packed.of_lists([window.ids for window in windows], [[0] * len(w.ids) for w in windows])
         starts = np.cumsum(packed.lengths) - packed.lengths
         rows = np.concatenate(
-            [start + np.arange(w.first, len(w.ids)) for start, w in zip(starts, windows, strict=True)]
+            [start + np.arange(w.first, w.last) for start, w in zip(starts, windows, strict=True)]
         )
         wanted = torch.from_numpy(rows)
         labels = packed.tokens[wanted].to(self.place.device)
+        seen = wanted + (1 if self.encoder.config.backwards else -1)
         with torch.inference_mode():
-            hidden = self.encoder(self.place.send(packed))[(wanted - 1).to(self.place.device)]
+            hidden = self.encoder(self.place.send(packed))[seen.to(self.place.device)]
             return self._log_shares(hidden, labels).double().cpu().numpy()
-
-
-def _batches(windows: Sequence[_Window]) -> Iterator[list[_Window]]:
-    """Shorter ones first, a budget of tokens at a time."""
-    some: list[_Window] = []
-    left = _BATCH_TOKENS
-    for window in sorted(windows, key=lambda window: len(window.ids)):
-        if some and left < len(window.ids):
-            yield some
-            some, left = [], _BATCH_TOKENS
-        some.append(window)
-        left -= len(window.ids)
-    if some:
-        yield some

@@ -10,6 +10,7 @@ import torch
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.artifacts.schema import typed
 from bertsmith.errors import InputError
+from bertsmith.models.features import BETWEEN
 from bertsmith.place import Place
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 
@@ -30,6 +31,11 @@ def loaded_task(name: Path, folder: ModelFolder, place: Place) -> Task:
                 f"{written}: its facts are not those of the task '{kind.name}'",
                 "it was damaged or changed: copy it again",
             ) from None
+        if strange := sorted(BETWEEN & folder.parts - task.parts.keys()):
+            raise InputError(
+                f"{written}: its settings say nothing of '{strange[0]}', and the weights have it",
+                "one was changed: copy both again",
+            )
         for part, head in task.parts.items():
             folder.fill(part, head)
         place.settle(task)

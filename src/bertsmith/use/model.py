@@ -27,12 +27,13 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
-from bertsmith.objectives.replaced import GENERATOR
+from bertsmith.objectives.objective import GENERATOR
 from bertsmith.place import Place, check_device
 from bertsmith.retrieval.index import Index
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
+from bertsmith.use.attention import AttentionMaps, attention_of
 from bertsmith.use.fill_mask import MaskFiller
 from bertsmith.use.indexing import build_index
 from bertsmith.use.left_to_right import LeftToRight
@@ -184,11 +185,15 @@ class Model(Predictor):
         encoder.eval()
         return encoder
 
+    @property
+    def _direction(self) -> str:
+        return "from right to left" if self.folder.config.backwards else "from left to right"
+
     @cached_property
     def _masked(self) -> MaskedHead:
         if self.folder.config.causal:
             raise InputError(
-                f"{self.path}: this model reads from left to right, it cannot guess a word from both its sides",
+                f"{self.path}: this model reads {self._direction}, it cannot guess a word from both its sides",
                 "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
             )
         return self._vocabulary_head
@@ -253,6 +258,14 @@ class Model(Predictor):
         if not isinstance(text, str):
             return [fill(one, top_k, tell) for one in column_of(text, "texts")]
         return fill(text, top_k, tell)
+
+    def attention(self, text: str, second: str | None = None) -> AttentionMaps:
+        """What each head looks at in a text, or in a pair: `weights` [L, A, T, T] of its `tokens`, `habits()` of
+        the heads, `plot("heads.png")`. InputError where it is longer than the model reads at once."""
+        for one in (text, second):
+            if one is not None and not isinstance(one, str):
+                raise InputError(f"{one!r:.60} is not a string", "give one text, or a text and a second one")
+        return attention_of(self.encoder, self.tokenizer, self.place, text, second)
 
     def scorer(self, variant: Variant | None = None) -> Scorer:
         """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is

@@ -89,7 +89,7 @@ class Scorer:
                 f"known: {', '.join(get_args(Variant))}",
             )
         if (self.variant == "left_to_right") != self.encoder.config.causal:
-            reads = "from left to right" if self.encoder.config.causal else "both sides of a token"
+            reads = "in one direction" if self.encoder.config.causal else "both sides of a token"
             raise InputError(
                 f"variant {self.variant!r}: this model reads {reads}",
                 "leave --variant out",
@@ -134,19 +134,21 @@ class Scorer:
             encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
             keys = [_key(encoding.ids) for encoding in encodings]
             new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}
-            copies = [self._copies(encoding) for encoding in new.values()]
             times = Counter(keys)
             done = start + sum(number for key, number in times.items() if key in known)
-            sums = self._sums(copies, [times[key] for key in new], progress, done)
-            known |= {key: one.told(float(score)) for key, one, score in zip(new, copies, sums, strict=True)}
+            scored = self._scored(list(new.values()), [times[key] for key in new], progress, done)
+            known |= dict(zip(new, scored, strict=True))
             found += [known[key] for key in keys]
         return found
 
     def cost(self, texts: Sequence[str]) -> int:
         """Tokens that the model reads to score these texts: each different one as often as it has tokens."""
         specials = self.encoder.config.longest - self.room
-        different = {_key(ids): len(ids) for ids in self.tokenizer.pieces(texts)}
-        return sum(size * (min(size, self.room) + specials) for size in different.values())
+        return sum(size * (min(size, self.room) + specials) for size in self._sizes(texts))
+
+    def _sizes(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each different text."""
+        return list({_key(ids): len(ids) for ids in self.tokenizer.pieces(texts)}.values())
 
     def _copies(self, encoding: Encoding) -> _Copies:
         ids = np.array(encoding.ids, dtype=np.int64)
@@ -167,15 +169,16 @@ class Scorer:
             self.tells_words,
         )
 
-    def _sums(
+    def _scored(
         self,
-        copies: Sequence[_Copies],
+        encodings: Sequence[Encoding],
         times: Sequence[int],
         progress: Callable[[int], None],
         before: int,
-    ) -> NDArray[np.float64]:
-        """The sum of log p of each different text, [n], in float64 on the host. times: how many texts are this
-        one. before: texts that were done earlier."""
+    ) -> list[PseudoLikelihood]:
+        """What the model says of each different text; sums are in float64 on the host. times: how many texts are
+        this one. before: texts that were done earlier."""
+        copies = [self._copies(encoding) for encoding in encodings]
         sums = np.zeros(len(copies))
         done = sum(number for one, number in zip(copies, times, strict=True) if not len(one))
         for batch in _batches(copies):
@@ -186,7 +189,7 @@ class Scorer:
             done += sum(times[i] for i, _, last in batch if last == len(copies[i]))
             progress(before + done)
         progress(before + done)  # also where nothing was left to score
-        return sums
+        return [one.told(float(score)) for one, score in zip(copies, sums, strict=True)]
 
     @property
     def _mask(self) -> int:
@@ -206,7 +209,7 @@ class Scorer:
 
     def _log_shares(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """log p of labels long [M] at hidden rows [M, H], fp32 [M], with the logits of a few rows at a time."""
-        rows, table = self.head.transformed(hidden), self.encoder.embeddings.token.weight
+        rows, table = self.head.transformed(hidden), self.head.table(self.encoder.embeddings.token.weight)
         found = []
         for some, wanted in zip(
             torch.split(rows, _LOGIT_ROWS), torch.split(labels, _LOGIT_ROWS), strict=True

@@ -8,62 +8,44 @@ and each fine-tuning is an ordinary one in a folder of its own, so that what is 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from pydantic import Field
 from scipy.stats import ttest_rel
 
-from bertsmith import console, disk
+from bertsmith import console, disk, machine
 from bertsmith.display import Report
 from bertsmith.errors import InputError
+from bertsmith.models.config import encoder_terms
+from bertsmith.models.family import preset
+from bertsmith.place import is_processor
 from bertsmith.reports.ablation import paper_plot, seeds_plot
-from bertsmith.settings import Settings, read_yaml
+from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
-from bertsmith.use.model import Model
 from bertsmith.wording import counted
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.run import as_assignments, holds_run, write_report, write_whole
+from bertsmith.workflows.ablation import (
+    PRETRAIN,
+    AblationRecipe,
+    Measurement,
+    TaskRecipe,
+    assigned,
+    check_task,
+    folder_of,
+    pretrained_as,
+    read_recipe,
+    refuse_one_folder,
+)
+from bertsmith.workflows.pretrain_settings import USUAL_PRESET
+from bertsmith.workflows.run import write_report, write_whole
+from bertsmith.workflows.side_by_side import side_by_side
 
 _ASKED = "ablation.json"
 _APART = 0.05  # the largest p at which two rows are said to be told apart
-_PAIRS = "minimal pairs"
-
-
-class TaskRecipe(Settings):
-    """A task that each model is fine-tuned for."""
-
-    verb: str = Field("classify", description="a verb of finetune")
-    train: str = Field("", description="its training file")
-    dev: str = Field("", description="the file that decides")
-    settings: dict[str, Any] = Field(default_factory=dict, description="of fine-tuning, by their names")
-
-
-class AblationRecipe(Settings):
-    """A table: what its rows change, and what the paper found."""
-
-    title: str = Field("", description="what is compared")
-    source: str = Field("", description="the paper and its table")
-    preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
-    settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")
-    rows: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="what each row changes; the first is the one the others are compared with",
-    )
-    task_settings: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="what a row changes in fine-tuning"
-    )
-    losses: list[str] = Field(
-        default_factory=lambda: ["mlm_loss"],
-        description="held-out figures that all rows have; less is better where a name ends in loss or perplexity",
-    )
-    paper: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="the paper's figures by their names, row by row; higher is better"
-    )
+_SMALL = 30e6  # parameters of an encoder: larger ones keep several cores busy by themselves
 
 
 def ablate(
@@ -76,6 +58,7 @@ def ablate(
     rows: Sequence[str] | None = None,
     seeds: int = 3,
     settings: Sequence[str] = (),
+    jobs: int | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = console.tell,
 ) -> Report:
@@ -84,8 +67,11 @@ def ablate(
     recipe: YAML as in recipes/ablations/. data: prepared shards. tasks: what each model is fine-tuned for, a YAML
     file or a mapping of names to {verb, train, dev, settings}. pairs: minimal pairs that each model is scored on.
     rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: assignments
-    for all pre-training runs, such as train.max_steps=2000. out: a folder with one of each row and seed. resume:
-    what is finished stays, what was interrupted continues.
+    for all pre-training runs, such as train.max_steps=2000. out: a folder with one of each row and seed. jobs:
+    models at a time, each in a process of its own with its share of the cores; None: of small models as many as
+    there are cores, else one. resume: what is finished stays, what was interrupted continues.
+
+    Rows that change the same of pre-training, and differ in fine-tuning, share a model that is pre-trained once.
 
     Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
     deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
@@ -97,28 +83,85 @@ def ablate(
     shards = data if isinstance(data, Shards) else Shards.open(data)
     named = _tasks_of(tasks)
     wanted = _rows_of(chosen, rows, recipe)
+    for row in wanted:
+        for task in named.values():
+            check_task(chosen, row, task, recipe)
+    scored_on = None if pairs is None else str(pairs)
     asked = {
         "recipe": chosen.model_dump(mode="json"),
         "tasks": {name: task.model_dump(mode="json") for name, task in named.items()},
-        "pairs": None if pairs is None else str(pairs),
+        "pairs": scored_on,
         "settings": list(settings),
     }
+    works = [
+        Measurement(chosen, some, seed, out, shards.folder, named, scored_on, settings)
+        for seed in range(seeds)
+        for some in _together(chosen, wanted)
+    ]
+    at_once = min(jobs or _jobs(chosen, wanted, settings), len(works))
     _begin(out, asked, resume=resume)
     with disk.locked(out, "ablation"):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
-        found: dict[str, list[dict[str, float]]] = {row: [] for row in wanted}
-        every = [(seed, row) for seed in range(seeds) for row in wanted]
-        for number, (seed, row) in enumerate(every, start=1):
-            tell(f"model {number} of {len(every)}: {row}, seed {seed}")
-            found[row].append(
-                _measured(
-                    chosen, row, seed, out / _folder(row) / str(seed), shards, named, pairs, settings, tell
-                )
-            )
-            report = report_of(chosen, found)
-            write_report(out, report)
+        found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}
+        for work, figures in _measured(works, at_once, tell):
+            for row, of_row in figures.items():
+                found[row][work.seed] = of_row
+            if len(found[wanted[0]]):
+                write_report(out, report_of(chosen, found))
+        report = report_of(chosen, found)
         _plot(out / "figures", report)
     return Report(report, ("title", "figures", "orderings"))
+
+
+def _together(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
+    """The rows in groups that share pre-trained models: one and the same, or one beside another."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for row in rows:
+        models = {pretrained_as(recipe, one) for one in (row, recipe.beside.get(row, row))}
+        touched = [group for group in groups if group[0] & models]
+        merged = (
+            models.union(*(group[0] for group in touched)),
+            [*(one for group in touched for one in group[1]), row],
+        )
+        groups = [*(group for group in groups if group not in touched), merged]
+    return [group[1] for group in groups]
+
+
+def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) -> int:
+    """As many models at a time as there are cores where all are small and computed on them, else one."""
+    every = [[*assigned({**recipe.settings, **recipe.rows[row]}), *settings] for row in rows]
+    if not all(is_processor(_device(of_row)) for of_row in every):
+        return 1
+    sizes = (
+        preset(recipe.preset or USUAL_PRESET).changed(
+            [one.removeprefix("model.") for one in of_row if one.startswith("model.")]
+        )
+        for of_row in every
+    )
+    largest = max(sum(term.size for term in encoder_terms(size)) for size in sizes)
+    return machine.allowed_cores() if largest <= _SMALL else 1
+
+
+def _device(settings: Sequence[str]) -> str:
+    """The device that a row's settings ask for; the last of several decides."""
+    asked = [one.partition("=")[2].strip("\"'") for one in settings if one.startswith("train.device=")]
+    return asked[-1] if asked else "auto"
+
+
+def _measured(
+    works: Sequence[Measurement], at_once: int, tell: Callable[[str], None]
+) -> Iterator[tuple[Measurement, dict[str, dict[str, float]]]]:
+    """Each with its figures, when it is done."""
+    titles = [f"{' and '.join(work.rows)}, seed {work.seed}" for work in works]
+    if at_once == 1:
+        for number, (work, title) in enumerate(zip(works, titles, strict=True), start=1):
+            tell(f"model {number} of {len(works)}: {title}")
+            yield work, work.measured(tell)
+        return
+    logs = [work.place(work.rows[0]) / "output.txt" for work in works]
+    asked = [work.to_json() for work in works]
+    for number, answer in side_by_side("bertsmith.workflows.ablation", asked, titles, logs, at_once, tell):
+        yield works[number], answer
 
 
 def _plot(folder: Path, report: Mapping[str, Any]) -> None:
@@ -129,23 +172,8 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
         f"paper {name}": paper_plot(name, rows) for name, rows in report["paper"].items() if len(rows) > 1
     }
     for name, picture in pictures.items():
-        with disk.new_file(folder / f"{_folder(name)}.png") as beside:
+        with disk.new_file(folder / f"{folder_of(name)}.png") as beside:
             beside.write_bytes(picture)
-
-
-def read_recipe(file: str | Path) -> AblationRecipe:
-    """A recipe. InputError for what is no recipe, and for a paper's row that is none of the rows."""
-    recipe = AblationRecipe.of(read_yaml(file), str(file))
-    if len(recipe.rows) < 2:
-        raise InputError(f"{file}: a table has at least two rows", "give each below 'rows' what it changes")
-    named: dict[str, Mapping[str, Any]] = {**recipe.paper, "task_settings": recipe.task_settings}
-    for name, figures in named.items():
-        if strange := [row for row in figures if row not in recipe.rows]:
-            raise InputError(
-                f"{file}: '{name}' names the row '{strange[0]}', which is none",
-                f"rows: {', '.join(recipe.rows)}",
-            )
-    return recipe
 
 
 def _tasks_of(tasks: str | Path | Mapping[str, Any] | None) -> dict[str, TaskRecipe]:
@@ -154,6 +182,12 @@ def _tasks_of(tasks: str | Path | Mapping[str, Any] | None) -> dict[str, TaskRec
     place = "tasks" if isinstance(tasks, Mapping) else str(tasks)
     values = dict(tasks) if isinstance(tasks, Mapping) else read_yaml(tasks)
     found = {name: TaskRecipe.of(dict(value), f"{place}: {name}") for name, value in values.items()}
+    refuse_one_folder(found, place)
+    if taken := [name for name in found if folder_of(name) == PRETRAIN]:
+        raise InputError(
+            f"{place}: '{taken[0]}' would stand in the folder {PRETRAIN}, which is the model's own",
+            "give the task another name",
+        )
     for name, task in found.items():
         for part in ("train", "dev"):
             if not Path(getattr(task, part)).is_file():
@@ -186,92 +220,20 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
         )
 
 
-def _folder(row: str) -> str:
-    """A row's name as a folder's."""
-    return "".join(c if c.isalnum() else "-" for c in row).strip("-") or "row"
-
-
-def _measured(
-    recipe: AblationRecipe,
-    row: str,
-    seed: int,
-    place: Path,
-    shards: Shards,
-    tasks: Mapping[str, TaskRecipe],
-    pairs: str | Path | None,
-    settings: Sequence[str],
-    tell: Callable[[str], None],
-) -> dict[str, float]:
-    """A row's figures with one seed."""
-    run = place / "pretrain"
-    own = _assigned({**recipe.settings, **recipe.rows[row], "train.seed": seed})
-    model = pretrain(
-        shards,
-        run,
-        preset=recipe.preset,
-        settings=[*own, *settings],
-        resume=holds_run(run),
-        tell=tell,
-    )
-    held = model.report["held_out"]
-    found = {name: float(held[name]) for name in recipe.losses if name in held}
-    for name, task in tasks.items():
-        found[name] = _fine_tuned(recipe, row, seed, place / _folder(name), model, task, tell)
-    if pairs is not None:
-        found[_PAIRS] = _kept(place / "pairs.json", lambda: model.score_pairs(pairs, tell=tell)["accuracy"])
-    return found
-
-
-def _fine_tuned(
-    recipe: AblationRecipe,
-    row: str,
-    seed: int,
-    run: Path,
-    model: Model,
-    task: TaskRecipe,
-    tell: Callable[[str], None],
-) -> float:
-    settings = {**task.settings, **recipe.task_settings.get(row, {}), "train.seed": seed}
-    made = finetune(
-        task.verb,
-        model,
-        run,
-        train=task.train,
-        dev=task.dev,
-        settings=_assigned(settings),
-        resume=holds_run(run),
-        tell=tell,
-    )
-    return float(made.report["dev"][made.task.decides])
-
-
-def _kept(file: Path, measure: Callable[[], float]) -> float:
-    """What is in the file, or is measured now and put there."""
-    if not file.exists():
-        write_whole(file, json.dumps(measure()) + "\n")
-    return float(json.loads(file.read_text(encoding="utf-8")))
-
-
-def _assigned(values: Mapping[str, Any]) -> list[str]:
-    """Settings by dotted names, or in groups, as assignments; a name is written as it is."""
-    flat = as_assignments(dict(values))
-    return [
-        f"objective.name={json.loads(a.partition('=')[2])}" if a.startswith("objective.name=") else a
-        for a in flat
-    ]
-
-
-def report_of(recipe: AblationRecipe, found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
-    """The table. found: of each row the figures of each seed, in order."""
+def report_of(
+    recipe: AblationRecipe, found: Mapping[str, Mapping[int, Mapping[str, float]]]
+) -> dict[str, Any]:
+    """The table. found: of each row the figures of each seed that is done; the first row has one at least."""
     rows = [row for row in found if found[row]]
     first = rows[0]
-    names = [name for name in found[first][0] if all(name in one for row in rows for one in found[row])]
+    names = list(next(iter(found[first].values())))
+    having = {
+        name: [row for row in rows if all(name in one for one in found[row].values())] for name in names
+    }
     figures = {
-        name: {
-            row: _figure([one[name] for one in found[row]], [one[name] for one in found[first]])
-            for row in rows
-        }
+        name: {row: _figure(name, found[row], found[first]) for row in having[name]}
         for name in names
+        if len(having[name]) > 1 or len(rows) == 1
     }
     return {
         "title": recipe.title,
@@ -280,20 +242,31 @@ def report_of(recipe: AblationRecipe, found: Mapping[str, Sequence[Mapping[str, 
         "seeds": min(len(found[row]) for row in rows),
         "figures": figures,
         "paper": {name: {row: of[row] for row in rows if row in of} for name, of in recipe.paper.items()},
-        "orderings": list(_orderings(recipe, rows, names, found)),
+        "orderings": list(_orderings(recipe, having, found)),
     }
 
 
-def _figure(values: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
+def _paired(
+    name: str, a: Mapping[int, Mapping[str, float]], b: Mapping[int, Mapping[str, float]]
+) -> tuple[list[float], list[float]]:
+    """A figure of two rows, with the seeds that both have."""
+    seeds = sorted(a.keys() & b.keys())
+    return [a[seed][name] for seed in seeds], [b[seed][name] for seed in seeds]
+
+
+def _figure(
+    name: str, row: Mapping[int, Mapping[str, float]], first: Mapping[int, Mapping[str, float]]
+) -> dict[str, Any]:
     """Mean and deviation, and the difference from the first row's, paired by seed."""
-    together = list(zip(values, first, strict=False))
-    gains = [value - other for value, other in together]
+    values = [row[seed][name] for seed in sorted(row)]
+    own, others = _paired(name, row, first)
+    gains = [value - other for value, other in zip(own, others, strict=True)]
     return {
         "mean": fmean(values),
         "deviation": stdev(values) if len(values) > 1 else None,
-        "values": list(values),
-        "difference": fmean(gains),
-        "p": _p([value for value, _ in together], [other for _, other in together]),
+        "values": values,
+        "difference": fmean(gains) if gains else None,
+        "p": _p(own, others),
     }
 
 
@@ -312,19 +285,19 @@ def is_better_low(name: str) -> bool:
 
 def _orderings(
     recipe: AblationRecipe,
-    rows: Sequence[str],
-    names: Sequence[str],
-    found: Mapping[str, Sequence[Mapping[str, float]]],
+    having: Mapping[str, Sequence[str]],
+    found: Mapping[str, Mapping[int, Mapping[str, float]]],
 ) -> Iterator[dict[str, Any]]:
     """Of each two rows that the paper's figures order: whether ours agree, figure by figure."""
-    for a, b in combinations(rows, 2):
+    for a, b in combinations([row for row in found if found[row]], 2):
         signs = {(of[a] > of[b]) - (of[a] < of[b]) for of in recipe.paper.values() if a in of and b in of}
         if len(signs) != 1 or signs == {0}:
             continue  # the paper's own figures do not agree
         better, worse = (a, b) if signs == {1} else (b, a)
-        for name in names:
-            pairs = list(zip(found[better], found[worse], strict=False))
-            mine, theirs = [one[name] for one, _ in pairs], [other[name] for _, other in pairs]
+        for name in [name for name, rows in having.items() if a in rows and b in rows]:
+            mine, theirs = _paired(name, found[better], found[worse])
+            if not mine:
+                continue
             gain = fmean(x - y for x, y in zip(mine, theirs, strict=True)) * (
                 -1 if is_better_low(name) else 1
             )
@@ -338,13 +311,10 @@ def told(report: Mapping[str, Any]) -> str:
     """What came of the paper's orderings, in a sentence."""
     orderings = report["orderings"]
     if not orderings:
-        return "the paper's figures order no two of these rows"
-    times = {
-        word: sum(one["verdict"] == word for one in orderings)
-        for word in ("holds", "is reversed", "cannot be told")
-    }
+        return "no two of these rows have the same order in all of the paper's figures, so none is checked"
+    times = Counter(one["verdict"] for one in orderings)
     return (
-        f"of {counted(len(orderings), 'ordering')} of the paper, figure by figure, {times['holds']} hold at this "
-        f"size, {times['is reversed']} are reversed, and {times['cannot be told']} cannot be told with "
-        f"{counted(report['seeds'], 'seed')} (p < {_APART} in a paired t-test)"
+        f"{counted(len(orderings), 'ordering')} of the paper checked, figure by figure, with "
+        f"{counted(report['seeds'], 'seed')} (p < {_APART} in a paired t-test): {times['holds']} held, "
+        f"{times['is reversed']} reversed, {times['cannot be told']} not to be told from chance"
     )

@@ -166,6 +166,7 @@ def _scored(
         _BEFORE: before.report["dev"][score],
         _AFTER: after.report["dev"][score],
         "baseline": before.report["baseline"].get(score),
+        "baseline_name": before.report["baseline_name"],
         "comparison": compare(before, after, dev)["scores"][score],
     }
 
@@ -175,6 +176,7 @@ def _report(asked: dict[str, Any], adapted: Model, rows: Sequence[dict[str, Any]
     return {
         **asked,
         "score": rows[0]["score"],
+        "baseline_name": rows[0]["baseline_name"],
         _BEFORE: fmean(row[_BEFORE] for row in rows),
         _AFTER: fmean(row[_AFTER] for row in rows),
         "gain": fmean(gains),

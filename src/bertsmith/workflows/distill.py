@@ -17,6 +17,7 @@ from bertsmith.models.family import family
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import Task
 from bertsmith.use.model import Model, load
+from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import settings_type as finetune_settings
 from bertsmith.workflows.pretrain import pretrain
@@ -125,7 +126,7 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     number = teacher.num_hidden_layers // 2 if layers is None else layers
     if not 1 <= number <= teacher.num_hidden_layers:
         raise InputError(
-            f"a student of {number} layers: the teacher has {teacher.num_hidden_layers}",
+            f"a student of {counted(number, 'layer')}: the teacher has {teacher.num_hidden_layers}",
             f"give --layers from 1 to {teacher.num_hidden_layers}",
         )
     kind = family(_STUDENTS.get(teacher.model_type, teacher.model_type))

@@ -34,7 +34,13 @@ Init = Literal["mean", "first"]
 RECORD = "extension.json"
 _LAYOUT = disk.FolderLayout("an extended tokenizer", RECORD, (RECORD, *FILES))
 _MODEL = disk.FolderLayout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
-_TABLE, _BIAS = "encoder.embeddings.token.weight", "masked.bias"
+_OF_TOKENS = (
+    "encoder.embeddings.token.weight",
+    "beside.encoder.embeddings.token.weight",
+    "masked.bias",
+    "masked.decoder.weight",
+)
+"""What has a row for each token."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ def extend_tokenizer(
     tokenizer: `words` (word, count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`),
     sizes before and after.
 
-    The new rows of the token table, and of the masked-LM bias, are the mean of their pieces' rows (init "mean")
-    or the first piece's ("first"); the masked-LM decoder is the token table. Ids, weights and heads that were
-    there stay bit-equal.
+    The new rows of the token table (of both, where a model has another beside it), of the masked-LM bias, and of a
+    masked-LM decoder that is not the token table, are the mean of their pieces' rows (init "mean") or the first
+    piece's ("first"). Ids, weights and heads that were there stay bit-equal.
 
     Raises `InputError` for a vocabulary of another kind, a tokenizer and weights that do not belong together,
     files without a word to add, a bad word list (with its line), and what `read_documents` raises.
@@ -239,7 +245,7 @@ def _write_model(
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in folder.weights().items():
         prefix, _, rest = name.partition(".")
-        if name in (_TABLE, _BIAS):
+        if name in _OF_TOKENS:
             if len(tensor) != folder.config.vocab_size:
                 raise InputError(
                     f"{folder.path}: the weights have {counted(len(tensor), 'row')}, the vocabulary has "

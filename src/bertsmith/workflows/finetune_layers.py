@@ -37,7 +37,8 @@ def settle_layers(
         )
     _refuse_shared(encoder, train)
     frozen = [encoder.embeddings] if train.freeze_embeddings or first else []
-    for module in [*frozen, *layers[:first]]:
+    last = [encoder.norm] if encoder.norm is not None and first == len(layers) else []
+    for module in [*frozen, *layers[:first], *last]:
         module.requires_grad_(False)
     everything = [*encoder.parameters(), *head.parameters()]
     trained = sum(p.numel() for p in everything if p.requires_grad)

@@ -12,7 +12,10 @@ from typing import Any, cast
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
+from bertsmith.models.config import encoder_terms
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.features import BETWEEN
+from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
 from bertsmith.reports.run import write_figures, write_report
@@ -45,6 +48,7 @@ from bertsmith.workflows.finetune_report import (
 )
 from bertsmith.workflows.finetune_settings import FinetuneSettings, FinetuneTrainSettings
 from bertsmith.workflows.frozen import FEATURES, Frozen
+from bertsmith.workflows.other_direction import fill_other_direction
 from bertsmith.workflows.run import (
     CHECKPOINTS,
     OnTheWay,
@@ -99,6 +103,11 @@ class FineTuning:
             items = head.items(examples.train, base.tokenizer)
             dev_items = head.items(examples.dev, base.tokenizer)
             account = head.account(items)
+        if isinstance(chosen.task, TextSettings) and chosen.task.specials_in_text == "parse":
+            every = [*examples.train, *examples.dev]
+            texts = [text for example in every for text in kind.asked(example).values()]
+            if said := base.tokenizer.told_of_doubled(texts):
+                tell(f"warning: {said}, or leave task.specials_in_text at text")
         remedy = IN_WINDOWS if isinstance(chosen.task, TextSettings) else ""
         tell_of_texts(account, items, base.tokenizer, remedy, tell)
         return cls(chosen, base, encoder, head, examples, items, dev_items, account, remarks, place, steps)
@@ -130,7 +139,7 @@ class FineTuning:
             self.head,
             teacher.encoder,
             teacher.task,
-            heat=asked.temperature,
+            temperature=asked.temperature,
             soft_weight=asked.soft_weight,
             task_weight=asked.task_weight,
         )
@@ -355,16 +364,41 @@ def build_model(
     tell_of_dropout(config, base.config, tell)
     encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
+    for term in count_parameters(config, list(head.features.parts))[len(encoder_terms(config)) :]:
+        tell(f"{term.term} below the head: {term.size:,} parameters more ({term.formula})")
+    alike = not head.features.parts and BETWEEN.isdisjoint(base.parts)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
             continue
-        if base.has(part):
+        if base.has(part) and alike:
             base.fill(part, module)
         else:
-            tell(f"{base.path}: the base has no {part}, a new one is trained")
+            why = f"{part} reads other states" if base.has(part) else f"base has no {part}"
+            tell(f"{base.path}: the {why}, a new one is trained")
+    for part, of_base in head.begins_as.items():
+        _begin_as(base, of_base, head, part, tell)
+    if beside := getattr(chosen.task, "beside", ""):
+        fill_other_direction(head.features.beside, base, beside, chosen.train)
     place.settle(encoder, head)
     settle_layers(encoder, head, chosen.train, tell)
     return encoder, head
+
+
+def _begin_as(base: ModelFolder, of_base: str, head: Task, part: str, tell: Callable[[str], None]) -> None:
+    """Fill a head of two labels with the base's for the next sentence; InputError where it has none."""
+    if not base.has(of_base) or base.sentence_task != "nsp":
+        what = f"answers {base.sentence_task}" if base.has(of_base) else "is not there"
+        raise InputError(
+            f"{base.path}: task.init_head_from=nsp asks for the base's head for the next sentence, which {what}",
+            "take a base that was pre-trained with data.sentence_task=nsp, or leave it out",
+        )
+    base.fill(of_base, head.parts[part])
+    names = head.labels or []
+    is_next = base.is_next_label
+    tell(
+        f"{base.path}: the head begins as its head for the next sentence: '{names[is_next]}' as IsNext, "
+        f"'{names[1 - is_next]}' as NotNext"
+    )
 
 
 def _content(items: Sequence[Item]) -> str:

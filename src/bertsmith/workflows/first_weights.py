@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,13 @@ def first_weights(
     generator: torch.Generator,
     counts: Ints | None = None,
     base: ModelFolder | None = None,
-    vectors: Callable[[int], NDArray[np.float32]] | None = None,
+    vectors: Sequence[Callable[[int], NDArray[np.float32]]] = (),
 ) -> tuple[Encoder, Objective]:
     """Encoder and heads before the first update: a function of the settings, of the generator's seed, and of the
     corpus, where they start from it.
 
-    counts: of each token in it, [V]. base: gives the encoder its weights. vectors: of the tokens, by their width.
+    counts: of each token in it, [V]. base: gives the encoder its weights. vectors: each makes vectors of all
+    tokens by their width, [V, width]; tokens begin with them but where they are zeros, and the last one wins.
     """
     encoder = (
         build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
@@ -42,9 +43,17 @@ def first_weights(
                 "leave it out, or choose another objective (objective.name)",
             )
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
-    if chosen.start.tokens == "neighbours" and vectors is not None:
-        table = encoder.embeddings.token.weight
-        start_from_vectors(table, vectors(table.shape[1]), chosen.model.initializer_range)
+    if chosen.objective.reduction == "sum":
+        if any(weight != 1 for weight in objective.weights.values()):
+            raise InputError(
+                f"objective.reduction=sum: the objective '{kind.name}' weighs several losses against each other, "
+                "each of them a mean",
+                "leave it out",
+            )
+        objective.summed = kind.perplexities
+    table = encoder.embeddings.token.weight
+    for of_width in vectors:
+        start_from_vectors(table, of_width(table.shape[1]), chosen.model.initializer_range)
     if chosen.start.positions == "sinusoidal":
         start_from_sinusoids(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
@@ -59,10 +68,10 @@ def first_weights(
 def _look_near(encoder: Encoder) -> None:
     """Let heads of the first layer look at what is near; InputError where positions reach it changed."""
     config = encoder.config
-    if config.embedding_width != config.hidden_size:
+    if config.embedding_size is not None:
         raise InputError(
-            f"start.attention=local: this model's embeddings have {config.embedding_width} columns and its "
-            f"layers {config.hidden_size}",
+            "start.attention=local: a projection stands between this model's positions and its layers "
+            f"(model.embedding_size={config.embedding_size})",
             "set start.attention=normal",
         )
     attention: Any = encoder.blocks[0].attention

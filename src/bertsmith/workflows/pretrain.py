@@ -24,6 +24,7 @@ from bertsmith.workflows.pretrain_settings import (
     PretrainSettings,
     asked_for,
     asked_kind,
+    needed_by,
     resolved,
     settings_of,
 )
@@ -138,10 +139,12 @@ def _chosen(
     """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the assignments."""
     sizes, values = asked_for(preset, recipe)
     if resuming:
-        settled = learning_settings(sizes).get("model", {})  # the preset's own values did not hold
+        kind = settings_of(out / SETTINGS)
+        # of these the preset's own values did not hold
+        settled = {**learning_settings(sizes).get("model", {}), **needed_by(kind.from_file(out / SETTINGS))}
         sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
-        return settings_of_run(settings_of(out / SETTINGS), out, asked)
+        return settings_of_run(kind, out, asked)
     if base is not None:
         return settings_from(base, sizes, values, recipe, assignments, tokenizer)
     return resolved(sizes, values, recipe, assignments, tokenizer)

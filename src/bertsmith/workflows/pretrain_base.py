@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS, ModelConfig
@@ -16,6 +19,7 @@ from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.model import Model, load
+from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 
 _CALLED = {
@@ -80,6 +84,7 @@ def settings_from(
         tokenizer,
         of_model=True,
     )
+    chosen = _numbered_as(base.folder, chosen, given, assignments)
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     for name in ModelConfig.model_fields:
@@ -104,23 +109,45 @@ def take_over(
     tell: Callable[[str], None],
 ) -> None:
     """Fill the objective's heads with the model's, where it has them; those that start anew are told."""
-    before = _sentence_task(base).get("sentence_task") or family(base.config.model_type).pretraining.get(
-        "sentence_task", "nsp"
-    )
+    before, data = base.sentence_task, chosen.data
     for part, module in objective.folders(encoder)[MODEL].modules.items():
         if part == "encoder":
             continue
-        if part == "pair" and base.has(part) and before != chosen.data.sentence_task:
+        if part == "pair" and base.has(part) and before != data.sentence_task:
             tell(f"{base.path}: its head for sentence pairs answers {before}; a new one is trained")
         elif base.has(part):
             base.fill(part, module)
+            if part == "pair" and before == "nsp" and base.is_next_label != data.is_next_label:
+                exchange_answers(module)
+                tell(
+                    f"{base.path}: IsNext is {base.is_next_label} there and {data.is_next_label} here: the "
+                    "answers of its head for sentence pairs change places"
+                )
         else:
             tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
     for beside in sorted(objective.folders(encoder).keys() - {MODEL}):
         tell(f"{base.path}: the {beside} beside the model starts anew")
 
 
+def exchange_answers(pair: nn.Module) -> None:
+    """A head of two outputs answers 0 for what it answered 1, and 1 for 0."""
+    with torch.no_grad():
+        for weights in pair.parameters():
+            weights.copy_(weights.flip(0))
+
+
 def _sentence_task(folder: ModelFolder) -> dict[str, Any]:
     """What the model's own pre-training asked of sentence pairs, where its record says so."""
     task = folder.record.get("sentence_task")
     return {} if task is None else {"sentence_task": task}
+
+
+def _numbered_as(
+    base: ModelFolder, chosen: PretrainSettings, given: Any, assignments: Sequence[str]
+) -> PretrainSettings:
+    """The settings with the base's label for IsNext, where pairs are asked for it and nobody named another."""
+    named = "is_next_label" in given or "data.is_next_label" in map(name_of, assignments)
+    if named or chosen.data.sentence_task != "nsp":
+        return chosen
+    data = chosen.data.model_copy(update={"is_next_label": base.is_next_label})
+    return chosen.model_copy(update={"data": data})

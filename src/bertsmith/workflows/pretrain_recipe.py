@@ -74,7 +74,7 @@ def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = learning_of(sizes)
     if found is None:
         return {}
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "model": {"initializer_range": found.deviation},
         "train": {
             "learning_rate": found.rate,
@@ -82,6 +82,8 @@ def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             "muon_weight_decay": found.muon_decay,
         },
     }
+    if sizes.get("position") == "none":  # there is nothing to begin from, and nothing near to look at
+        own["start"] = {"positions": "normal", "attention": "normal"}
     return {group: {**values, **own.get(group, {})} for group, values in _COMMON.items()}
 
 

@@ -15,7 +15,7 @@ from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
-from bertsmith.settings import MAY_CHANGE, Settings, read_yaml
+from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 from bertsmith.wording import counted
@@ -23,7 +23,7 @@ from bertsmith.workflows.budget import budgets_aside, name_of
 from bertsmith.workflows.pretrain_pairs import EvaluateSettings
 from bertsmith.workflows.pretrain_recipe import learning_settings, settings_in_minutes
 
-_PRESET = "bert-mini-uncased"
+USUAL_PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
 
 
@@ -34,6 +34,12 @@ class StartSettings(Settings):
         "normal",
         description="the token table starts at random or from which tokens stand near each other in the text "
         "(takes seconds)",
+    )
+    token_vectors: str = Field(
+        "",
+        description="a text file of word vectors, word2vec's or GloVe's (also compressed), as wide as the token "
+        "table: tokens that are words in it begin with their vectors, scaled to initializer_range; empty: none",
+        json_schema_extra=ADDED_LATER,
     )
     positions: Literal["normal", "sinusoidal"] = Field(
         "normal", description="the position table starts at random or from sinusoids of the same deviation"
@@ -80,6 +86,12 @@ class ObjectiveSettings(Settings):
     """What the text is asked; the objective's own settings are added to this group."""
 
     name: str = Field(_USUAL, description=f"the objective: {', '.join(OBJECTIVES)}")
+    reduction: Literal["mean", "sum"] = Field(
+        "mean",
+        description="what an update minimises of the predicted tokens' losses: their mean, or their sum, whose "
+        "gradient is as many times larger (train.clip_norm and epsilon see that)",
+        json_schema_extra=ADDED_LATER,
+    )
 
 
 class PretrainSettings(Settings):
@@ -103,6 +115,15 @@ class PretrainSettings(Settings):
         default_factory=EvaluateSettings, description="what it is judged on besides its held-out text"
     )
 
+    @model_validator(mode="after")
+    def _has_positions_to_begin_from(self) -> PretrainSettings:
+        if self.model.position == "none" and self.start.positions != "normal":
+            raise ValueError(
+                f"start.positions {self.start.positions} fills a table that model.position none leaves empty: set "
+                "start.positions=normal and start.attention=normal"
+            )
+        return self
+
 
 def settings_type(objective: str) -> type[PretrainSettings]:
     """The settings of a run with this objective: the group `objective` also holds the objective's own."""
@@ -118,6 +139,11 @@ def settings_type(objective: str) -> type[PretrainSettings]:
 def settings_of(file: Path) -> type[PretrainSettings]:
     """The type of the settings that a run's file holds."""
     return settings_type(_objective_name(read_yaml(file), ()))
+
+
+def needed_by(chosen: PretrainSettings) -> Mapping[str, Any]:
+    """The settings of the model that a run's objective needs."""
+    return objective_type(chosen.objective.name).model
 
 
 def asked_kind(
@@ -183,7 +209,7 @@ def resolved(
     among the assignments stands in place of the recipe's. of_model: the sizes are those of a model, whose table
     may have more rows than the tokenizer has entries.
     """
-    sizes = sizes or preset(_PRESET).model_dump()
+    sizes = sizes or preset(USUAL_PRESET).model_dump()
     if not of_model:
         usually = {"name": _objective_of(sizes)}
         values = {**values, "objective": _below(values.get("objective", {}), usually)}
@@ -192,7 +218,8 @@ def resolved(
         below.append({"data": family(sizes["model_type"]).pretraining})
         if recipe is None:
             objective = _objective_name(values, assignments)
-            below.append(_learning(_sized(sizes, assignments), objective, assignments))
+            of_objective = objective_type(objective).model
+            below.append(_learning(_sized({**sizes, **of_objective}, assignments), objective, assignments))
     needed = objective_type(_objective_name(values, assignments)).model
     if needed and not of_model:
         below.append({"model": needed})

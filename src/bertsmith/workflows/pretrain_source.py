@@ -21,6 +21,7 @@ from bertsmith.shards.shards import Shards
 from bertsmith.training.loader import Phase
 from bertsmith.wording import counted
 from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.token_vectors import token_vectors
 
 _EVALUATION_BATCH = 64
 _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
@@ -61,10 +62,21 @@ class Source:
         """How often each token occurs in the training documents, [V]."""
         return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
 
-    def vectors(self, width: int) -> NDArray[np.float32]:
-        """Of each token a vector [V, width] by the tokens near it in the training documents."""
-        vocab_size, seed = self.shards.tokenizer.vocab_size, self.chosen.train.seed
-        return vectors_of_neighbours(self.shards, self.split.training, vocab_size, width, seed)
+    def vectors(self, tell: Callable[[str], None]) -> list[Callable[[int], NDArray[np.float32]]]:
+        """What makes first vectors of the tokens by their width, [V, width], as the settings ask: of the tokens
+        near each in the training documents, and over these a file's."""
+        start, tokenizer = self.chosen.start, self.shards.tokenizer
+
+        def of_neighbours(width: int) -> NDArray[np.float32]:
+            tell("counting which tokens stand near each other: their first vectors come from it")
+            seed = self.chosen.train.seed
+            return vectors_of_neighbours(self.shards, self.split.training, tokenizer.vocab_size, width, seed)
+
+        def of_file(width: int) -> NDArray[np.float32]:
+            return token_vectors(start.token_vectors, tokenizer, width, tell)
+
+        asked = {of_neighbours: start.tokens == "neighbours", of_file: bool(start.token_vectors)}
+        return [made for made, wanted in asked.items() if wanted]
 
     @cached_property
     def streams(self) -> list[PairStream]:
@@ -84,6 +96,12 @@ class Source:
             Phase(stream, share, size) for stream, (_, share) in zip(self.streams, self.lengths, strict=True)
         ]
 
+    @property
+    def _as_written(self) -> PretrainSettings:
+        """The settings without tokens inserted or deleted: all runs on a corpus are scored on its own text."""
+        data = self.chosen.data.model_copy(update={"corrupt": "none"})
+        return self.chosen.model_copy(update={"data": data})
+
     def held_out_batches(self) -> dict[str, list[Any]]:
         """The batches that a run is judged on, by what their figures' names begin with: "" for those of the
         first phase's length, "long_" for the second's. Empty without held-out documents."""
@@ -94,7 +112,7 @@ class Source:
             stream = instances_of(
                 self.shards,
                 self.split.held_out,
-                self.chosen,
+                self._as_written,
                 length,
                 kin=self.split.kin,
                 seed=HELD_OUT_SEED,
@@ -139,7 +157,7 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
             "give longer documents, or set data.sentence_task=none and data.instances=full_sentences",
         )
     counts = stream.plan(0).counts
-    _tell_of_labels(counts, tell)
+    _tell_of_labels(counts, chosen.data.lends, tell)
     if counts["tokens_left_out"]:
         tell(f"{counted(counts['tokens_left_out'], 'token')} left out of every instance")
     found = stream.filling(0, chosen.train.batch_size).report
@@ -157,8 +175,9 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
     return found
 
 
-def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice."""
+def _tell_of_labels(counts: dict[str, int], lends: bool, tell: Callable[[str], None]) -> None:
+    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice. lends:
+    whether NotNext's B is from another document."""
     if "is_next" not in counts:
         return
     if counts["added_for_balance"]:
@@ -167,7 +186,12 @@ def _tell_of_labels(counts: dict[str, int], tell: Callable[[str], None]) -> None
             "pairs use a segment a second time, so that half are NotNext"
         )
     share = counts["is_next"] / max(1, counts["instances"])
-    if abs(share - 0.5) > _UNEVEN:
+    if abs(share - 0.5) > _UNEVEN and not lends:
+        tell(
+            f"{share:.0%} of the pairs are IsNext: many documents are too short to have a B elsewhere; "
+            "data.partner=random finds more of them, and data.nsp_negatives=other_document enough"
+        )
+    elif abs(share - 0.5) > _UNEVEN:
         tell(
             f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
             f"{counted(counts['documents'], 'document')} with one sentence only, which has no next one; "

@@ -84,9 +84,7 @@ class Work:
         _check_memory(chosen, place)
         source = Source.of(shards, chosen, tell)
         folder = None if base is None else base.folder
-        vectors = None if restored else source.vectors
-        if vectors is not None and chosen.start.tokens == "neighbours":
-            tell("counting which tokens stand near each other: their first vectors come from it")
+        vectors = [] if restored else source.vectors(tell)
         encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
         objective.fits(shards.tokenizer)
         objective.bring(encoder, fresh=not restored)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, HeadShape, shape
 from bertsmith.models.names import TASKS, NameTable, name_table
@@ -39,7 +42,13 @@ def _names(config: ModelConfig) -> NameTable:
 
 def _groups(config: ModelConfig) -> int:
     """The field shares a whole block or nothing; where we share a part of it, each layer is written out."""
-    return 1 if config.share == "all" else config.num_hidden_layers
+    return config.share_groups if config.share == "all" else config.num_hidden_layers
+
+
+def _told(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The groups of a config.json that shares whole blocks."""
+    groups = raw.get("num_hidden_groups")
+    return {} if "share" in raw or groups is None else {"share_groups": groups}
 
 
 _SHAPES = {
@@ -83,6 +92,7 @@ ALBERT = Family(
         "classifier_dropout": 0.1,
     },
     keys={"classifier_dropout": "classifier_dropout_prob"},
+    told=_told,
     fixed={"num_hidden_groups": _groups, "inner_group_num": 1},
     heads=HeadShape(pair_dropout=True),
     pretraining={"sentence_task": "sop", "masking": "span", "span_lengths": "harmonic", "span_max": 3},

@@ -53,6 +53,7 @@ BERT = Family(
     causal={
         frozenset({"encoder", "masked"}): "BertLMHeadModel",
         frozenset({"encoder", "pooler", "classifier"}): "BertForLastTokenSequenceClassification",
+        frozenset({"encoder", "classifier"}): "BertForUnpooledLastTokenSequenceClassification",
         frozenset({"encoder", "pooler", "chooser"}): "BertForLastTokenMultipleChoice",
     },
     tokenizer="wordpiece",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
+from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
 from bertsmith.tasks.overview import refuse_repeated_ids, repeats
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
@@ -84,6 +85,8 @@ class ChooseSettings(Settings):
         description="tokens of context, question and choice read together, special ones included; none: what the "
         "model can take. The context's end is cut",
     )
+    head: Head = "linear"
+    beside: Beside = ""
 
     @property
     def file_names(self) -> ChoiceNames:
@@ -141,10 +144,10 @@ class Choose(Task):
         self.head = ChoiceHead(config, generator)
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
+    def heads(self) -> Mapping[str, nn.Module]:
         """Pooler and vector."""
-        parts: Mapping[str, nn.Module] = self.head.parts
-        return parts
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
 
     # From a file to examples
 
@@ -199,7 +202,11 @@ class Choose(Task):
         texts = {
             settings.context_column or "context": example.context,
             settings.question_column or "question": example.question,
-            **(dict(zip(columns, choices, strict=True)) if len(columns) > 1 else {columns[0]: choices}),
+            **(
+                dict(zip_longest(columns, choices, fillvalue=""))
+                if len(columns) > 1
+                else {columns[0]: choices}
+            ),
         }
         right = None if example.right is None else example.right + settings.first_index
         return {**number, **texts, settings.label_column or "label": right}
@@ -340,12 +347,14 @@ class Choose(Task):
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Logits [n] of an item's n choices."""
-        found: Tensor = self.head(encoder(batch.packed), batch.packed)
+        found: Tensor = self.head(self.features.of_sequences(encoder, batch.packed))
         return torch.split(found.float(), list(batch.sizes))
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """Over each question's own choices."""
-        return torch.stack([far_apart(a, b, heat) for a, b in zip(own, wanted, strict=True)]).sum()
+        return torch.stack([far_apart(a, b, temperature) for a, b in zip(own, wanted, strict=True)]).sum()
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[ChoiceExample]

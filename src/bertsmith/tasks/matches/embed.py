@@ -267,7 +267,7 @@ class Embed(Task):
         return tensors, counts
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
+    def heads(self) -> Mapping[str, nn.Module]:
         """None."""
         return {}
 

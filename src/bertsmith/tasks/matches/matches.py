@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -42,6 +42,11 @@ _COLUMNS = "name them with --text-column A --second-column B"
 
 class EmbedSettings(Settings):
     """Where the texts are, how their vectors are made, and what they are learnt by."""
+
+    absent: ClassVar[Mapping[str, str]] = {
+        "head": "the task 'embed' has no head: a vector is the encoder's own states, pooled, so that "
+        "sentence-transformers makes the same one of the folder"
+    }
 
     text_column: str | None = Field(
         None, description="the column of the text, anchor or query; none: text, sentence1, anchor, query, …"

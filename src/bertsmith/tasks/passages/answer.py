@@ -35,6 +35,7 @@ from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
+from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, tallied, threshold_of
@@ -82,6 +83,11 @@ class AnswerSettings(Settings):
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
     longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
+    transform: bool = Field(
+        False,
+        description="whether the two vectors have a layer before them (Linear and activation); BERT has none",
+        json_schema_extra=ADDED_LATER,
+    )
     null_threshold: float | None = Field(
         None,
         allow_inf_nan=False,
@@ -93,6 +99,8 @@ class AnswerSettings(Settings):
         description="how answers are compared: as SQuAD's script does, or as CMRC 2018's for Chinese; auto: by "
         "the letters of most answers",
     )
+    head: Head = "linear"
+    beside: Beside = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ class Answer(Task):
     facts_type = AnswerFacts
     by_token = True
     own_facts = ("null_threshold",)
+    lasting = (*Task.lasting, "transform")
     settings: AnswerSettings
     answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
     null_threshold: Tensor
@@ -131,16 +140,16 @@ class Answer(Task):
     ) -> None:
         """facts: of `AnswerFacts`."""
         super().__init__(config, generator, facts, settings)
-        self.head = SpanHead(config, generator)
+        self.head = SpanHead(config, generator, transform=settings.transform)
         known = AnswerFacts(**facts)
         self.register_buffer("null_threshold", torch.tensor(known.null_threshold, dtype=torch.float64))
         self._may_be_none = known.unanswerable
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
-        """The two vectors."""
-        parts: Mapping[str, nn.Module] = self.head.parts
-        return parts
+    def heads(self) -> Mapping[str, nn.Module]:
+        """The two vectors, and the layer before them where there is one."""
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
 
     # From a file to examples
 
@@ -334,7 +343,7 @@ class Answer(Task):
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """[N, 2], fp32: of starting and of ending at each token."""
-        found: Tensor = self.head(encoder(batch.packed))
+        found: Tensor = self.head(self.features(encoder, batch.packed))
         return found.float()
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
@@ -352,9 +361,11 @@ class Answer(Task):
         """[T, 2] a window of T tokens."""
         return torch.split(self.logits(encoder, batch), batch.packed.lengths.tolist())
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """Over the tokens of each window, the mean of both ends'."""
-        parts = (far_apart(a, b, heat, 0) for a, b in zip(own, wanted, strict=True))
+        parts = (far_apart(a, b, temperature, 0) for a, b in zip(own, wanted, strict=True))
         return torch.stack(list(parts)).sum() / 2
 
     # From a batch to answers

@@ -91,10 +91,10 @@ class Relate(Task):
         self.head = RelationHead(config, generator, len(self._names))
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
+    def heads(self) -> Mapping[str, nn.Module]:
         """The classifier of relations."""
-        parts: Mapping[str, nn.Module] = self.head.parts
-        return parts
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
 
     # From a file to examples
 
@@ -311,7 +311,7 @@ class Relate(Task):
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """[B, labels], fp32."""
-        found: Tensor = self.head(encoder(batch.packed), batch.tensors["rows"])
+        found: Tensor = self.head(self.features(encoder, batch.packed), batch.tensors["rows"])
         return found.float()
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:

@@ -21,6 +21,7 @@ from bertsmith.files.related import (
 )
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
+from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.overview import refuse_repeated_ids
 
 _HEAD, _TAIL = "@", "#"
@@ -59,6 +60,8 @@ class RelateSettings(Settings):
         description="tokens read of a text, markers and special ones included; none: what the model can take. A "
         "window around both entities is read",
     )
+    head: Head = "linear"
+    beside: Beside = ""
 
 
 @dataclass(frozen=True)

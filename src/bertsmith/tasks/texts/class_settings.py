@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from bertsmith.errors import InputError
+from bertsmith.settings import ADDED_LATER
 from bertsmith.tasks.texts.texts import TextSettings
 
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
@@ -28,6 +29,12 @@ class ClassSettings(TextSettings):
         "shared",
         description="with multi_label: above which probability a label is predicted: a half; one for all labels, "
         "or one for each, chosen on dev by macro F1",
+    )
+    init_head_from: Literal["none", "nsp"] = Field(
+        "none",
+        description="what the head is at first: drawn (none), or for two labels the base's head for the next "
+        "sentence (nsp); which label begins as IsNext is told",
+        json_schema_extra=ADDED_LATER,
     )
     calibrate: bool = Field(
         False,

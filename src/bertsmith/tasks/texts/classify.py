@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,24 @@ class Classify(TextTask):
     def stratum(cls, example: TextExample) -> Hashable:
         """The label."""
         return example.label
+
+    @property
+    def begins_as(self) -> Mapping[str, str]:
+        """The head for the next sentence, where the settings ask for it."""
+        if self.settings.init_head_from == "none":
+            return {}
+        if (number := len(self.facts["labels"])) != 2:
+            raise InputError(
+                f"task.init_head_from=nsp: the head for the next sentence has two answers, and there are {number} "
+                "labels",
+                "leave it out",
+            )
+        if self.head.pooler is None or self.features.parts:
+            raise InputError(
+                "task.init_head_from=nsp: the head for the next sentence reads the pooler, and this one does not",
+                "leave it out, or take a BERT with its pooler, without task.head and task.beside",
+            )
+        return {"classifier": "pair"}
 
     def target(self, example: TextExample) -> int | None:
         """The label's id."""

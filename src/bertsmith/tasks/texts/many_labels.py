@@ -134,6 +134,17 @@ class ManyLabels(TextTask):
         return None
 
     @property
+    def begins_as(self) -> Mapping[str, str]:
+        """No head of the base asks for each label by itself."""
+        if self.settings.init_head_from != "none":
+            raise InputError(
+                f"task.init_head_from={self.settings.init_head_from}: that head chooses one of two answers, and "
+                "with task.multi_label a text has any number of labels",
+                "leave one of the two out",
+            )
+        return {}
+
+    @property
     def problem_type(self) -> ProblemType:
         """Several labels."""
         return "multi_label_classification"
@@ -164,14 +175,19 @@ class ManyLabels(TextTask):
         right = ((logits.detach() > 0) == wanted.bool()).all(1).sum()
         return Loss({"task": found / logits.shape[1]}, batch.counts, {"task": right})
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """Each label is there or not: the mean over the labels of their two shares' distances, softened."""
-        logits, its = torch.cat(list(own)).float() / heat, torch.cat(list(wanted)).float() / heat
+        logits, its = (
+            torch.cat(list(own)).float() / temperature,
+            torch.cat(list(wanted)).float() / temperature,
+        )
         there, absent = (
             F.kl_div(F.logsigmoid(a), F.logsigmoid(b), reduction="sum", log_target=True)
             for a, b in ((logits, its), (-logits, -its))
         )
-        return heat**2 * (there + absent) / logits.shape[1]
+        return temperature**2 * (there + absent) / logits.shape[1]
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TextExample]

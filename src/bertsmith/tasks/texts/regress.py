@@ -97,7 +97,9 @@ class Regress(TextTask):
         found = self.logits(encoder, batch)[:, 0]
         return Loss({"task": F.mse_loss(found, batch.tensors["number"], reduction="sum")}, batch.counts)
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """Squared differences of the numbers: there is nothing to soften."""
         return F.mse_loss(torch.cat(list(own)), torch.cat(list(wanted)), reduction="sum")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, Field
@@ -18,10 +18,12 @@ from bertsmith.files.memory import InMemory
 from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import family
 from bertsmith.models.heads import SentenceHead
-from bertsmith.settings import Settings
+from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
+from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Finding
@@ -56,6 +58,20 @@ class TextSettings(Settings):
         description="tokens from the start of one window of a longer text to the next's, whose answers are "
         "averaged; none: its end is not read",
     )
+    specials_in_text: Literal["text", "parse"] = Field(
+        "text",
+        description="what strings such as [SEP] in a text are: text like all other (text), or the model's special "
+        "tokens (parse)",
+        json_schema_extra=ADDED_LATER,
+    )
+    pooler: bool = Field(
+        True,
+        description="whether the head of a BERT or an ALBERT reads the pooler, as in the releases, or the first "
+        "token's hidden state itself",
+        json_schema_extra=ADDED_LATER,
+    )
+    head: Head = "linear"
+    beside: Beside = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,7 @@ class TextTask(Task):
 
     inputs = ("text", "second")
     optional = ("second",)
+    lasting = (*Task.lasting, "pooler")
     may_be_blank: ClassVar[bool] = False
     settings_type = TextSettings
     facts_type: ClassVar[type[BaseModel]] = TextFacts
@@ -109,13 +126,18 @@ class TextTask(Task):
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int
     ) -> None:
         super().__init__(config, generator, facts, settings)
-        self.head = SentenceHead(config, generator, outputs)
+        self.head = SentenceHead(config, generator, outputs, pooled=settings.pooler)
+        if not settings.pooler and family(config.model_type).heads.dense_act is not None:
+            raise InputError(
+                f"task.pooler=false: the head of {config.model_type} has no pooler, but a layer of its own",
+                "leave it out, or take a BERT or an ALBERT",
+            )
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
-        """Pooler, where the family has one, and classifier."""
-        parts: Mapping[str, nn.Module] = self.head.parts
-        return parts
+    def heads(self) -> Mapping[str, nn.Module]:
+        """Pooler, where the head has one, and classifier."""
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
 
     @classmethod
     def read(cls, file: str | Path, settings: TextSettings, *, labelled: bool = True) -> list[TextExample]:
@@ -247,6 +269,8 @@ class TextTask(Task):
             [example.text for example in examples],
             [example.second or "" for example in examples] if paired else None,
             max_length=limit if self.settings.stride is None else UNCUT,
+            specials=self.settings.specials_in_text,
+            tell=lambda sentence: None,  # `finetune` tells it of all texts
         )
         return [
             item
@@ -285,7 +309,7 @@ class TextTask(Task):
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """[B, outputs], fp32."""
-        found: Tensor = self.head(encoder(batch.packed), batch.packed)
+        found: Tensor = self.head(self.features.of_sequences(encoder, batch.packed))
         return found.float()
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:

@@ -28,7 +28,6 @@ from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.features import Features
 from bertsmith.models.heads import TokenHead
 from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.details import Answers, Details
@@ -90,7 +89,7 @@ class Tag(Task):
     legal_end: Tensor
     facts_type = TagFacts
     by_token = True
-    own_facts = ("layers", "head")
+    lasting = ("scheme", "decoder", "layers", "head", "beside")
     answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
 
     def __init__(
@@ -102,27 +101,10 @@ class Tag(Task):
         self._spans = ("roles" if self._roles else "entities") if facts["scheme"] else None
         self._blank = "" if facts.get("characters") else " "
         self._ids = {label: i for i, label in enumerate(self._tagging.labels)}
-        recurrent = facts.get("head") == "bilstm"
-        self.features = Features(config, generator, facts.get("layers", "last"), recurrent=recurrent)
         self.head = TokenHead(config, generator, len(self._ids))
         self.crf = Crf(len(self._ids)) if facts.get("decoder") == "crf" else None
         for name, part in self._tagging.chain()._asdict().items():
             self.register_buffer(f"legal_{name}", part, persistent=False)
-
-    def under(self, settings: TagSettings) -> Self:
-        """InputError where what was learnt would have to be another."""
-        for name in ("scheme", "decoder", "layers", "head"):
-            if (asked := getattr(settings, name)) != (own := getattr(self.settings, name)):
-                raise InputError(
-                    f"task.{name} is {asked}, and this model was trained with {own}",
-                    "leave it out, or fine-tune another one",
-                )
-        return super().under(settings)
-
-    @property
-    def layers_read(self) -> list[int]:
-        """Those of the setting `layers`."""
-        return self.features.layers
 
     # From a file to examples
 
@@ -168,8 +150,7 @@ class Tag(Task):
         rows = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
         facts = facts_of_tags(rows, settings.scheme, names, examples[0].place, roles=roles)
-        kept = {name: getattr(settings, name) for name in ("decoder", "layers", "head")}
-        return {**facts, **kept, "characters": by_characters(examples)}
+        return {**facts, "decoder": settings.decoder, "characters": by_characters(examples)}
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -362,13 +343,9 @@ class Tag(Task):
     # From a batch to answers
 
     @property
-    def parts(self) -> Mapping[str, nn.Module]:
-        """The tagger, what it reads, and the CRF where there is one."""
-        return {
-            **self.features.parts,
-            **self.head.parts,
-            **({} if self.crf is None else {"crf": self.crf}),
-        }
+    def heads(self) -> Mapping[str, nn.Module]:
+        """The tagger, and the CRF where there is one."""
+        return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
 
     def _chain(self, device: torch.device | None = None) -> Chain:
         """What the scheme forbids and the CRF has learnt."""
@@ -400,10 +377,12 @@ class Tag(Task):
         found = self.head(self.features(encoder, batch.packed)).float()
         return torch.split(found, batch.packed.lengths.tolist())
 
-    def apart(self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, heat: float) -> Tensor:
+    def apart(
+        self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
         """Of the words' tags, each by itself; of a CRF the emissions'."""
         rows = batch.tensors["rows"]
-        return far_apart(torch.cat(list(own))[rows], torch.cat(list(wanted))[rows], heat)
+        return far_apart(torch.cat(list(own))[rows], torch.cat(list(wanted))[rows], temperature)
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]

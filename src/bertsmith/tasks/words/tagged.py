@@ -17,6 +17,7 @@ from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.models.features import Layers
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import FileEncoding
+from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.wording import counted
 
 _NUMBER = re.compile(r"-?\d+")
@@ -57,11 +58,8 @@ class TagSettings(Settings):
         "sum_last_four, sum_all; side by side: concat_last_four",
         json_schema_extra=ADDED_LATER,
     )
-    head: Literal["linear", "bilstm"] = Field(
-        "linear",
-        description="what reads them: one linear layer; bilstm: with two layers of a bidirectional LSTM below it",
-        json_schema_extra=ADDED_LATER,
-    )
+    head: Head = "linear"
+    beside: Beside = ""
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
         description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "

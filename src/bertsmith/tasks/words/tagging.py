@@ -32,7 +32,6 @@ from bertsmith.metrics.schemes import (
     tag_of,
 )
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
-from bertsmith.models.features import Layers
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.words.tagged import TagExample
@@ -54,8 +53,6 @@ class TagFacts(LabelFacts):
     letters: dict[str, str] = Field(default_factory=dict)
     usual: str
     decoder: Literal["softmax", "crf"] = "softmax"
-    layers: Layers = "last"
-    head: Literal["linear", "bilstm"] = "linear"
     characters: bool = False
     roles: bool = False
 

@@ -1,0 +1,79 @@
+"""Each family beside the reference library: the largest difference of outputs, losses and gradients, both ways.
+
+    PYTHONPATH=tests python benchmarks/family_parity.py
+
+The cases and the comparison are those of the tests (tests/family_harness.py): small sizes, sequences of unlike
+lengths, each class of the reference, in training (without dropout) and in evaluation. load: a folder that the
+reference wrote is opened here; save: a folder that was written here is opened there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from bertsmith.artifacts.folder import read_folder, write_folder
+from family_harness import (
+    CASES,
+    KINDS,
+    compared,
+    config_of,
+    opened_here,
+    opened_there,
+    ours_at_random,
+    reference,
+)
+from record import section, table, where
+
+WHATS = ("output", "loss", "gradient")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    worst: dict[tuple[str, str, str], float] = defaultdict(float)
+    classes: dict[str, set[str]] = defaultdict(set)
+    for kind in KINDS:
+        case, parts = kind.values
+        config = config_of(case)
+        with tempfile.TemporaryDirectory() as folder:
+            theirs = reference(config, parts)
+            theirs.save_pretrained(Path(folder) / "theirs")
+            ours = ours_at_random(config, parts)
+            labels = ["a", "b", "c"] if {"classifier", "tagger"} & parts else None
+            write_folder(Path(folder) / "ours", config, ours.parts, labels=labels)
+            sides = {
+                "load": (opened_here(read_folder(Path(folder) / "theirs"), config, parts), theirs),
+                "save": (ours, opened_there(Path(folder) / "ours", config, parts)[0]),
+            }
+            for way, (mine, other) in sides.items():
+                for train in (False, True):
+                    for one in compared(mine, config, other, parts, train=train):
+                        far = float((one.ours - one.theirs).detach().abs().max()) if one.ours.numel() else 0.0
+                        key = (case, way, one.what)
+                        worst[key] = max(worst[key], far)
+        classes[case].add(type(theirs).__name__)
+    rows = [
+        [
+            case,
+            len(classes[case]),
+            *(f"{worst[case, way, what]:.1e}" for way in ("load", "save") for what in WHATS),
+        ]
+        for case in CASES
+    ]
+    columns = ["model", "classes", *(f"{way}: {what}" for way in ("load", "save") for what in WHATS)]
+    section(
+        "The family beside the reference",
+        f"""`PYTHONPATH=tests python benchmarks/family_parity.py`; {where(1)}.
+
+The largest absolute difference over all classes, in training without dropout and in evaluation; the tests allow
+1e-5. load: the reference's folder opened here; save: ours opened there.
+
+{table(columns, rows)}""",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Three of the papers' tables at the smallest size, three seeds, side by side with the papers' figures.
+
+    python benchmarks/family_tables.py [--tokens 10000000] [--seeds 3] [--jobs 2] [--rows "BERT,no NSP"]
+
+The rows stand in family_tables.yaml. Each model is judged by its held-out loss where it has one, by minimal pairs,
+and fine-tuned on sst2 and conll2003 (at most 5,000 rows) at the rates that family_threshold.py chose. `bertsmith
+ablate` does the work: what is finished stays, and the script may be stopped and called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from bertsmith.workflows.ablate import ablate, told
+from corpus import prepared
+from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
+from learning_tasks import BENCHES, RATES, ROWS
+from record import DATA, HERE, WORK, recorded, section, table, where
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=max(TOKENS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--rows")
+    options = parser.parse_args()
+    out = WORK / "family" / f"tables-{options.tokens}"
+    report = ablate(
+        HERE / "family_tables.yaml",
+        out,
+        data=prepared(VOCABULARY),
+        tasks={task: recipe_of(task) for task in TASKS},
+        pairs=PAIRS,
+        rows=None if options.rows is None else options.rows.split(","),
+        seeds=options.seeds,
+        settings=[f"train.max_tokens={options.tokens}"],
+        jobs=options.jobs,
+        resume=out.exists(),
+        tell=lambda text: print(text, flush=True),
+    )
+    write(report, options.tokens)
+
+
+def recipe_of(task: str) -> dict[str, Any]:
+    """What each model is fine-tuned with."""
+    bench, place = BENCHES[task], DATA / "tasks" / task
+    settings = dict(setting.split("=", 1) for setting in bench.settings)
+    return {
+        "verb": bench.task,
+        "train": str(place / bench.train),
+        "dev": str(place / bench.dev),
+        "settings": {
+            **settings,
+            "files.sample": ROWS,
+            "train.epochs": 3,
+            "train.learning_rate": rate_of(task),
+            "train.precision": "fp32",
+            "train.tensorboard": False,
+        },
+    }
+
+
+def rate_of(task: str) -> float:
+    """The rate that family_threshold.py found best for pre-trained models."""
+    known = recorded(NAME)
+    return max(RATES, key=lambda rate: float(known[f"tuning {task} {max(TOKENS)} {rate:g}"]))
+
+
+def write(report: Mapping[str, Any], tokens: int) -> None:
+    """The section of RESULTS.md."""
+    figures = report["figures"]
+    rows = [
+        [row, *(cell(of.get(row), first=row == report["baseline"]) for of in figures.values())]
+        for row in dict.fromkeys(row for of in figures.values() for row in of)
+    ]
+    paper = [
+        [name, *(f"{row} {value:g}" for row, value in of.items())] for name, of in report["paper"].items()
+    ]
+    most = max(map(len, paper))
+    section(
+        "Three tables of the papers at the smallest size",
+        f"""`python benchmarks/family_tables.py`; {where(1)}.
+
+bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
+2.2 M tokens of text, {report["seeds"]} seeds. Mean ± deviation; in brackets the difference from the first row,
+paired by seed, and the p of a paired t-test.
+
+{table(["row", *figures], rows)}
+
+{told(report)}. In the papers:
+
+{table(["figure", *[""] * (most - 1)], [[*line, *[""] * (most - len(line))] for line in paper])}""",
+    )
+
+
+def cell(figure: Mapping[str, Any] | None, *, first: bool) -> str:
+    """A figure with its difference from the first row."""
+    if figure is None:
+        return ""
+    spread = f"{figure['mean']:.3f}" + (
+        "" if figure["deviation"] is None else f" ± {figure['deviation']:.3f}"
+    )
+    if first or figure["difference"] is None:
+        return spread
+    p = "" if figure["p"] is None else f", p = {figure['p']:.2g}"
+    return f"{spread} ({figure['difference']:+.3f}{p})"
+
+
+if __name__ == "__main__":
+    main()

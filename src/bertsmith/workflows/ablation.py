@@ -1,0 +1,246 @@
+"""One model of an ablation, and what stands on it: pre-trained, fine-tuned for each task, scored; and the recipe
+that says how.
+
+    python -P -m bertsmith.workflows.ablation
+
+measures the model that is described on stdin, for `side_by_side`, not for people.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from bertsmith import console, machine
+from bertsmith.errors import BertsmithError, InputError
+from bertsmith.settings import Settings, read_yaml
+from bertsmith.shards.shards import Shards
+from bertsmith.tasks.task import task_type
+from bertsmith.use.model import Model
+from bertsmith.workflows.finetune import finetune
+from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.run import as_assignments, holds_run, write_whole
+
+PAIRS = "minimal pairs"
+PRETRAIN = "pretrain"  # the folder of a row's pre-training, beside those of its tasks
+
+
+class TaskRecipe(Settings):
+    """A task that each model is fine-tuned for."""
+
+    verb: str = Field("classify", description="a verb of finetune")
+    train: str = Field("", description="its training file")
+    dev: str = Field("", description="the file that decides")
+    settings: dict[str, Any] = Field(default_factory=dict, description="of fine-tuning, by their names")
+
+
+class AblationRecipe(Settings):
+    """A table: what its rows change, and what the paper found."""
+
+    title: str = Field("", description="what is compared")
+    source: str = Field("", description="the paper and its table")
+    preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
+    settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")
+    rows: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="what each row changes; the first is the one the others are compared with; rows that change "
+        "the same share a model",
+    )
+    task_settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="what a row changes in fine-tuning, of every task"
+    )
+    beside: dict[str, str] = Field(
+        default_factory=dict,
+        description="beside which row's model a row's is fine-tuned, their states joined",
+    )
+    losses: list[str] = Field(
+        default_factory=lambda: ["mlm_loss"],
+        description="held-out figures that all rows have; less is better where a name ends in loss or perplexity",
+    )
+    paper: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="the paper's figures by their names, row by row; higher is better"
+    )
+
+
+def read_recipe(file: str | Path) -> AblationRecipe:
+    """A recipe. InputError for what is no recipe, for rows of one folder, and for a paper's row that is none."""
+    recipe = AblationRecipe.of(read_yaml(file), str(file))
+    if len(recipe.rows) < 2:
+        raise InputError(f"{file}: a table has at least two rows", "give each below 'rows' what it changes")
+    refuse_one_folder(recipe.rows, str(file))
+    named: dict[str, Mapping[str, Any]] = {
+        **recipe.paper,
+        "task_settings": recipe.task_settings,
+        "beside": {**recipe.beside, **{other: row for row, other in recipe.beside.items()}},
+    }
+    for name, figures in named.items():
+        if strange := [row for row in figures if row not in recipe.rows]:
+            raise InputError(
+                f"{file}: '{name}' names the row '{strange[0]}', which is none",
+                f"rows: {', '.join(recipe.rows)}",
+            )
+    return recipe
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of some rows with one seed. out: the ablation's folder; data: of the shards."""
+
+    recipe: AblationRecipe
+    rows: Sequence[str]
+    seed: int
+    out: Path
+    data: Path
+    tasks: Mapping[str, TaskRecipe]
+    pairs: str | None
+    settings: Sequence[str]
+
+    def measured(self, tell: Callable[[str], None]) -> dict[str, dict[str, float]]:
+        """The figures of each row. What is finished stays, what was interrupted continues."""
+        return {row: self._row(row, tell) for row in self.rows}
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for another process."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "rows": list(self.rows),
+            "seed": self.seed,
+            "out": str(self.out),
+            "data": str(self.data),
+            "tasks": {name: task.model_dump(mode="json") for name, task in self.tasks.items()},
+            "pairs": self.pairs,
+            "settings": list(self.settings),
+        }
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Measurement:
+        """What `to_json` gave."""
+        tasks = {name: TaskRecipe.of(task, name) for name, task in said["tasks"].items()}
+        paths = {"out": Path(said["out"]), "data": Path(said["data"])}
+        return cls(**{**said, **paths, "recipe": AblationRecipe.of(said["recipe"], "recipe"), "tasks": tasks})
+
+    def place(self, row: str) -> Path:
+        """The folder of a row's runs with this seed."""
+        return self.out / folder_of(row) / str(self.seed)
+
+    def _row(self, row: str, tell: Callable[[str], None]) -> dict[str, float]:
+        place, model = self.place(row), self._model(row, tell)
+        beside = None if row not in self.recipe.beside else self._model(self.recipe.beside[row], tell)
+        held = model.report["held_out"]
+        found = {name: float(held[name]) for name in self.recipe.losses if name in held}
+        for name, task in self.tasks.items():
+            found[name] = self._fine_tuned(row, place / folder_of(name), model, beside, task, tell)
+        if self.pairs is not None:
+            pairs = self.pairs
+            found[PAIRS] = _kept(
+                model.path.parent / "pairs.json", lambda: model.score_pairs(pairs, tell=tell)["accuracy"]
+            )
+        return found
+
+    def _model(self, row: str, tell: Callable[[str], None]) -> Model:
+        """A row's pre-trained model, trained now if it is not there."""
+        run = self.place(pretrained_as(self.recipe, row)) / PRETRAIN
+        own = assigned({**self.recipe.settings, **self.recipe.rows[row], "train.seed": self.seed})
+        return pretrain(
+            Shards.open(self.data),
+            run,
+            preset=self.recipe.preset,
+            settings=[*own, *self.settings],
+            resume=holds_run(run),
+            tell=tell,
+        )
+
+    def _fine_tuned(
+        self,
+        row: str,
+        run: Path,
+        model: Model,
+        beside: Model | None,
+        task: TaskRecipe,
+        tell: Callable[[str], None],
+    ) -> float:
+        joined = {} if beside is None else {"task.beside": str(beside.path)}
+        settings = {**task_settings(self.recipe, row, task), **joined, "train.seed": self.seed}
+        made = finetune(
+            task.verb,
+            model,
+            run,
+            train=task.train,
+            dev=task.dev,
+            settings=assigned(settings),
+            resume=holds_run(run),
+            tell=tell,
+        )
+        return float(made.report["dev"][made.task.decides])
+
+
+def folder_of(row: str) -> str:
+    """A row's name as a folder's."""
+    return "".join(c if c.isalnum() else "-" for c in row).strip("-") or "row"
+
+
+def refuse_one_folder(names: Iterable[str], place: str) -> None:
+    """InputError where two names would have the same folder."""
+    owners: dict[str, str] = {}
+    for name in names:
+        if (owner := owners.setdefault(folder_of(name), name)) != name:
+            raise InputError(
+                f"{place}: '{owner}' and '{name}' would both stand in the folder {folder_of(name)}",
+                "let their names differ in a letter or a digit",
+            )
+
+
+def pretrained_as(recipe: AblationRecipe, row: str) -> str:
+    """The first row whose settings of pre-training are this row's: their models are one."""
+    return next(other for other, settings in recipe.rows.items() if settings == recipe.rows[row])
+
+
+def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[str, Any]:
+    """Those of the task, over them those of the row."""
+    return {**task.settings, **recipe.task_settings.get(row, {})}
+
+
+def _kept(file: Path, measure: Callable[[], float]) -> float:
+    """What is in the file, or is measured now and put there."""
+    if not file.exists():
+        write_whole(file, json.dumps(measure()) + "\n")
+    return float(json.loads(file.read_text(encoding="utf-8")))
+
+
+def assigned(values: Mapping[str, Any]) -> list[str]:
+    """Settings by dotted names, or in groups, as assignments; a name is written as it is."""
+    flat = as_assignments(dict(values))
+    return [
+        f"objective.name={json.loads(a.partition('=')[2])}" if a.startswith("objective.name=") else a
+        for a in flat
+    ]
+
+
+def check_task(recipe: AblationRecipe, row: str, task: TaskRecipe, place: str | Path) -> None:
+    """InputError for settings of fine-tuning that the task does not have: before any model is pre-trained."""
+    try:
+        settings_type(task_type(task.verb))().changed(assigned(task_settings(recipe, row, task)))
+    except InputError as error:
+        raise InputError(f"{place}: '{row}': finetune {task.verb}: {error.sentence}", error.remedy) from None
+
+
+def main() -> None:
+    """Measure what stdin describes, and write the figures, or what went wrong, to the file it names."""
+    said = json.load(sys.stdin)
+    machine.prepare_process()
+    try:
+        answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured(console.note)}
+    except BertsmithError as error:
+        answer = {"kind": type(error).__name__, "sentence": error.sentence, "remedy": error.remedy}
+    write_whole(Path(said["answer"]), json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

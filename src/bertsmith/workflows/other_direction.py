@@ -1,0 +1,49 @@
+"""A left-to-right model is fine-tuned beside one that reads the other way: what must be alike, and its weights."""
+
+from __future__ import annotations
+
+from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.locate import locate
+from bertsmith.errors import InputError
+from bertsmith.models.config import DROPOUTS
+from bertsmith.models.features import OtherDirection
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
+
+
+def fill_other_direction(
+    module: OtherDirection, base: ModelFolder, name: str, train: FinetuneTrainSettings
+) -> None:
+    """Give the other direction the weights of a run or folder. InputError where it is no mirror of the base, or
+    where layers of the base are to be set apart, which then are two models' layers."""
+    other = read_folder(locate(name))
+    mine, its = (
+        {key: value for key, value in folder.config.model_dump().items() if key not in DROPOUTS}
+        for folder in (base, other)
+    )
+    if its != {**mine, "backwards": not mine["backwards"]}:
+        differing = [key for key, value in mine.items() if key != "backwards" and its[key] != value]
+        why = (
+            f"model.{differing[0]} is {its[differing[0]]} there and {mine[differing[0]]} here"
+            if differing
+            else "it reads the same way"
+        )
+        raise InputError(
+            f"task.beside={name}: {why}",
+            "name a run that differs from the base in model.backwards alone",
+        )
+    if Tokenizer.load(other.path).digest != Tokenizer.load(base.path).digest:
+        raise InputError(f"task.beside={name}: has another tokenizer than the base", "both need the same one")
+    asked = {
+        "frozen": train.frozen,
+        "freeze_embeddings": train.freeze_embeddings,
+        "freeze_layers": train.freeze_layers > 0,
+        "layer_decay": train.layer_decay < 1,
+        "unfreeze_every": train.unfreeze_every is not None,
+    }
+    if apart := [key for key, is_asked in asked.items() if is_asked]:
+        raise InputError(
+            f"train.{apart[0]} sets layers of the model apart, and task.beside brings a second model",
+            "leave one of them out",
+        )
+    other.fill("encoder", module.encoder)

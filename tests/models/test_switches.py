@@ -1,0 +1,189 @@
+"""Switches that no published BERT turns: positions that are not learned, LayerNorm first, a decoder of its own.
+
+Each trains, resumes to the bit, is saved, and comes back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.artifacts.locate import locate
+from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.heads import MaskedHead
+from bertsmith.models.parameters import count_parameters
+from bertsmith.models.start import sinusoids
+from bertsmith.packed import Packed
+from bertsmith.training import checkpoint
+from family_harness import SMALL, transformers
+from outcomes import Killed, assert_same, outcome
+
+SWITCHES = [
+    "model.position=sinusoidal",
+    "model.position=none",
+    "model.norm=pre",
+    "model.tie_word_embeddings=false",
+]
+
+
+def encoder_with(name: str = "bert-base-uncased", **switches: Any) -> Encoder:
+    return build_encoder(preset(name, **{**SMALL, **switches}), torch.Generator().manual_seed(3)).eval()
+
+
+def test_sinusoids_are_those_of_the_paper_and_turn_with_the_distance() -> None:
+    table = encoder_with(position="sinusoidal").embeddings.position
+    assert not table.weight.requires_grad
+    rows, size = table.weight.shape
+    by_hand = torch.empty(rows, size, dtype=torch.float64)
+    for i in range(size // 2):
+        angle = torch.arange(rows, dtype=torch.float64) / 10_000 ** (2 * i / size)
+        by_hand[:, 2 * i], by_hand[:, 2 * i + 1] = angle.sin(), angle.cos()
+    torch.testing.assert_close(table.weight.double(), by_hand, atol=1e-5, rtol=0)
+    assert table.weight[0].tolist() == [0, 1] * (size // 2)
+    distance = 7  # each pair of columns is turned by an angle that depends on the distance alone
+    for i in range(size // 2):
+        angle = torch.tensor(distance / 10_000 ** (2 * i / size), dtype=torch.float64)
+        turn = torch.stack(
+            [torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])]
+        )
+        pair = by_hand[:, 2 * i : 2 * i + 2]
+        torch.testing.assert_close(pair[distance:], pair[:-distance] @ turn.T, atol=1e-6, rtol=0)
+
+
+def test_sinusoids_begin_where_positions_do() -> None:
+    config = preset("roberta-base", **{**SMALL, "position": "sinusoidal"})
+    table = build_encoder(config, torch.Generator().manual_seed(3)).embeddings.position.weight
+    assert not table[: config.position_offset].any()
+    assert torch.equal(table[config.position_offset :], sinusoids(config.longest, config.embedding_width))
+
+
+@pytest.mark.parametrize(
+    ("position", "is_shuffled_alike"), [("none", True), ("learned", False), ("sinusoidal", False)]
+)
+def test_without_positions_shuffled_tokens_have_their_own_outputs(
+    position: str, is_shuffled_alike: bool
+) -> None:
+    encoder = encoder_with(position=position)
+    ids = torch.tensor([7, 3, 90, 41, 12, 7, 66])
+    order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
+    plain, shuffled = (encoder(Packed.of_lists([one.tolist()], [[0] * 7])) for one in (ids, ids[order]))
+    assert torch.allclose(shuffled, plain[order], atol=1e-6) == is_shuffled_alike
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_decoder_is_the_token_table_and_another_is_not(tied: bool) -> None:
+    config = preset("bert-base-uncased", **{**SMALL, "tie_word_embeddings": tied})
+    encoder = build_encoder(config, torch.Generator().manual_seed(3))
+    head = MaskedHead(config, encoder.generator)
+    tokens = encoder.embeddings.token.weight
+    assert (head.table(tokens).data_ptr() == tokens.data_ptr()) == tied
+    numbers = sum(weight.numel() for part in (encoder, head) for weight in part.parameters())
+    assert sum(term.size for term in count_parameters(config, ("masked",))) == numbers
+    hidden, labels = torch.randn(5, config.hidden_size), torch.tensor([1, 2, 3, 4, 5])
+    head.loss(hidden, tokens, labels)[0].backward()
+    assert (tokens.grad is not None) == tied
+    if not tied:
+        assert head.decoder is not None
+        assert head.decoder.weight.grad is not None
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_run_resumes_to_the_bit_and_its_model_comes_back(
+    switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    steps = [switch, "train.max_steps=6", "train.checkpoint_every=3"]
+    whole = tiny_run.run(shards, tmp_path / "whole", *steps)
+    save = checkpoint.save
+
+    def save_and_die(*given: Any) -> Path:
+        save(*given)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", save_and_die)
+        with pytest.raises(Killed):
+            tiny_run.run(shards, tmp_path / "cut", *steps)
+    tiny_run.run(shards, tmp_path / "cut", *steps, resume=True)
+    assert_same(tmp_path / "cut", outcome(tmp_path / "whole"))
+
+    setting, value = switch.removeprefix("model.").split("=")
+    assert str(getattr(whole.encoder.config, setting)).lower() == value
+    if setting == "position":
+        table = read_folder(locate(whole.path)).weights()["encoder.embeddings.position.weight"]
+        wanted = sinusoids(*table.shape) if value == "sinusoidal" else torch.zeros_like(table)
+        assert torch.equal(table, wanted)
+    texts = ["kaba lode [MASK] soba", "mide nugi"]
+    assert len(whole.fill_mask(texts[0])[0]) > 0
+    alone = [whole.score([text])[0]["score"] for text in texts]
+    assert [one["score"] for one in whole.score(texts)] == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "switch", ["model.position=sinusoidal", "model.position=none", "model.tie_word_embeddings=false"]
+)
+def test_the_reference_reads_the_same_model(switch: str, tmp_path: Path) -> None:
+    model = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", switch, "train.max_steps=2")
+    library = transformers()
+    other = library.BertForPreTraining.from_pretrained(locate(model.path), attn_implementation="eager").eval()
+    ids = torch.tensor([[2, 9, 20, 4, 12, 3]])
+    theirs = other(ids, output_hidden_states=True)
+    hidden = model.encoder(Packed.of_lists(ids.tolist(), [[0] * 6]))
+    torch.testing.assert_close(hidden, theirs.hidden_states[-1][0], atol=1e-5, rtol=0)
+    head = MaskedHead(model.encoder.config, torch.Generator())
+    read_folder(locate(model.path)).fill("masked", head)
+    logits = head(hidden, model.encoder.embeddings.token.weight)
+    torch.testing.assert_close(logits, theirs.prediction_logits[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_fine_tuning_and_frozen_parts(switch: str, tmp_path: Path) -> None:
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", switch, "train.max_steps=2")
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    few = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.learning_rate=1e-2"]
+    before = read_folder(locate(base.path)).weights()
+    for name, more in {"all": [], "frozen": ["train.frozen=true"]}.items():
+        out = tmp_path / name
+        bs.finetune("classify", base, out, train=rows, dev=rows, settings=[*few, *more])
+        after = read_folder(locate(out)).weights()
+        changed = {n for n, weight in after.items() if n in before and not torch.equal(weight, before[n])}
+        assert ("encoder.embeddings.position.weight" in changed) == (
+            "position" not in switch and name != "frozen"
+        )
+        assert ("encoder.embeddings.token.weight" in changed) == (name != "frozen")
+        assert ("encoder.norm.weight" in changed) == (switch == "model.norm=pre" and name != "frozen")
+
+
+def test_an_extended_vocabulary_has_rows_in_a_decoder_of_its_own(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    base = tiny_run.run(shards, tmp_path / "run", "model.tie_word_embeddings=false", "train.max_steps=2")
+    words = tmp_path / "words.txt"
+    words.write_text("zzz\n", encoding="utf-8")
+    try:
+        report = bs.extend_tokenizer((), tmp_path / "grown", model=base.path, word_list=words)
+    except InputError as error:
+        pytest.fail(str(error))
+    table = read_folder(tmp_path / "grown").weights()["masked.decoder.weight"]
+    assert len(table) == report["vocab_size"] == len(tiny_run.TOKENS) + 1
+    assert torch.equal(table[:-1], read_folder(locate(base.path)).weights()["masked.decoder.weight"])
+
+
+def test_positions_that_are_not_there_have_no_first_weights(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    with pytest.raises(InputError, match=r"fills a table that model\.position none leaves empty"):
+        tiny_run.run(shards, tmp_path / "run", "model.position=none", "start.positions=sinusoidal")
+    model = bs.pretrain(
+        shards,
+        tmp_path / "tiny",
+        preset="bert-tiny-uncased",
+        settings=["model.position=none", "train.max_steps=1", "train.threads=1"],
+    )
+    assert not model.encoder.embeddings.position.weight.any()

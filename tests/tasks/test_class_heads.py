@@ -1,0 +1,132 @@
+"""What stands between the encoder and a text's label (the pooler, or nothing), and what the head is at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.tasks.texts.class_settings import ClassSettings
+from bertsmith.tasks.texts.classify import Classify
+
+FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+LEFT_TO_RIGHT = ["objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("base")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
+
+
+def test_without_a_pooler_the_logits_are_a_product_with_the_first_hidden_state(
+    base: bs.Model, tmp_path: Path
+) -> None:
+    """C·Wᵀ of the paper's section 4.1, and the bias that the release adds; with it, tanh(Linear(C)) in between."""
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    made = {
+        pooler: bs.finetune(
+            "classify", base, tmp_path / str(pooler), train=rows, dev=rows, settings=FEW, pooler=pooler
+        )
+        for pooler in (True, False)
+    }
+    assert made[True].folder.parts == {"encoder", "pooler", "classifier"}
+    assert made[False].folder.parts == {"encoder", "classifier"}
+    assert made[False].folder.architecture == "BertForUnpooledSequenceClassification"
+    for pooler, model in made.items():
+        assert model.info()["parameters"] == sum(tensor.numel() for tensor in model.folder.weights().values())
+        again = bs.load(tmp_path / str(pooler))
+        weights = load_file(model.model_folder / "model.safetensors")
+        encoding = again.tokenizer.encode("kaba lode mi")
+        with torch.no_grad():
+            first = again.encoder(torch.tensor([encoding.ids]))[0, 0]
+        if pooler:
+            first = torch.tanh(
+                weights["bert.pooler.dense.weight"] @ first + weights["bert.pooler.dense.bias"]
+            )
+        wanted = (weights["classifier.weight"] @ first + weights["classifier.bias"]).softmax(0)
+        found = list(again.predict(["kaba lode mi"])[0]["scores"].values())
+        assert found == pytest.approx(wanted.tolist(), abs=1e-6)
+
+
+def test_what_was_trained_without_a_pooler_is_asked_without_one(base: bs.Model, tmp_path: Path) -> None:
+    rows = [(text, str(len(text))) for text, _ in tiny_run.examples(20)]
+    file = tiny_run.table(tmp_path / "train.csv", rows)
+    model = bs.finetune(
+        "regress", base, tmp_path / "run", train=file, dev=file, settings=[*FEW, "task.pooler=false"]
+    )
+    assert model.folder.parts == {"encoder", "classifier"}
+    with pytest.raises(InputError, match=r"task\.pooler is True, and this model was trained with False"):
+        model.predict(["kaba"], pooler=True)
+
+
+def test_a_model_that_reads_from_left_to_right_may_do_without(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    base = tiny_run.run(shards, tmp_path / "bert", *LEFT_TO_RIGHT, "train.max_steps=2")
+    rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
+    made = bs.finetune("classify", base, tmp_path / "run", train=rows, dev=rows, settings=FEW, pooler=False)
+    assert made.folder.parts == {"encoder", "classifier"}
+    assert bs.load(tmp_path / "run").predict(["kaba lode"]) == made.predict(["kaba lode"])
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "distilbert-base-uncased", "electra-small-discriminator"])
+def test_a_family_without_a_pooler_has_none_to_leave_out(name: str) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = build_encoder(preset(name, **sizes, vocab_size=60), torch.Generator()).config
+    with pytest.raises(InputError, match="has no pooler, but a layer of its own"):
+        Classify(config, torch.Generator(), {"labels": ["a", "b"]}, ClassSettings(pooler=False))
+
+
+STILL = ["train.max_steps=1", "train.learning_rate=1e-30", "train.weight_decay=0", *FEW[1:]]
+
+
+def two_labels(folder: Path) -> Path:
+    rows = [(text, "far" if label == "joy" else "near") for text, label in tiny_run.examples(30)]
+    return tiny_run.table(folder / "two.csv", rows)
+
+
+@pytest.mark.parametrize("is_next", [0, 1])
+def test_two_labels_may_begin_as_the_head_for_the_next_sentence(is_next: int, tmp_path: Path) -> None:
+    """The first logits are those of the pre-trained head on its own pooler; by default they are not."""
+    shards = tiny_run.make_shards(tmp_path)
+    base = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=3", f"data.is_next_label={is_next}")
+    file, told = two_labels(tmp_path), list[str]()
+    before = load_file(base.model_folder / "model.safetensors")
+    for start, equal in (("nsp", True), ("none", False)):
+        settings = [*STILL, f"task.init_head_from={start}"]
+        made = bs.finetune(
+            "classify", base, tmp_path / start, train=file, dev=file, settings=settings, tell=told.append
+        )
+        after = load_file(made.model_folder / "model.safetensors")
+        same = torch.equal(before["cls.seq_relationship.weight"], after["classifier.weight"])
+        assert same is equal
+        assert torch.equal(before["bert.pooler.dense.weight"], after["bert.pooler.dense.weight"])
+    (said,) = (line for line in told if "begins as" in line)
+    assert said.endswith(
+        "'far' as IsNext, 'near' as NotNext" if not is_next else "'near' as IsNext, 'far' as NotNext"
+    )
+
+
+def test_where_there_is_no_such_head_that_is_said(base: bs.Model, tmp_path: Path) -> None:
+    two, three = two_labels(tmp_path), tiny_run.table(tmp_path / "three.csv", tiny_run.examples(30))
+    shards = tiny_run.make_shards(tmp_path)
+    sop = tiny_run.run(shards, tmp_path / "sop", "data.sentence_task=sop", "train.max_steps=1")
+    tuned = bs.finetune("classify", base, tmp_path / "tuned", train=two, dev=two, settings=FEW)
+    ask = "task.init_head_from=nsp"
+    for model, file, more, said in (
+        (base, three, (), "has two answers, and there are 3 labels"),
+        (base, two, ("task.pooler=false",), "reads the pooler, and this one does not"),
+        (base, two, ("task.head=bilstm",), "reads the pooler, and this one does not"),
+        (base, two, ("task.multi_label=true",), "with task.multi_label a text has any number of labels"),
+        (sop, two, (), "for the next sentence, which answers sop"),
+        (tuned, two, (), "for the next sentence, which is not there"),
+    ):
+        with pytest.raises(InputError, match=said):
+            bs.finetune("classify", model, tmp_path / "no", train=file, dev=file, settings=[*FEW, ask, *more])
+        assert not (tmp_path / "no").exists()

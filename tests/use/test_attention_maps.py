@@ -1,0 +1,140 @@
+"""What heads look at: the reference's weights, rows that sum to 1, habits by hand, and a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.models.family import build_encoder
+from bertsmith.packed import Packed
+from bertsmith.use.attention import AttentionMaps
+from family_harness import CASES, a_batch, config_of, ours_at_random, reference_config, transformers
+
+CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "decoder" not in case])
+def test_the_weights_are_the_references(case: str, tmp_path: Path) -> None:
+    config = config_of(case)
+    ours = ours_at_random(config, frozenset({"encoder"}))
+    write_folder(tmp_path / "m", config, {"encoder": ours.encoder})
+    other = transformers().AutoModel.from_pretrained(
+        tmp_path / "m", config=reference_config(config), attn_implementation="eager"
+    )
+    packed, batch = a_batch(config)
+    call = {"input_ids": batch["ids"], "attention_mask": batch["mask"]}
+    if config.type_vocab_size:
+        call["token_type_ids"] = batch["segments"]
+    theirs = other.eval()(**call, output_attentions=True).attentions
+    mine = ours.encoder.eval().attention_maps(packed)
+    assert len(mine) == len(theirs) == config.num_hidden_layers
+    for of_layer, wanted in zip(mine, theirs, strict=True):
+        for weights, row, length in zip(of_layer, wanted, packed.lengths, strict=True):
+            torch.testing.assert_close(weights, row[:, :length, :length], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_watching_changes_nothing_and_a_causal_model_looks_back_alone(norm: str) -> None:
+    config = config_of("bert", causal=True, norm=norm)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    packed = Packed.of_lists([[5, 6, 7, 8, 9], [], [10, 11]], [[0] * 5, [], [0] * 2])
+    before = encoder(packed)
+    maps = encoder.attention_maps(packed)
+    assert torch.equal(encoder(packed), before)
+    for of_layer in maps:
+        assert [weights.shape[-1] for weights in of_layer] == [5, 0, 2]
+        for weights in of_layer:
+            assert not weights.triu(1).any()
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+def by_hand() -> AttentionMaps:
+    """One head on [CLS] a b [SEP]."""
+    weights = np.array([[1, 0, 0, 0], [0.4, 0.1, 0.2, 0.3], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], dtype=np.float32)
+    special = np.array([True, False, False, True])
+    return AttentionMaps(["[CLS]", "a", "b", "[SEP]"], special, weights[None, None], [0], [0])
+
+
+def test_habits_are_means_over_the_texts_own_tokens() -> None:
+    (row,) = by_hand().habits()
+    shares = {name: row[name] for name in ("special", "itself", "before", "after", "others")}
+    wanted = {"special": 0.35, "itself": 0.3, "before": 0.25, "after": 0.1, "others": 0.0}
+    assert shares == pytest.approx(wanted, abs=1e-7)
+    of_a = np.exp(-sum(p * np.log(p) for p in (0.4, 0.1, 0.2, 0.3)))
+    assert row["spread"] == pytest.approx((of_a + 2) / 2, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
+    folder = tmp_path_factory.mktemp("attention")
+    return tiny_run.run(tiny_run.make_shards(folder), folder / "run", "train.max_steps=2")
+
+
+def test_from_python(model: bs.Model, tmp_path: Path) -> None:
+    found = model.attention("Kaba lode.", "mide")
+    assert found.tokens == ["[CLS]", "kaba", "lode", ".", "[SEP]", "mide", "[SEP]"]
+    assert found.special.tolist() == [True, False, False, False, True, False, True]
+    assert found.weights.shape == (2, 2, 7, 7)
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
+    for row in found.habits():
+        assert sum(row[name] for name in ("special", "itself", "before", "after", "others")) == pytest.approx(
+            1
+        )
+    for text in ("kaba", "mide", "kaba lode", "."):  # of which nothing is left for the others, nor less
+        assert all(row["others"] == 0 for row in model.attention(text).habits())
+    one = found.of([1], [0])
+    assert (one.layers, one.heads) == ([1], [0])
+    assert np.array_equal(one.weights[0, 0], found.weights[1, 0])
+    for maps, name in ((found, "all.png"), (one, "one.png"), (found.of(heads=[1, 0, 1]), "some.png")):
+        assert maps.plot(tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_shown(model: bs.Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no layer 2"):
+        model.attention("kaba").of([2])
+    with pytest.raises(InputError, match="there is no token in the text"):
+        model.attention("  ")
+    with pytest.raises(InputError, match="is not a string"):
+        model.attention(["kaba"])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="64") as caught:
+        model.attention("kaba " * 100)
+    assert caught.value.remedy == "give a shorter text"
+    wide = AttentionMaps(["a"] * 65, np.zeros(65, bool), np.ones((1, 1, 65, 65), np.float32), [0], [0])
+    with pytest.raises(InputError, match="65 tokens, of which a plot shows 64 at most"):
+        wide.plot(tmp_path / "wide.png")
+    assert not (tmp_path / "wide.png").exists()
+
+
+def test_from_the_command_line(
+    model: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def called(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bertsmith", "attention", str(model.path), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    assert called("kaba lode", "--layer", "1", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["tokens"] == ["[CLS]", "kaba", "lode", "[SEP]"]
+    assert [(row["layer"], row["head"]) for row in answer["heads"]] == [(1, 0), (1, 1)]
+    np.testing.assert_allclose(
+        answer["heads"][0]["weights"], model.attention("kaba lode").weights[1, 0], atol=1e-6
+    )
+    assert called("kaba lode", "--out", str(tmp_path / "heads.png")) == 0
+    assert (tmp_path / "heads.png").stat().st_size > 1000
+    shown = capsys.readouterr()
+    assert "spread" in shown.out
+    assert called("kaba lode", "--out", str(tmp_path / "heads.pdf")) == 2
+    assert "is a PNG" in capsys.readouterr().err
+    assert called("kaba lode", "--head", "9") == 2
