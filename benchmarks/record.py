@@ -1,4 +1,4 @@
-"""Where measurements go: results that a killed script finds again, and one section a measurement in RESULTS.md."""
+"""Where measurements go: what a killed script finds again, also on the next machine, and sections of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 HERE = Path(__file__).parent
 WORK = Path(os.environ.get("BERTSMITH_BENCHMARK_WORK", HERE / "work"))
 DATA = HERE.parent.parent / "shared" / "data"
+RECORDS = Path(os.environ.get("BERTSMITH_BENCHMARK_RECORDS", HERE / "records"))
 RESULTS = HERE / "RESULTS.md"
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What earlier runs of a script measured, by key: the lines of work/NAME.jsonl."""
-    file = WORK / f"{name}.jsonl"
+    """What earlier runs of a script measured, by key: the lines of records/NAME.jsonl, which are committed."""
+    file = RECORDS / f"{name}.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return {known["key"]: known["value"] for known in map(json.loads, lines)}
 
@@ -28,9 +29,9 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     if key in (known := recorded(name)):
         return known[key]
     value = measure()
-    WORK.mkdir(parents=True, exist_ok=True)
-    with (WORK / f"{name}.jsonl").open("a", encoding="utf-8") as out:
-        out.write(json.dumps({"key": key, "value": value}) + "\n")
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    with (RECORDS / f"{name}.jsonl").open("a", encoding="utf-8") as out:
+        out.write(json.dumps({"key": key, "value": value, "machine": _machine()}) + "\n")
     return value
 
 
@@ -47,6 +48,14 @@ def where(threads: int) -> str:
         f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
         f"{machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
     )
+
+
+def _machine() -> str:
+    """The processor and its instruction sets, for a record: scripts that resume may go on elsewhere."""
+    from bertsmith import machine
+
+    found = machine.describe()
+    return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
