@@ -34,7 +34,7 @@ def main() -> None:
         HERE / "family_tables.yaml",
         out,
         data=prepared(VOCABULARY),
-        tasks={task: recipe_of(task) for task in TASKS},
+        tasks={task: recipe_of(task, rate_of(task)) for task in TASKS},
         pairs=PAIRS,
         rows=None if options.rows is None else options.rows.split(","),
         seeds=options.seeds,
@@ -46,8 +46,8 @@ def main() -> None:
     write(report, options.tokens)
 
 
-def recipe_of(task: str) -> dict[str, Any]:
-    """What each model is fine-tuned with."""
+def recipe_of(task: str, rate: float) -> dict[str, Any]:
+    """What each model of an ablation is fine-tuned with."""
     bench, place = BENCHES[task], DATA / "tasks" / task
     settings = dict(setting.split("=", 1) for setting in bench.settings)
     return {
@@ -58,7 +58,7 @@ def recipe_of(task: str) -> dict[str, Any]:
             **settings,
             "files.sample": ROWS,
             "train.epochs": 3,
-            "train.learning_rate": rate_of(task),
+            "train.learning_rate": rate,
             "train.precision": "fp32",
             "train.tensorboard": False,
         },
@@ -73,11 +73,6 @@ def rate_of(task: str) -> float:
 
 def write(report: Mapping[str, Any], tokens: int) -> None:
     """The section of RESULTS.md."""
-    figures = report["figures"]
-    rows = [
-        [row, *(cell(of.get(row), first=row == report["baseline"]) for of in figures.values())]
-        for row in dict.fromkeys(row for of in figures.values() for row in of)
-    ]
     paper = [
         [name, *(f"{row} {value:g}" for row, value in of.items())] for name, of in report["paper"].items()
     ]
@@ -90,12 +85,22 @@ bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budge
 2.2 M tokens of text, {report["seeds"]} seeds. Mean ± deviation; in brackets the difference from the first row,
 paired by seed, and the p of a paired t-test.
 
-{table(["row", *figures], rows)}
+{figures_of(report)}
 
 {told(report)}. In the papers:
 
 {table(["figure", *[""] * (most - 1)], [[*line, *[""] * (most - len(line))] for line in paper])}""",
     )
+
+
+def figures_of(report: Mapping[str, Any]) -> str:
+    """The table of an ablation's figures."""
+    figures = report["figures"]
+    rows = [
+        [row, *(cell(of.get(row), first=row == report["baseline"]) for of in figures.values())]
+        for row in dict.fromkeys(row for of in figures.values() for row in of)
+    ]
+    return table(["row", *figures], rows)
 
 
 def cell(figure: Mapping[str, Any] | None, *, first: bool) -> str:

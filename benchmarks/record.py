@@ -1,4 +1,4 @@
-"""Where measurements go: what a killed script finds again, also on the next machine, and sections of RESULTS.md."""
+"""Where measurements go: records that a killed script finds again, also elsewhere, and sections of RESULTS.md."""
 
 from __future__ import annotations
 

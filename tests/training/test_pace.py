@@ -19,7 +19,7 @@ from bertsmith.training import checkpoint, loop, trial
 from bertsmith.training.pace import Watch
 from bertsmith.training.plan import PLAN
 from bertsmith.training.progress import Recorder
-from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
+from bertsmith.training.trial import Way, best_way, numbers_of_threads, of_whole, tried, ways
 from bertsmith.workflows.budget import _told
 
 SECONDS = 60.0
@@ -419,6 +419,23 @@ def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_
     assert found == {Way(2, "fp32"): 1.0, Way(1, "fp32"): 1.5}
     assert [tokens for way, tokens in seen if way == Way(2, "bf16")] == [4]
     assert now[0] <= 12.0
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "smaller", "whole", "expected"),
+    [
+        (8, 1.0, None, 64, 8.0),  # nothing to compare with: in proportion
+        (8, 1.0, (4, 0.6), 64, 6.6),  # 0.1 s a sequence, and 0.2 s whatever their number
+        (32, 1.0, (16, 0.5), 64, 2.0),  # all of it grows
+        (32, 1.0, (16, 1.2), 64, 1.0),  # noise: more sequences never take less time
+        (32, 1.0, (16, 0.1), 64, 2.0),  # nor more than in proportion
+        (64, 1.0, (32, 0.9), 64, 1.0),  # a whole batch is not estimated
+    ],
+)
+def test_what_an_update_takes_whatever_its_size_is_counted_once(
+    size: int, seconds: float, smaller: tuple[int, float] | None, whole: int, expected: float
+) -> None:
+    assert of_whole(size, seconds, smaller, whole) == pytest.approx(expected)
 
 
 def test_the_measured_speeds_say_why_one_is_taken() -> None:

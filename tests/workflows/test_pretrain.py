@@ -333,6 +333,27 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch)
 
 
+@pytest.mark.parametrize(
+    "preset", ["roberta-mini", "albert-small", "distilbert-mini-uncased", "electra-mini-discriminator"]
+)
+def test_small_models_of_other_families_learn_with_what_their_width_does(preset: str) -> None:
+    """So that a comparison of families compares them alone."""
+    own = resolved(*asked_for(preset, None), None, ["train.max_minutes=5"], tiny_run.tokenizer())
+    size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
+    assert (own.train.optimizer, own.train.learning_rate) == ("muon", size.rate)
+    assert (own.train.muon_learning_rate, own.model.initializer_range) == (size.muon_rate, size.deviation)
+    assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
+    between = own.model.embedding_size is not None  # a projection, before the first layer
+    assert own.start.attention == ("normal" if between else "local")
+    assert (own.data.sequence_length, own.train.batch_size) == (64, size.batch)
+    left = resolved({}, {}, None, ["objective.name=causal", "data.sentence_task=none"], tiny_run.tokenizer())
+    assert (left.start.tokens, left.start.attention) == ("neighbours", "local")
+    taught = resolved(
+        {}, {}, None, ["objective.name=distil", "data.sentence_task=none"], tiny_run.tokenizer()
+    )
+    assert (taught.start.tokens, taught.start.output_bias) == ("normal", "zero")
+
+
 def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\n")

@@ -35,6 +35,7 @@ class Causal(Objective):
     shown_by = "masked"
     model = MappingProxyType({"causal": True})
     perplexities = ("lm",)
+    starts = True
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()

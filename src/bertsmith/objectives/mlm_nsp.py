@@ -37,6 +37,7 @@ class MlmNsp(Objective):
     shown_by = "masked"
     model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
+    starts = True
 
     def __init__(
         self,

@@ -60,7 +60,8 @@ class Objective(nn.Module):
     the group `objective`, {} for most. model: settings that every model of it has. weights: of the parts of the
     loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. summed: the
     parts of which training minimises the sum, not the mean; figures are means all the same. frozen: names of
-    modules that are not trained, and never saved (a teacher).
+    modules that are not trained, and never saved (a teacher). starts: whether small models begin with what the
+    corpus tells by itself (settings `start`), the output bias too, where nobody says otherwise.
     """
 
     name: ClassVar[str]
@@ -71,6 +72,7 @@ class Objective(nn.Module):
     perplexities: ClassVar[tuple[str, ...]] = ()
     summed: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    starts: ClassVar[bool] = False
 
     @classmethod
     def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:

@@ -62,6 +62,7 @@ class Replaced(Objective):
     shown_by = "detector"
     settings_type = ReplacedSettings
     perplexities = ("mlm",)
+    starts = True
 
     def __init__(self, encoder: Encoder, generator: torch.Generator, settings: ReplacedSettings) -> None:
         super().__init__()

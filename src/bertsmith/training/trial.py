@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -57,12 +58,15 @@ def tried(
     enough: how many seconds may be spent, given those that an update takes.
 
     Updates are made in turn on a part of a batch first, then on larger ones, then on whole batches until the time
-    is spent; the median of those on the largest counts. Weights, moments and the place's generator stay as they
-    are: the rate is 0, the moments are others, and what was drawn is drawn again.
+    is spent; the median of those on the largest counts. Where that is not a whole batch, the medians of the two
+    largest tell what the rest would add: an optimiser's own work, such as Muon's, does not grow with the batch.
+    Weights, moments and the place's generator stay as they are: the rate is 0, the moments are others, and what
+    was drawn is drawn again.
     """
     optimizer = optimizer_of(trained, settings)
     state, training, threads = place.generator.get_state(), trained.training, torch.get_num_threads()
     found: dict[Way, list[float]] = {}
+    smaller: dict[Way, tuple[int, float]] = {}  # what was measured before `found`: the size, and seconds
     left, begin = list(among), machine.clock()
     size = _first_size(phase, settings)
     measured = 0  # the size that `found` is of
@@ -80,15 +84,17 @@ def tried(
         timed(left[0])  # the first of a process also allocates
         while True:
             since = machine.clock()
-            found = {} if measured != size else found
-            measured = size
+            if measured != size:
+                smaller |= {way: (measured, median_high(times)) for way, times in found.items()}
+                found, measured = {}, size
             for way in left:
                 found.setdefault(way, []).append(timed(way))
             spent = machine.clock() - since
             larger = min(2 * size, phase.batch_size)
             best = min(min(times) for times in found.values())
-            whole = settings.accumulate * phase.batch_size / size
-            if machine.clock() - begin + spent * larger / size > enough(best * whole):
+            quickest = min(found, key=lambda way: min(found[way]))
+            expected = of_whole(size, best, smaller.get(quickest), settings.accumulate * phase.batch_size)
+            if machine.clock() - begin + spent * larger / size > enough(expected):
                 break
             left = [way for way in left if min(found[way]) <= _HOPELESS * best]
             size = larger
@@ -97,7 +103,18 @@ def tried(
         place.generator.set_state(state)
         trained.train(training)
         optimizer.zero_grad(set_to_none=True)
-    return {way: sorted(times)[len(times) // 2] * whole for way, times in found.items()}
+    whole = settings.accumulate * phase.batch_size
+    return {way: of_whole(size, median_high(times), smaller.get(way), whole) for way, times in found.items()}
+
+
+def of_whole(size: int, seconds: float, smaller: tuple[int, float] | None, whole: int) -> float:
+    """Seconds of an update of `whole` sequences, from those of `size`, and of fewer where they were measured.
+
+    The line through both is followed, but never down, nor above what would be in proportion to the size.
+    """
+    most = seconds / size
+    each = most if smaller is None else (seconds - smaller[1]) / (size - smaller[0])
+    return seconds + min(max(each, 0.0), most) * (whole - size)
 
 
 def _first_size(phase: Phase, settings: TrainSettings) -> int:

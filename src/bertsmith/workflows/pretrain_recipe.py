@@ -39,12 +39,14 @@ _COMMON: dict[str, dict[str, Any]] = {
 class Learning:
     """What one size learns with.
 
-    deviation: of the first weights. rate, muon_rate: the highest of AdamW's part and of Muon's; muon_decay: of
-    Muon's. batch: sequences of 64 tokens in an update. tokens: in a time that holds so many, it gets further than
-    the smaller sizes.
+    name: of the BERT of this size, whose settings serve models of the same width in every family. depths: the
+    numbers of layers that they were tried with. deviation: of the first weights. rate, muon_rate: the highest of
+    AdamW's part and of Muon's; muon_decay: of Muon's. batch: sequences of 64 tokens in an update. tokens: in a
+    time that holds so many, it gets further than the smaller sizes.
     """
 
     name: str
+    depths: tuple[int, ...]
     deviation: float
     rate: float
     muon_rate: float
@@ -54,19 +56,19 @@ class Learning:
 
 
 SIZES = (
-    Learning("bert-tiny-uncased", 0.06, 2e-3, 5e-3, 0.2, 32, 0),
-    Learning("bert-mini-uncased", 0.06, 1e-3, 5e-3, 0.1, 64, 5e6),
-    Learning("bert-small-uncased", 0.04, 5e-4, 3e-3, 0.1, 64, 30e6),
+    Learning("bert-tiny-uncased", (2,), 0.06, 2e-3, 5e-3, 0.2, 32, 0),
+    Learning("bert-mini-uncased", (2, 4, 12), 0.06, 1e-3, 5e-3, 0.1, 64, 5e6),
+    Learning("bert-small-uncased", (2, 4), 0.04, 5e-4, 3e-3, 0.1, 64, 30e6),
 )
 """From the smallest on. Rates of tiny and mini were measured; those of small and `tokens` are still estimates."""
 
 
 def learning_of(sizes: Mapping[str, Any]) -> Learning | None:
-    """What a BERT of these sizes learns with; None where that was not measured."""
-    if sizes.get("model_type") != "bert":
-        return None
-    asked = (sizes.get("num_hidden_layers"), sizes.get("hidden_size"))
-    return next((size for size in SIZES if _layers_and_width(size) == asked), None)
+    """What a model of these sizes learns with; None where that was not measured."""
+    layers, width = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
+    return next(
+        (size for size in SIZES if layers in size.depths and preset(size.name).hidden_size == width), None
+    )
 
 
 def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -84,6 +86,8 @@ def learning_settings(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
     if sizes.get("position") == "none":  # there is nothing to begin from, and nothing near to look at
         own["start"] = {"positions": "normal", "attention": "normal"}
+    elif sizes.get("embedding_size") is not None:  # a projection stands between positions and the first layer
+        own["start"] = {"attention": "normal"}
     return {group: {**values, **own.get(group, {})} for group, values in _COMMON.items()}
 
 
@@ -97,8 +101,3 @@ def settings_in_minutes(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "data": {"sequence_length": _LENGTH, "mask_share": _MASKED},
         "train": {"batch_size": found.batch},
     }
-
-
-def _layers_and_width(size: Learning) -> tuple[int, int]:
-    sizes = preset(size.name)
-    return sizes.num_hidden_layers, sizes.hidden_size

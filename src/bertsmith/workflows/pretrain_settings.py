@@ -251,7 +251,7 @@ def _learning(
 ) -> dict[str, dict[str, Any]]:
     """What a new model of these sizes learns with, and what is added where the budget is one of minutes."""
     found = learning_settings(sizes)
-    if objective != _USUAL:  # another objective may have no bias to start from
+    if not objective_type(objective).starts:
         found.pop("start", None)
     if any(name_of(assignment) == "train.max_minutes" for assignment in assignments):
         for group, values in settings_in_minutes(sizes).items():

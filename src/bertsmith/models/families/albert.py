@@ -79,7 +79,8 @@ ALBERT = Family(
         f"albert-{size}-v1": {**shape, "hidden_act": "gelu", **({} if size == "xxlarge" else _DROPPED)}
         for size, shape in _SHAPES.items()
     }
-    | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()},
+    | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()}
+    | {"albert-mini": shape(4, 256), "albert-small": shape(4, 512)},
     structure={"first_position": "zero", "causal": False},
     needs=("embedding_size",),
     defaults={

@@ -52,9 +52,8 @@ DISTILBERT = Family(
         frozenset({"encoder", "chooser"}): "DistilBertForMultipleChoice",
     },
     tokenizer="wordpiece",
-    presets={
-        f"distilbert-base-{name}": {**_BASE, "vocab_size": size} for name, size in _VOCABULARIES.items()
-    },
+    presets={f"distilbert-base-{name}": {**_BASE, "vocab_size": size} for name, size in _VOCABULARIES.items()}
+    | {"distilbert-mini-uncased": shape(2, 256), "distilbert-small-uncased": shape(2, 512)},
     structure={
         "embedding_size": None,
         "share": "none",
