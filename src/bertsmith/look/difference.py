@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig, encoder_terms
-from bertsmith.models.family import Family, family, preset, presets
+from bertsmith.models.family import Family, family, near_presets, preset, presets
 
 
 def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def _config_of(name: str | Path) -> ModelConfig:
     known = presets()
     if str(name) in known:
         return preset(str(name))
-    if near := get_close_matches(str(name), known, n=1, cutoff=0.8):
+    if near := near_presets(str(name), alike=0.8):
         raise InputError(
             f"{name}: there is no preset, run or model folder of this name", f"did you mean {near[0]}?"
         )

@@ -213,6 +213,13 @@ def _one_of(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
+def near_presets(name: str, alike: float = 0.5) -> list[str]:
+    """At most three presets that a name may have been meant for: those it is the beginning of, else those whose
+    spelling is `alike`, from 0 to 1."""
+    begun = [known for known in presets() if known.startswith(f"{name}-")]
+    return begun[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=alike)
+
+
 def preset(name: str, **changes: Any) -> ModelConfig:
     """The configuration of a published model by its name, with changes.
 
@@ -220,7 +227,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     """
     known = presets()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = near_presets(name)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         families = (", ".join(braced(family(kind).presets)) for kind in FAMILIES)
         hint += f"known presets: {'; '.join(families)}"

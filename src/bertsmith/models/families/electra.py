@@ -49,14 +49,14 @@ ELECTRA = Family(
     # as released: the small generator is as large as its discriminator, the others' layers are 256 wide; mini is
     # ours, its generator a quarter as wide, as in the paper
     presets={
+        "electra-mini-discriminator": _sizes(4, 256, 128),
+        "electra-mini-generator": _sizes(4, 64, 128),
         "electra-small-discriminator": _sizes(12, 256, 128),
         "electra-base-discriminator": _sizes(12, 768),
         "electra-large-discriminator": _sizes(24, 1024),
         "electra-small-generator": _sizes(12, 256, 128),
         "electra-base-generator": _sizes(12, 256, 768),
         "electra-large-generator": _sizes(24, 256, 1024),
-        "electra-mini-discriminator": _sizes(4, 256, 128),
-        "electra-mini-generator": _sizes(4, 64, 128),
     },
     structure={"share": "none", "first_position": "zero", "causal": False},
     # what a config.json that leaves them out means

@@ -44,11 +44,11 @@ ROBERTA = Family(
     },
     tokenizer="byte_level",
     presets={
+        "roberta-mini": _sizes(4, 256),
+        "roberta-small": _sizes(4, 512),
         "roberta-base": _sizes(12, 768),
         "roberta-large": _sizes(24, 1024),
         "distilroberta-base": _sizes(6, 768),
-        "roberta-mini": _sizes(4, 256),
-        "roberta-small": _sizes(4, 512),
     },
     structure={"embedding_size": None, "share": "none", "first_position": "after_padding", "causal": False},
     defaults={"vocab_size": 50_265, "pad_token_id": 1},
