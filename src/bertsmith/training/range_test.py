@@ -26,7 +26,8 @@ _FIRST = (
     0.2  # of the rates: too low to change the loss, so that this part says what it is at first, and its noise
 )
 _WIDTH = 0.15  # decades: deviation of the bell that smooths a curve, as wide on both sides
-_CLEAR_SHARE, _CLEAR_NOISE = 0.1, 6.0  # what a clear fall has at least: of the first loss, and of its noise
+_CLEAR_SHARE, _CLEAR_NOISE = 0.1, 7.0  # what a clear fall has at least: of the first loss, and of its noise
+_NORMAL = 1.4826  # a normal's deviation, in medians of what it is off by
 _RISE = 0.5  # of the fall: what the loss has lost again where it has diverged
 _HOPELESS = 4.0  # times the first loss, for some updates: no higher rate is tried
 _MEMORY = 0.8  # of the mean that this is asked of
@@ -126,7 +127,7 @@ class CurveReading:
         smoothed = _smoothed(
             at, np.minimum(found, 2 * begin)
         )  # what has exploded says nothing of its neighbours
-        noise = float(np.diff(found[: first + 1]).std()) / math.sqrt(2 * _within(at))
+        noise = _noise(found, first) / math.sqrt(_within(at))
         where = int(smoothed.argmin())
         fall = begin - float(smoothed[where])
         lost = np.flatnonzero(smoothed[where:] > smoothed[where] + _RISE * fall)
@@ -141,6 +142,15 @@ class CurveReading:
 
 def _first(rates: int) -> int:
     return max(1, round(_FIRST * rates))
+
+
+def _noise(losses: NDArray[np.float64], first: int) -> float:
+    """The deviation of a single loss, from the differences of neighbours. The first losses alone are too few: of
+    12,000 curves that are nothing but noise 30 would fall by six times as much. The median over the whole curve
+    hardly feels its fall or its end; the larger of both counts."""
+    steps = np.diff(losses)
+    most = max(float(steps[:first].std()), _NORMAL * float(np.median(np.abs(steps))))
+    return most / math.sqrt(2)
 
 
 def _smoothed(at: NDArray[np.float64], losses: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -123,11 +123,13 @@ class Answering:
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
         warned of it."""
-        found = list(self.answers(settings)(examples))
-        empty = {i: example.place for i, example in enumerate(examples) if self.task.is_empty(example)}
+        answers, task = self.answers(settings), self.task
+        empty = [example for example in examples if task.is_empty(example)]
         if empty:
-            warnings.warn(in_python(told_of_unanswered([*empty.values()])), stacklevel=4)
-        return [self.task.unanswered(one) if i in empty else one for i, one in enumerate(found)]
+            warnings.warn(in_python(told_of_unanswered([example.place for example in empty])), stacklevel=4)
+        of_rest = iter(answers([example for example in examples if not task.is_empty(example)]))
+        of_empty = (task.unanswered(one) for one in answers(empty))  # apart: nobody's batch depends on them
+        return [next(of_empty if task.is_empty(example) else of_rest) for example in examples]
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
