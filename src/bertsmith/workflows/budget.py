@@ -122,12 +122,13 @@ def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) ->
     for other, spent in found.items():
         if other == way:
             continue
+        on_others = f" on {counted(other.threads, 'thread')}" if other.threads != way.threads else ""
         if other.precision != way.precision:
             slower = " is slower here" if spent > seconds else ""
-            others.append(f"{other.precision}{slower}: {spent:.3g} s")
+            others.append(f"{other.precision}{on_others}{slower}: {spent:.3g} s")
         else:
             near = ", too little faster to leave threads idle" if spent < seconds else ""
-            others.append(f"{spent:.3g} s on {counted(other.threads, 'thread')}{near}")
+            others.append(f"{spent:.3g} s{on_others}{near}")
     beside = f" ({'; '.join(others)})" if others else ""
     return f"an update takes about {seconds:.3g} s in {way.precision}{on}{beside}"
 
