@@ -447,6 +447,6 @@ def test_the_measured_speeds_say_why_one_is_taken() -> None:
     )
     found = {Way(2, "fp32"): 0.133, Way(1, "fp32"): 0.124, Way(2, "bf16"): 0.07}
     assert _told(found, Way(2, "bf16"), 0.07, here) == (
-        "an update takes about 0.07 s in bf16 on 2 threads (fp32 is slower here: 0.133 s; fp32 on 1 thread is slower "
-        "here: 0.124 s)"
+        "an update takes about 0.07 s in bf16 on 2 threads (fp32 is slower here: 0.133 s; fp32 on 1 thread is "
+        "slower here: 0.124 s)"
     )
