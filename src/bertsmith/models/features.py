@@ -21,7 +21,7 @@ from bertsmith.packed import Packed
 from bertsmith.wording import counted
 
 BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
-"""The parts that may stand there, as a model folder names them."""
+"""The parts between encoder and head, by their names in a model folder."""
 
 Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
 """The choices of table 7, by its order of rows but for the first."""

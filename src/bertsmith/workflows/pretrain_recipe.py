@@ -39,10 +39,10 @@ _COMMON: dict[str, dict[str, Any]] = {
 class Learning:
     """What one size learns with.
 
-    name: of the BERT of this size, whose settings serve models of the same width in every family. depths: the
-    numbers of layers that they were tried with. deviation: of the first weights. rate, muon_rate: the highest of
-    AdamW's part and of Muon's; muon_decay: of Muon's. batch: sequences of 64 tokens in an update. tokens: in a
-    time that holds so many, it gets further than the smaller sizes.
+    name: of the BERT of this size, for which they were chosen. depths: the numbers of layers of models as wide, in
+    every family, that learn with them too; for those they were not chosen anew. deviation: of the first weights.
+    rate, muon_rate: the highest of AdamW's part and of Muon's; muon_decay: of Muon's. batch: sequences of 64
+    tokens in an update. tokens: in a time that holds so many, it gets further than the smaller sizes.
     """
 
     name: str
@@ -64,7 +64,7 @@ SIZES = (
 
 
 def learning_of(sizes: Mapping[str, Any]) -> Learning | None:
-    """What a model of these sizes learns with; None where that was not measured."""
+    """What a model of these sizes learns with; None where nothing is known for its width and depth."""
     layers, width = sizes.get("num_hidden_layers"), sizes.get("hidden_size")
     return next(
         (size for size in SIZES if layers in size.depths and preset(size.name).hidden_size == width), None
