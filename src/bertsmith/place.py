@@ -6,10 +6,12 @@ Nobody else asks what device there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -28,6 +30,9 @@ class Movable(Protocol):
 
 
 AnyMovable = TypeVar("AnyMovable", bound=Movable)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+Some = TypeVar("Some")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,43 @@ class Place:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
+    def reader(self, encoder: AnyModule) -> AnyModule:
+        """What reads texts that are answered here: the same encoder with the same weights, whose own passes are
+        computed in this place's precision. The heads on it are not: an answer's last digits are theirs.
+
+        Whoever calls the encoder itself has fp32. One that has no passes of its own is returned as it is."""
+        if self.precision == "fp32" or getattr(encoder, "computing", None) is not nullcontext:
+            return encoder
+        reader = copy(encoder)
+        setattr(reader, "computing", self.computing)  # noqa: B010  (a Module's type knows no such name)
+        return reader
+
+    def spread(self, work: Callable[[Some], Answer], over: Sequence[Some]) -> Iterator[Answer]:
+        """`work` on each, in order: on a processor several at a time, each on a thread of its own, which waits for no
+        other within an operation. Where there are fewer than threads, in turn, by all threads together."""
+        threads = torch.get_num_threads() if self.uses_threads else 1
+        if threads == 1 or len(over) < threads:
+            yield from map(work, over)
+            return
+        pool = ThreadPoolExecutor(threads, "answers", initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            yield from pool.map(work, over)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(
+                threads
+            )  # for threads to come: those of the pool have set it for these, too
+
 
 def check_device(name: str) -> None:
     """InputError for a device that torch does not know or that is not here; "auto" always is."""
     _device(name)
+
+
+def check_precision(name: str) -> None:
+    """InputError for a precision that there is not."""
+    if name not in (known := ("auto", *get_args(Precision))):
+        raise InputError(f"precision {name!r}: there is no such precision", f"known: {', '.join(known)}")
 
 
 def is_processor(name: str) -> bool:

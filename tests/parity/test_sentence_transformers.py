@@ -40,7 +40,7 @@ def theirs(path: Path) -> Any:
 
 
 def test_its_folder_gives_the_same_vectors_here(folder: Path) -> None:
-    model = bs.load(folder)
+    model = bs.load(folder, precision="fp32")
     assert sentence_vectors(folder) == SentenceVectors("mean", True, 256)
     np.testing.assert_allclose(model.embed(TEXTS), theirs(folder).encode(TEXTS), atol=1e-5, rtol=0)
     raw = model.embed(TEXTS[:1], normalize=False)
@@ -122,7 +122,7 @@ def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_pat
         other.save(str(tmp_path / "saved"))
     assert sentence_vectors(tmp_path / "saved") == SentenceVectors("mean", True, 256)
     np.testing.assert_allclose(
-        bs.load(tmp_path / "saved").embed(TEXTS), other.encode(TEXTS), atol=1e-5, rtol=0
+        bs.load(tmp_path / "saved", precision="fp32").embed(TEXTS), other.encode(TEXTS), atol=1e-5, rtol=0
     )
 
 

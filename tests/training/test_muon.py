@@ -65,18 +65,30 @@ def test_thirty_updates_follow_the_formula(momentum: float, decay: float) -> Non
         assert float((p.detach().double() - expected).abs().max()) < 1e-4, SHAPES[i]
 
 
-def test_torchs_own_class_goes_the_same_way() -> None:
+@pytest.mark.parametrize("low", [False, True])
+def test_torchs_own_class_goes_the_same_way(*, low: bool) -> None:
     """It computes in bf16, so a step agrees to its eight bits alone; half of the step would not do."""
     ours, theirs = matrices(), matrices()
     reference = torch.optim.Muon(
         theirs, lr=0.01, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
     )
     before = [p.detach().clone() for p in theirs]
-    moved(Muon(ours, lr=0.01, momentum=0.9, weight_decay=0.1), ours, gradients(2))
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        moved(Muon(ours, lr=0.01, momentum=0.9, weight_decay=0.1), ours, gradients(2))
     moved(reference, theirs, gradients(2))
     for p, q, start in zip(ours, theirs, before, strict=True):
+        assert p.dtype == torch.float32
         far = float((p - q).detach().norm() / (q - start).detach().norm())
         assert far < 0.05
+
+
+def test_products_are_in_bf16_where_autocast_is_on() -> None:
+    x = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = orthogonal(x)
+    assert low.dtype == torch.float32
+    assert torch.equal(low, low.bfloat16().float())
+    assert 1e-4 < float((low - orthogonal(x)).abs().max()) < 0.05
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 40), st.integers(0, 2**31))

@@ -60,7 +60,7 @@ def table(path: Path) -> Path:
 def test_a_pair_classifier_reads_both_texts(tmp_path: Path) -> None:
     """The answers to the first texts alone are others."""
     model = written(tmp_path / "m", "BertForSequenceClassification", num_labels=2)
-    ours = bs.load(tmp_path / "m")
+    ours = bs.load(tmp_path / "m", precision="fp32")
     firsts, seconds = ([pair[i] for pair in PAIRS] for i in (0, 1))
     shares = logits(model, tmp_path / "m", firsts, seconds).softmax(-1)[:, 1].tolist()
     file = table(tmp_path / "pairs.csv")
@@ -79,7 +79,7 @@ def test_a_pair_classifier_reads_both_texts(tmp_path: Path) -> None:
 def test_one_output_is_a_number(tmp_path: Path) -> None:
     model = written(tmp_path / "m", "BertForSequenceClassification", num_labels=1)
     texts = [a for a, _ in PAIRS]
-    answers = bs.load(tmp_path / "m").predict(texts)
+    answers = bs.load(tmp_path / "m", precision="fp32").predict(texts)
     numbers = logits(model, tmp_path / "m", texts)[:, 0].tolist()
     assert [answer["number"] for answer in answers] == pytest.approx(numbers, abs=1e-5)
     assert all("label" not in answer for answer in answers)
@@ -120,7 +120,7 @@ def test_a_model_without_a_task_says_so(tmp_path: Path) -> None:
 
 def test_pairs_for_a_model_of_one_segment_id_are_refused(tmp_path: Path) -> None:
     written(tmp_path / "m", "BertForSequenceClassification", num_labels=2, type_vocab_size=1)
-    ours = bs.load(tmp_path / "m")
+    ours = bs.load(tmp_path / "m", precision="fp32")
     assert len(ours.predict(["kaba"])) == 1
     with pytest.raises(InputError, match="the second text needs a segment id of its own"):
         ours.predict(["kaba"], ["lode"])

@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     generator = torch.Generator().manual_seed(3)
     parts = {"encoder": build_encoder(config, generator), "masked": MaskedHead(config, generator)}
     folder = tmp_path_factory.mktemp("causal") / "m"
-    return bs.load(write_folder(folder, config, parts, tokenizer=tokenizer))
+    return bs.load(write_folder(folder, config, parts, tokenizer=tokenizer), precision="fp32")
 
 
 def test_scores_are_the_references_loss(model: bs.Model) -> None:
@@ -97,7 +97,8 @@ def test_a_backwards_model_scores_each_token_by_those_behind_it(model: bs.Model,
     """Of a long text each token has at least five behind it, but for the last ones."""
     config = model.folder.config.model_copy(update={"backwards": True})
     parts = {"encoder": model.encoder, "masked": model.scorer().head}
-    back = bs.load(write_folder(tmp_path / "back", config, parts, tokenizer=model.tokenizer))
+    folder = write_folder(tmp_path / "back", config, parts, tokenizer=model.tokenizer)
+    back = bs.load(folder, precision="fp32")
     scorer = back.scorer()
     for number in (1, 4, 10, 11, 37):
         words = (tiny_run.WORDS * 2)[:number]

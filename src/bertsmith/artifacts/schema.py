@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError
+from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, Family, family
 from bertsmith.models.heads import ProblemType
@@ -83,6 +84,7 @@ class Record(_Typed):
     dev: dict[str, Any] | None = None
     extended: list[dict[str, Any]] = []
     base: str | None = None
+    precision: Precision | None = None
     sentence_task: str | None = None
     is_next_label: Literal[0, 1] = 0
     unfinished: UnfinishedRun | None = None

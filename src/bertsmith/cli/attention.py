@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from bertsmith.cli import options
-from bertsmith.cli.of_run import DEVICE, quiet_machine
+from bertsmith.cli.computing import DEVICE
+from bertsmith.cli.of_run import quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 

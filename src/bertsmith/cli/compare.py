@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from bertsmith.cli import options, task_options
-from bertsmith.cli.of_run import DEVICE, OfRun, quiet_machine
+from bertsmith.cli.computing import On, computed
+from bertsmith.cli.of_run import OfRun, quiet_machine
 
 
 @click.command(cls=OfRun)
@@ -24,7 +25,7 @@ from bertsmith.cli.of_run import DEVICE, OfRun, quiet_machine
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the resampling."
 )
 @options.assignments
-@DEVICE
+@computed
 @options.as_json
 def compare(
     a: str,
@@ -32,7 +33,7 @@ def compare(
     data: str,
     rounds: int | None,
     seed: int,
-    device: str,
+    on: On,
     as_json: bool,
     assignments: tuple[str, ...],
     **own: Any,
@@ -55,7 +56,7 @@ def compare(
     from bertsmith.wording import counted
 
     quiet_machine()
-    models = [load(name, device, console.note) for name in (a, b)]
+    models = [load(name, tell=console.note, **on) for name in (a, b)]
     changes = task_options.as_settings(own, assignments)
     report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
     if as_json:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options
-from bertsmith.cli.text_input import DEVICE, ID_COLUMN, rows_of, texts_of
+from bertsmith.cli.computing import On, computed
+from bertsmith.cli.text_input import ID_COLUMN, rows_of, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 from bertsmith.wording import counted
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Tokens read of a text [the model's own, or what it can take].",
 )
-@DEVICE
+@computed
 @options.as_json
 def embed(
     model: str,
@@ -63,7 +64,7 @@ def embed(
     pooling: Any,
     normalize: bool | None,
     max_length: int | None,
-    device: str,
+    on: On,
     as_json: bool,
 ) -> None:
     """Turn TEXTS, a file's texts or the lines of standard input into vectors with MODEL; or into an index.
@@ -87,7 +88,7 @@ def embed(
     if as_json and target is None and index is None and not texts:
         raise InputError("--json is one JSON document", "leave it out to get a JSON object per text")
     machine.prepare_process()
-    loaded = load(model, device, console.note)
+    loaded = load(model, tell=console.note, **on)
     if index is not None:
         source = file if file is not None else texts_of(texts)
         how: dict[str, Any] = {"text_column": text_column, "id_column": id_column, "encoding": encoding}

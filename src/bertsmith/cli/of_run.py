@@ -15,8 +15,6 @@ from bertsmith.cli.verbs import Verb
 if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
 
-DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
-
 
 class OfRun(Verb):
     """A command on a finished RUN, which also takes the settings of the run's task as options."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options
+from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 from bertsmith.wording import counted, percent
@@ -59,7 +60,7 @@ _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
     metavar="FILE",
     help="Write a row for each text or pair here: .csv, .jsonl, .json or .txt.",
 )
-@click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
+@computed
 @options.as_json
 def score(
     model: str,
@@ -70,7 +71,7 @@ def score(
     pairs: str | None,
     variant: Any,
     out: str | None,
-    device: str,
+    on: On,
     as_json: bool,
     **of_pairs: Any,
 ) -> None:
@@ -102,7 +103,7 @@ def score(
     if as_json and out and pairs is None:
         raise InputError("--json is one JSON document on standard output", "leave one out")
     machine.prepare_process()
-    scorer = load(model, device, console.note).scorer(variant)
+    scorer = load(model, tell=console.note, **on).scorer(variant)
     if pairs is not None:
         _score_pairs(scorer, pairs, out, form, as_json=as_json, encoding=encoding, **of_pairs)
     else:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options
-from bertsmith.cli.text_input import DEVICE, ID_COLUMN, texts_of
+from bertsmith.cli.computing import On, computed
+from bertsmith.cli.text_input import ID_COLUMN, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 from bertsmith.wording import counted
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     "--qrels", metavar="FILE", help="What each query of --file should find, by ids (BEIR, TREC): scores it."
 )
 @click.option("--out", metavar="FILE", help="Write the results here, a JSON object per query: .jsonl.")
-@DEVICE
+@computed
 @options.as_json
 def search(
     index: str,
@@ -67,7 +68,7 @@ def search(
     rerank_label: str | None,
     qrels: str | None,
     out: str | None,
-    device: str,
+    on: On,
     as_json: bool,
 ) -> None:
     """Find the texts of INDEX that are nearest to QUERIES, to a file's queries or the lines of standard input.
@@ -97,7 +98,7 @@ def search(
         asked,
         index,
         model,
-        device,
+        on,
         top_k,
         rerank_top,
         rerank,
@@ -148,7 +149,7 @@ def _searched(
     queries: list[Any],
     index: str,
     model: str | None,
-    device: str,
+    on: On,
     top_k: int,
     rerank_top: int,
     rerank: str | None,
@@ -165,9 +166,9 @@ def _searched(
 
     opened = Index(index)
     opened.refuse_without_graph(approximately)
-    reranker = None if rerank is None else Reranker(load(rerank, device, console.note), rerank_label)
+    reranker = None if rerank is None else Reranker(load(rerank, tell=console.note, **on), rerank_label)
     how = Wanted(top_k, approximately, reranker, rerank_top)
-    return kind(queries, searcher_of(opened, model, device), how)
+    return kind(queries, searcher_of(opened, model, **on), how)
 
 
 def _check_out(out: str) -> None:

@@ -11,7 +11,6 @@ import click
 if TYPE_CHECKING:
     from bertsmith.retrieval.index import TextRow
 
-DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 ID_COLUMN = click.option(
     "--id-column", metavar="NAME", help="The column of --file with the ids [_id or id, else the line]."
 )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
-from bertsmith.cli.of_run import DEVICE, OfRun, formats, quiet_machine
+from bertsmith.cli.computing import On, computed
+from bertsmith.cli.of_run import OfRun, formats, quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import counted
 
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     "--report", metavar="DIR", help="Write a page (report.html), its numbers and plots to a new DIR."
 )
 @options.assignments
-@DEVICE
+@computed
 @options.as_json
 def evaluate(
     runs: tuple[str, ...],
     data: str,
     report: str | None,
-    device: str,
+    on: On,
     as_json: bool,
     assignments: tuple[str, ...],
     **own: Any,
@@ -59,9 +60,9 @@ def evaluate(
     if len(runs) > 1:
         if report is not None:
             raise InputError("--report is for one run", "evaluate each RUN by itself for its report")
-        _evaluate_together(runs, data, device, changes, as_json=as_json)
+        _evaluate_together(runs, data, on, changes, as_json=as_json)
         return
-    model = load(runs[0], device, console.note)
+    model = load(runs[0], tell=console.note, **on)
     scores = evaluated(model.answering, data, changes, report, runs[0], console.note)
     if as_json:
         console.result_json(scores.document())
@@ -70,13 +71,13 @@ def evaluate(
 
 
 def _evaluate_together(
-    runs: tuple[str, ...], data: str, device: str, changes: dict[str, Any], *, as_json: bool
+    runs: tuple[str, ...], data: str, on: On, changes: dict[str, Any], *, as_json: bool
 ) -> None:
     from bertsmith import console
     from bertsmith.use.ensemble import Ensemble
     from bertsmith.use.model import load
 
-    together = Ensemble([load(run, device, console.note) for run in runs])
+    together = Ensemble([load(run, tell=console.note, **on) for run in runs])
     scores = together.scores(data, **changes)
     if as_json:
         alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
@@ -119,7 +120,7 @@ def _show_scores(what: str, data: str, scores: Scores) -> None:
     help=formats("; or the form of the task's field, which `predict RUN --help` names"),
 )
 @options.assignments
-@DEVICE
+@computed
 @options.as_json
 def predict(
     run: str,
@@ -127,7 +128,7 @@ def predict(
     file: str | None,
     out: str | None,
     chosen: str | None,
-    device: str,
+    on: On,
     as_json: bool,
     assignments: tuple[str, ...],
     **own: Any,
@@ -165,7 +166,7 @@ def predict(
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
     quiet_machine()
-    model = load(run, device, console.note)
+    model = load(run, tell=console.note, **on)
     form = predictions.format_of(out, chosen, model.task.answer_form)
     changes = task_options.as_settings(own, assignments)
     if file:
@@ -223,7 +224,7 @@ def _show_answers(
 @click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
-@DEVICE
+@computed
 @click.option(
     "--top-k",
     type=click.IntRange(1, 1000),
@@ -239,7 +240,7 @@ def _show_answers(
     help="Tokens read around each mask of a longer text [what the model can take].",
 )
 @options.as_json
-def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | None, as_json: bool) -> None:
+def fill_mask(run: str, text: str, on: On, top_k: int, max_length: int | None, as_json: bool) -> None:
     """Guess the words behind each [MASK] of TEXT with the pre-trained model of RUN.
 
     \b
@@ -251,7 +252,7 @@ def fill_mask(run: str, text: str, device: str, top_k: int, max_length: int | No
     from bertsmith.use.model import load
 
     quiet_machine()
-    answers = load(run, device, console.note).fill_mask(text, top_k, max_length, console.note)
+    answers = load(run, tell=console.note, **on).fill_mask(text, top_k, max_length, console.note)
     if as_json:
         console.result_json(answers)
         return

@@ -65,9 +65,9 @@ class Layout:
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
     @classmethod
-    def of(cls, packed: Packed, *, sees: Sees = "all") -> Layout:
+    def of(cls, packed: Packed, *, sees: Sees = "all", alike: bool = False) -> Layout:
         """Group a batch's sequences by length; empty sequences take part in nothing. sees: which tokens a token
-        sees besides itself.
+        sees besides itself. alike: only sequences of one length share a bucket, so that none is padded.
 
         All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
         """
@@ -76,7 +76,7 @@ class Layout:
         buckets, cells, spare = [], [np.empty(0, dtype=np.int64)], len(packed.tokens)
         order = np.empty(spare + 1, dtype=np.int64)
         place = 0
-        for group in _groups(lengths):
+        for group in _groups(lengths, 1 if alike else _WIDTH):
             length = int(lengths[group].max())
             columns = np.arange(length)
             real = columns < lengths[group, None]
@@ -91,12 +91,12 @@ class Layout:
         return cls(tuple(buckets), _sent(np.concatenate(cells), device), _sent(order[:-1], device))
 
 
-def _groups(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+def _groups(lengths: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
     """The sequences of each bucket: of lengths that round up alike, and no more than the scores allow."""
     filled = np.flatnonzero(lengths)
-    keys = (lengths[filled] + _WIDTH - 1) // _WIDTH
+    keys = (lengths[filled] + width - 1) // width
     for key in np.unique(keys):
-        most = max(1, _SCORES // (int(key) * _WIDTH) ** 2)
+        most = max(1, _SCORES // (int(key) * width) ** 2)
         members = filled[keys == key]
         yield from (members[i : i + most] for i in range(0, len(members), most))
 

@@ -6,6 +6,7 @@ The encoder is given its parts: members of the family hand it other ones, and on
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -143,8 +144,10 @@ class Encoder(nn.Module):
 
     `generator` draws the first weights and then every dropout mask; its state is all the randomness there is,
     its device the weights'. None means a fresh one, seeded 0. Weights are fp32. `embeddings` and `block` make
-    the parts; BERT's if not given.
+    the parts; BERT's if not given. `computing` makes the context of a forward pass (`Place.reader`).
     """
+
+    computing: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def __init__(
         self,
@@ -190,22 +193,29 @@ class Encoder(nn.Module):
         if isinstance(inputs, Tensor):
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
-        layout = Layout.of(inputs, sees=self.config.sees)
-        x: Tensor = self.embeddings(inputs)
-        for layer in self.layers:
-            x = layer(x, layout)
-        return x if self.norm is None else self.norm(x)
+        with self.computing():
+            layout = self._layout(inputs)
+            x: Tensor = self.embeddings(inputs)
+            for layer in self.layers:
+                x = layer(x, layout)
+            return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """The embeddings' output and each layer's, L + 1 tensors [N, H]; the last are those of `forward`."""
         self._check_length(packed.longest)
-        layout = Layout.of(packed, sees=self.config.sees)
-        states: list[Tensor] = [self.embeddings(packed)]
-        for layer in self.layers:
-            states.append(layer(states[-1], layout))
-        if self.norm is not None:
-            states[-1] = self.norm(states[-1])
-        return states
+        with self.computing():
+            layout = self._layout(packed)
+            states: list[Tensor] = [self.embeddings(packed)]
+            for layer in self.layers:
+                states.append(layer(states[-1], layout))
+            if self.norm is not None:
+                states[-1] = self.norm(states[-1])
+        return [state.float() for state in states]
+
+    def _layout(self, packed: Packed) -> Layout:
+        """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
+        in one batch and not in another would differ in the last bits."""
+        return Layout.of(packed, sees=self.config.sees, alike=not torch.is_grad_enabled())
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
         """What the heads of each layer look at: L lists with a tensor [A, t, t] for each sequence, before dropout,

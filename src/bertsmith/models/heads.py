@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
 from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix, OtherDirection
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
 from bertsmith.models.start import draw_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -59,7 +58,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
         """Logits [M, V] of hidden rows [M, H] over the token table [V, E]; hand over predicted rows only."""
-        return F.linear(self.transformed(hidden_rows), self.table(table), self.bias)
+        return linear(self.transformed(hidden_rows), self.table(table), self.bias)
 
     def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the cross-entropies of M rows with labels long [M], fp32, and how many are right at the top.

@@ -177,11 +177,11 @@ def refuse_corruption(data: DataSettings, name: str, why: str, *kinds: str) -> N
 def held_out_figures(
     objective: Objective, encoder: Encoder, batches: Iterable[Any], place: Place
 ) -> dict[str, float]:
-    """The objective's own loss over held-out batches, in fp32; there is no second implementation of it."""
-    measured = Measured()
+    """The objective's own loss over held-out batches; there is no second implementation of it."""
+    measured, reader = Measured(), place.reader(encoder)
     with torch.inference_mode():
         for batch in batches:
-            measured.add(objective.loss(encoder, place.send(batch)))
+            measured.add(objective.loss(reader, place.send(batch)))
     return measured.figures(objective.perplexities)
 
 

@@ -157,21 +157,27 @@ def run_over(
 ) -> list[Tensor]:
     """`forward` of all items: one tensor [r, …] an item, in their order, on the host in fp32.
 
-    r may differ from item to item (a row a token, a row a choice). Items of like length share a pass; the host
-    waits once a pass. ValueError where `forward` does not answer one tensor an item.
+    r may differ from item to item (a row a token, a row a choice). Items of like length share a pass, several of
+    which are made at a time where the place has threads; the host waits once a pass. ValueError where `forward`
+    does not answer one tensor an item.
     """
-    found: list[Tensor | None] = [None] * len(items)
-    order = sorted(range(len(items)), key=lambda i: items[i].size)
-    with torch.inference_mode():
-        for some in within_budget(order, [item.size for item in items]):
+
+    def answered(some: Sequence[int]) -> tuple[Tensor, ...]:
+        with torch.inference_mode():
             answers = forward(place.send(collate([items[i] for i in some])))
             if len(answers) != len(some):
                 raise ValueError(f"{len(answers)} outputs for {len(some)} items")
             rows = torch.cat(list(answers)).float().cpu()
-            sizes = [len(answer) for answer in answers]
-            for i, part in zip(some, torch.split(rows, sizes), strict=True):
-                found[i] = part
-    return [part for part in found if part is not None]
+            return torch.split(rows, [len(answer) for answer in answers])
+
+    order = sorted(range(len(items)), key=lambda i: items[i].size)
+    passes = list(within_budget(order, [item.size for item in items]))
+    found = {
+        i: part
+        for some, parts in zip(passes, place.spread(answered, passes), strict=True)
+        for i, part in zip(some, parts, strict=True)
+    }
+    return [found[i] for i in range(len(items))]
 
 
 def within_budget(order: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:

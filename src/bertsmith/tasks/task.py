@@ -427,7 +427,8 @@ class Task(Objective):
 
     def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: Place) -> list[Tensor]:
         """`outputs` of all items, in their order, on the host."""
-        return run_over(items, self.collate, lambda batch: self.outputs(encoder, batch), place)
+        reader = place.reader(encoder)
+        return run_over(items, self.collate, lambda batch: self.outputs(reader, batch), place)
 
     # Several models that answer together
 

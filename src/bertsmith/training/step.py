@@ -88,7 +88,8 @@ def update(
     if not (torch.isfinite(torch.stack([total for _, total in totals])).all() & torch.isfinite(norm)).item():
         _refuse(step, totals)
     set_rate(optimizer, rate)
-    optimizer.step()
+    with place.computing():  # Muon's products; all else is fp32
+        optimizer.step()
     means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
     whole = {part: mean * (work.counts[part] if part in summed else 1) for part, mean in means.items()}
     loss_of_all = torch.stack([value * weights.get(part, 1.0) for part, value in whole.items()]).sum()

@@ -28,6 +28,7 @@ def compare(
     seed: int = 0,
     rounds: int | None = None,
     device: str = "auto",
+    precision: str = "auto",
     **columns: Any,
 ) -> Report:
     """Two fine-tuned models of one task on the same labelled examples: each one's scores, their difference (b - a)
@@ -44,7 +45,7 @@ def compare(
     """
     if rounds is not None and rounds < 1:
         raise InputError(f"--rounds {rounds}: is less than 1", "give the number of resamples")
-    models = [one if isinstance(one, Model) else load(one, device) for one in (a, b)]
+    models = [one if isinstance(one, Model) else load(one, device, precision=precision) for one in (a, b)]
     _check_fit(*models)
     task = models[0].task
     examples, predictions = _answered(models, data, columns)

@@ -148,7 +148,9 @@ class Ensemble(Predictor):
         )
 
 
-def ensemble(runs: Sequence[str | Path | Model], device: str = "auto") -> Ensemble:
+def ensemble(
+    runs: Sequence[str | Path | Model], device: str = "auto", *, precision: str = "auto"
+) -> Ensemble:
     """Several fine-tuned runs (or model folders, or models) as one that predicts and evaluates: what they say is
     averaged before anything is decided. They are held in memory together.
 
@@ -157,7 +159,9 @@ def ensemble(runs: Sequence[str | Path | Model], device: str = "auto") -> Ensemb
     """
     if isinstance(runs, str | Path | Model):
         runs = [runs]
-    return Ensemble([run if isinstance(run, Model) else load(run, device) for run in runs])
+    return Ensemble(
+        [run if isinstance(run, Model) else load(run, device, precision=precision) for run in runs]
+    )
 
 
 def _check_fit(first: Model, other: Model) -> None:

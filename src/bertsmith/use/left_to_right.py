@@ -87,5 +87,5 @@ class LeftToRight(Scorer):
         labels = packed.tokens[wanted].to(self.place.device)
         seen = wanted + (1 if self.encoder.config.backwards else -1)
         with torch.inference_mode():
-            hidden = self.encoder(self.place.send(packed))[seen.to(self.place.device)]
+            hidden = self.place.reader(self.encoder)(self.place.send(packed))[seen.to(self.place.device)]
             return self._log_shares(hidden, labels).double().cpu().numpy()

@@ -18,13 +18,13 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
+from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.windows import UNCUT
@@ -204,7 +204,7 @@ class Scorer:
         rows = torch.from_numpy(np.cumsum(lengths) - lengths + columns).to(self.place.device)
         packed = self.place.send(Packed.of_arrays(tokens, segments, lengths))
         with torch.inference_mode():
-            hidden = self.encoder(packed)[rows]
+            hidden = self.place.reader(self.encoder)(packed)[rows]
             return self._log_shares(hidden, labels).double().cpu().numpy()
 
     def _log_shares(self, hidden: Tensor, labels: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class Scorer:
         for some, wanted in zip(
             torch.split(rows, _LOGIT_ROWS), torch.split(labels, _LOGIT_ROWS), strict=True
         ):
-            logits = F.linear(some, table, self.head.bias).float()
+            logits = linear(some, table, self.head.bias)
             found.append(logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1))
         return torch.cat(found)
 

@@ -77,6 +77,7 @@ def search(
     rerank_top: int = 50,
     rerank_label: str | None = None,
     device: str = "auto",
+    precision: str = "auto",
 ) -> Any:
     """The `top_k` texts of an index that are nearest to a query by the cosine of their vectors, the best first; of
     a list of queries a list of that. Each is {"rank", "score", "text", "place", "id"}.
@@ -84,11 +85,12 @@ def search(
     index: a folder of `Model.index`, or the opened index. model: what it was built with, where that is not in its
     place any more; another one is refused. approximate: by the index's graph, which is faster and may miss some.
     rerank: a classifier or regressor of pairs that reads the query with each of the best `rerank_top` texts and
-    orders them by its own score (`rerank_score`); rerank_label: the classifier's label of texts that fit.
+    orders them by its own score (`rerank_score`); rerank_label: the classifier's label of texts that fit. device,
+    precision: as `load` has them, for models that are loaded here.
     """
     opened = index if isinstance(index, Index) else Index(index)
-    searcher = searcher_of(opened, model, device)
-    reranker = None if rerank is None else Reranker(_loaded(rerank, device), rerank_label)
+    searcher = searcher_of(opened, model, device, precision)
+    reranker = None if rerank is None else Reranker(_loaded(rerank, device, precision), rerank_label)
     asked = Wanted(top_k, approximate, reranker, rerank_top)
     several = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(several, start=1):
@@ -98,7 +100,9 @@ def search(
     return found[0] if isinstance(queries, str) else found
 
 
-def searcher_of(index: Index, model: str | Path | Model | None = None, device: str = "auto") -> Searcher:
+def searcher_of(
+    index: Index, model: str | Path | Model | None = None, device: str = "auto", precision: str = "auto"
+) -> Searcher:
     """The index with its model, loaded from where it was when the index was built, or from `model`."""
     if model is None:
         where = Path(index.whose.model)
@@ -108,11 +112,11 @@ def searcher_of(index: Index, model: str | Path | Model | None = None, device: s
                 "say where it is with --model",
             )
         model = where if where.is_absolute() else index.whose.model
-    return Searcher(index, _loaded(model, device))
+    return Searcher(index, _loaded(model, device, precision))
 
 
-def _loaded(model: str | Path | Model, device: str) -> Model:
-    return load(model, device) if isinstance(model, str | Path) else model
+def _loaded(model: str | Path | Model, device: str, precision: str) -> Model:
+    return load(model, device, precision=precision) if isinstance(model, str | Path) else model
 
 
 def _result(row: TextRow, score: float) -> dict[str, Any]:

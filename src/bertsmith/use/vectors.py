@@ -58,8 +58,10 @@ class Embedder:
             yield self._vectors([Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)])
 
     def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:
+        reader = self.place.reader(self.encoder)
+
         def forward(batch: TaskBatch) -> Sequence[Tensor]:
-            return torch.split(pooled(self.encoder(batch.packed), batch.packed, self.made.pooling), 1)
+            return torch.split(pooled(reader(batch.packed), batch.packed, self.made.pooling), 1)
 
         rows = run_over(
             items, lambda some: TaskBatch(pack(some), (1,) * len(some), {}, {}), forward, self.place

@@ -317,6 +317,7 @@ class FineTuning:
             "facts": self.head.kept_facts,
             "steps": progress.step,
             "tokens": progress.tokens,
+            "precision": self.place.precision,
             "base": self.chosen.base,
             "pretraining_tokens": self.base.folder.record.get("tokens"),
         }

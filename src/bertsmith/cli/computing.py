@@ -1,0 +1,36 @@
+"""--device and --precision: where a finished model computes, and how. Verbs get both as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypedDict
+
+import click
+
+DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
+_PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "bf16"]),
+    default="auto",
+    metavar="P",
+    help="Of the encoder's products: fp32, or bf16 with about three digits [what the run was trained in, bf16 "
+    "where it is faster here].",
+)
+
+
+class On(TypedDict):
+    """What `use.model.load` takes of them."""
+
+    device: str
+    precision: str
+
+
+def computed(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb on a finished model both options, as its argument `on`."""
+
+    @wraps(verb)
+    def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
+        verb(*args, on=On(device=device, precision=precision), **given)
+
+    return DEVICE(_PRECISION(with_both))
