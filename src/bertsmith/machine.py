@@ -29,7 +29,7 @@ Precision = Literal["fp32", "bf16"]
 _BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _PROBE_SIZE = 512
 _PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
-_PROBE_SECONDS = 0.025  # for each of the two precisions
+_PROBE_PRODUCTS = 5  # in each of the two precisions, in turn
 _BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
 
 
@@ -127,25 +127,36 @@ def describe() -> Machine:
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
-    of some 50 ms, once. It is for where there is no model: with one, its own updates are timed
-    (`training/trial.py`)."""
+    of some 50 ms, once. It is for where nothing is trained: before that, updates are timed (`training/trial.py`).
+
+    Products are made in turn on one thread, and the quickest of each count: other work can only make one slower,
+    and a busy machine must not answer otherwise than an idle one."""
     import torch
 
     where = torch.device("cpu") if device is None else device
     size = _PROBE_SIZE if where.type == "cpu" else _PROBE_SIZE_ELSEWHERE
-    full, half = (product_rate(where, kind, size, _PROBE_SECONDS) / 1e9 for kind in ("fp32", "bf16"))
-    measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here, an fp32 one at {full:,.0f}"
+    threads = torch.get_num_threads()
+    use_threads(1)
+    rates = [
+        [product_rate(where, kind, size, 0.0) / 1e9 for kind in ("fp32", "bf16")]
+        for _ in range(_PROBE_PRODUCTS)
+    ]
+    use_threads(threads)
+    full, half = (max(of_kind) for of_kind in zip(*rates, strict=True))
+    on = " on one thread" if where.type == "cpu" else ""
+    measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here{on}, an fp32 one at {full:,.0f}"
     return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
 
 
 def product_rate(device: torch.device, precision: Precision, size: int, seconds: float) -> float:
-    """Operations a second of a product of two square matrices of `size` rows, measured for so long."""
+    """Operations a second of a product of two square matrices of `size` rows, measured for so long, and once at
+    least."""
     import torch
 
     a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
     torch.mm(a, a)[0, 0].item()
     products, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    while not products or time.perf_counter() - begin < seconds:
         torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
         products += 1
     return products * 2 * size**3 / (time.perf_counter() - begin)

@@ -110,8 +110,8 @@ class Place:
         return reader
 
     def spread(self, work: Callable[[Some], Answer], over: Sequence[Some]) -> Iterator[Answer]:
-        """`work` on each, in order: on a processor several at a time, each on a thread of its own, which waits for no
-        other within an operation. Where there are fewer than threads, in turn, by all threads together."""
+        """`work` on each, in order: on a processor several at a time, each on a thread of its own, which waits for
+        no other within an operation. Where there are fewer than threads, in turn, by all threads together."""
         threads = torch.get_num_threads() if self.uses_threads else 1
         if threads == 1 or len(over) < threads:
             yield from map(work, over)
