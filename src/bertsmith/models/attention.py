@@ -202,13 +202,16 @@ def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, drop: Drop | No
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no token, so nothing but the shape
     cells: Tensor = qkv if layout.cells is None else _Lay.apply(qkv, layout.cells, layout.order)  # type: ignore
-    whole = drop is None and not (torch.is_grad_enabled() and qkv.requires_grad)
+    trained = torch.is_grad_enabled() and qkv.requires_grad
+    # torch's kernel, where it is up to twice as fast: forward only (with dropout it is slower than products), and
+    # not in bf16 on a processor, where products are up to twice as fast as it
+    whole = drop is None and not trained and (qkv.is_cuda or qkv.dtype == torch.float32)
     found = []
     # split, not slices: a slice's gradient is a whole qkv of zeros, once for each bucket
     for bucket, part in zip(layout.buckets, torch.split(cells, layout.sizes), strict=True):
         b, t = bucket.sequences, bucket.length
         q, k, v = part.view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)  # each [b, A, t, d]
-        if whole:  # forward only: torch's kernel, up to twice as fast; with dropout it is slower than ours
+        if whole:
             mask = None if bucket.bias is None else bucket.bias.to(q.dtype)
             mixed = F.scaled_dot_product_attention(q, k, v, mask)
         else:

@@ -181,11 +181,14 @@ class Scorer:
         copies = [self._copies(encoding) for encoding in encodings]
         sums = np.zeros(len(copies))
         done = sum(number for one, number in zip(copies, times, strict=True) if not len(one))
-        for batch in _batches(copies):
+
+        def logs(batch: Sequence[tuple[int, int, int]]) -> NDArray[np.float64]:
             made = [copies[i].made(first, last, self._mask, self.variant) for i, first, last in batch]
-            sizes = np.array([last - first for _, first, last in batch])
-            found = self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], sizes))
-            np.add.at(sums, np.repeat([i for i, _, _ in batch], sizes), found)
+            return self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], _sizes_of(batch)))
+
+        batches = list(_batches(copies))
+        for batch, found in zip(batches, self.place.spread(logs, batches), strict=True):
+            np.add.at(sums, np.repeat([i for i, _, _ in batch], _sizes_of(batch)), found)
             done += sum(times[i] for i, _, last in batch if last == len(copies[i]))
             progress(before + done)
         progress(before + done)  # also where nothing was left to score
@@ -281,6 +284,11 @@ class _Copies:
         """What there is to say of the text."""
         words = int(self.words.max(initial=0)) if self.tells_words else None
         return PseudoLikelihood(score, len(self), words, self.unknown, len(self) == self.room)
+
+
+def _sizes_of(batch: Sequence[tuple[int, int, int]]) -> NDArray[np.int64]:
+    """How many copies there are of each text of a batch."""
+    return np.array([last - first for _, first, last in batch])
 
 
 def _key(ids: Sequence[int]) -> bytes:

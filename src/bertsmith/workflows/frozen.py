@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Frozen(nn.Module):
         self._layers, self._place, self._folder = list(layers), place, folder
         self._starts: dict[bytes, int] = {}
         self._wanted: tuple[list[Encoded], str] | None = None
+        self._one_at_a_time = Lock()  # several threads may ask first
         self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
 
     @property
@@ -94,8 +96,9 @@ class Frozen(nn.Module):
 
     def _read(self, packed: Packed) -> Tensor:
         """[N, layers, H] of a batch, from the file."""
-        if self._wanted is not None:
-            self.remember(*self._wanted)
+        with self._one_at_a_time:
+            if self._wanted is not None:
+                self.remember(*self._wanted)
         ids, segments = packed.tokens.cpu().numpy(), packed.segments.cpu().numpy()
         ends = np.cumsum(packed.lengths)
         found = np.empty((len(ids), *self._states.shape[1:]), np.float32)
@@ -123,8 +126,9 @@ class Frozen(nn.Module):
         """The states of all sequences, one after the other. states: [tokens, layers, H]."""
         row = done = 0
         with console.Bar("hidden states", len(different), unit="texts") as bar:
-            for some in within_budget(range(len(different)), [len(one.ids) for one in different]):
-                rows = self._computed([different[i] for i in some])
+            passes = list(within_budget(range(len(different)), [len(one.ids) for one in different]))
+            computed = self._place.spread(lambda some: self._computed([different[i] for i in some]), passes)
+            for some, rows in zip(passes, computed, strict=True):
                 states[row : row + len(rows)] = rows
                 row, done = row + len(rows), done + len(some)
                 bar.advance_to(done)
