@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import bertsmith as bs
 import tiny_run
+from bertsmith import machine
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.use.predictions import Answered, as_csv, as_table, format_of, where
@@ -219,3 +222,20 @@ def test_blank_rows_keep_their_place(moods: bs.Model) -> None:
         f"2,kaba,{answer['label']},{answer['score']:.4f}\n",
         "3, ,,\n",
     ]
+
+
+def test_what_answers_do_not_need_is_not_loaded(moods: bs.Model) -> None:
+    """torch's compiler, Arrow and what writes pages each take longer to load than a text to answer."""
+    program = (
+        "import sys, bertsmith\n"
+        f"bertsmith.load({str(moods.path)!r}).predict(['kaba'])\n"
+        "print([name for name in ('torch._dynamo', 'pyarrow', 'jinja2', 'sklearn') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=machine.of_child(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -114,10 +114,18 @@ def join(fields: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str
             parts = [plain[name] for name in theirs]
             if any(part.shape != parts[0].shape for part in parts):
                 raise InputError(f"{place}: {_listed(theirs)} have unlike shapes")
-            out[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            out[ours] = parts[0] if len(parts) == 1 else _above_each_other(parts)
         elif len(missing) < len(theirs):
             raise InputError(f"{place}: missing {_listed(missing)}")
     return out
+
+
+def _above_each_other(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape, joined by rows. Of tensors without memory `torch.cat` would load torch's compiler,
+    which takes as long as all else that reading a model does."""
+    if parts[0].is_meta:
+        return parts[0].new_empty((sum(len(part) for part in parts), *parts[0].shape[1:]))
+    return torch.cat(list(parts))
 
 
 def from_field(weights: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str, Tensor]:

@@ -345,6 +345,10 @@ class Tokenizer:
 
     def _reading_specials(self, read: Sequence[str]) -> tokenizers.Tokenizer:
         """A library that finds the special tokens to `read` in texts, and takes all others for text."""
+        if not read and self.kind != "unigram":  # as it is written; a vocabulary takes time to write again
+            library = tokenizers.Tokenizer.from_str(self._definition)
+            library.encode_special_tokens = True
+            return library
         whole = json.loads(self._definition)
         for token in whole["added_tokens"]:
             token["special"] = token["special"] and token["content"] not in read  # others are always found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
 from bertsmith.objectives.objective import GENERATOR
 from bertsmith.place import Place, check_device, check_precision
-from bertsmith.retrieval.index import Index
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.use.attention import AttentionMaps, attention_of
 from bertsmith.use.fill_mask import MaskFiller
-from bertsmith.use.indexing import build_index
 from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
@@ -43,6 +41,9 @@ from bertsmith.use.predictor import Predictor, wants_list
 from bertsmith.use.pseudo_likelihood import Scorer, Variant
 from bertsmith.use.score import as_row, strings, told_of_unscored
 from bertsmith.use.vectors import Embedder, made_so
+
+if TYPE_CHECKING:
+    from bertsmith.retrieval.index import Index
 
 
 @dataclass
@@ -147,6 +148,8 @@ class Model(Predictor):
         search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told. progress: hears how
         many texts are done.
         """
+        from bertsmith.use.indexing import build_index  # it loads Arrow
+
         return build_index(
             self.embedder(pooling, True, max_length),
             str(self.path.resolve() if self.path.exists() else self.path),

@@ -11,7 +11,6 @@ from bertsmith import console
 from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
-from bertsmith.use.evaluation import evaluate
 from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
 
 if TYPE_CHECKING:
@@ -100,9 +99,10 @@ class Predictor:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.
 
         report: a new folder for a page of all that there is to see (report.html), its numbers and its plots."""
-        return Report(
-            evaluate(self.answering, file, columns, report, str(getattr(self, "path", ""))).document()
-        )
+        from bertsmith.use.evaluation import evaluate  # it loads what writes pages
+
+        found = evaluate(self.answering, file, columns, report, str(getattr(self, "path", "")))
+        return Report(found.document())
 
 
 def wants_list(verb: str, text: str) -> InputError:
