@@ -84,6 +84,22 @@ def test_hidden_states(case: str, precision: str, lengths: list[int], seed: int)
         assert_same([state.tolist() for state in read(rows[::-1])][::-1], together, precision)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("heads", "width"), [(2, 16), (1, 64), (4, 8)])
+def test_sequences_of_every_length_by_the_hundred(heads: int, width: int, precision: str) -> None:
+    """torch computes small products in another way, whose sums differ in a bit once in ten thousand."""
+    sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "intermediate_size": 64}
+    encoder = build_encoder(config_of("bert", **sizes), torch.Generator().manual_seed(1)).eval()
+    reader = Place.of("cpu", precision).reader(encoder)
+    draw = torch.Generator().manual_seed(2)
+    for length in range(1, 19):
+        rows = torch.randint(5, 97, (160, length), generator=draw).tolist()
+        with torch.inference_mode():
+            whole = reader(Packed.of_lists(rows, [[0] * length] * len(rows)))
+            alone = torch.cat([reader(Packed.of_lists([row], [[0] * length])) for row in rows])
+        assert_same(alone.tolist(), whole.tolist(), precision)
+
+
 @pytest.mark.parametrize("outputs", [1, 2, 3, 9, 40])
 def test_rows_of_a_head(outputs: int) -> None:
     layer = Linear(48, outputs)
