@@ -135,6 +135,22 @@ def test_dropout_on_weights_reaches_each_weight_once() -> None:
     assert shapes == [(2, 2, 5, 5)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("grad", [False, True])
+def test_weights_that_are_not_trained_take_any_layout(dtype: torch.dtype, *, grad: bool) -> None:
+    """As those of frozen layers below trained ones: with padding, with one side hidden, with dropout."""
+    qkv = torch.randn(9, 12, generator=torch.Generator().manual_seed(0))
+    for sees in ("all", "before"):
+        packed = packed_of([4, 5])
+        exact = attention_by_sequence(qkv, packed, 2, sees=sees)
+        for drop in (None, lambda weights: weights):
+            for alike in (False, True):
+                layout = Layout.of(packed, sees=sees, alike=alike)
+                with torch.set_grad_enabled(grad):
+                    found = attention_by_bucket(qkv.to(dtype), layout, 2, drop)
+                torch.testing.assert_close(found.float(), exact, atol=0.05, rtol=0.05)
+
+
 def test_bf16_inputs_stay_near_fp32() -> None:
     g = torch.Generator().manual_seed(1)
     qkv = torch.randn(30, 48, generator=g)

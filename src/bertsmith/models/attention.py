@@ -213,7 +213,8 @@ def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, drop: Drop | No
     # split, not slices: a slice's gradient is a whole qkv of zeros, once for each bucket
     for bucket, part in zip(layout.buckets, torch.split(cells, layout.sizes), strict=True):
         b, t = bucket.sequences, bucket.length
-        if not whole and not trained:
+        alone = bucket.bias is None or len(bucket.bias) == 1  # nothing in it is of one sequence
+        if not whole and drop is None and alone and not torch.is_grad_enabled():
             b = max(b, _FEW_PRODUCTS // (t * t * part.shape[1] // 3) + 1)
             part = F.pad(part, (0, 0, 0, b * t - len(part)))
         q, k, v = part.view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)  # each [b, A, t, d]
