@@ -263,10 +263,9 @@ From raw text, in shuffled order, all-MiniLM-L6-v2, mean of the last states. Med
 most); the last column is the median of the ratios by window, against the quickest peer whose vectors are within
 its precision's bound (cosine 0.999 in bf16, 0.995 in int8).
 
-{(chr(10) * 2).join(parts)}
-
-{TRIED}""",
+{(chr(10) * 2).join(parts)}""",
     )
+    section("What was tried for speed", TRIED)
 
 
 def ratio(one: dict[str, Any], best: dict[str, Any]) -> str:
