@@ -127,7 +127,7 @@ def describe() -> Machine:
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
-    of some 50 ms, once. It is for where nothing is trained: before that, updates are timed (`training/trial.py`).
+    of some 100 ms, once. It is for where nothing is trained: before that, updates are timed (`training/trial.py`).
 
     Products are made in turn on one thread, and the quickest of each count: other work can only make one slower,
     and a busy machine must not answer otherwise than an idle one."""

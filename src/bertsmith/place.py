@@ -106,7 +106,7 @@ class Place:
         if self.precision == "fp32" or getattr(encoder, "computing", None) is not nullcontext:
             return encoder
         reader = copy(encoder)
-        setattr(reader, "computing", self.computing)  # noqa: B010  (a Module's type knows no such name)
+        vars(reader)["computing"] = self.computing
         return reader
 
     def spread(self, work: Callable[[Some], Answer], over: Sequence[Some]) -> Iterator[Answer]:

@@ -239,3 +239,15 @@ def test_what_answers_do_not_need_is_not_loaded(moods: bs.Model) -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_precision_is_said_to_the_verb(moods: bs.Model) -> None:
+    scores = {}
+    for name in ("fp32", "bf16"):
+        done = CliRunner().invoke(bertsmith, ["predict", str(moods.path), "kaba", "--precision", name])
+        scores[name] = json.loads(done.stdout)["score"]
+        assert scores[name] == bs.load(moods.path, precision=name).predict(["kaba"])[0]["score"]
+    assert scores["fp32"] != scores["bf16"]
+    assert scores["fp32"] == pytest.approx(scores["bf16"], abs=0.02)
+    with pytest.raises(InputError, match="'fp8': there is no such precision"):
+        bs.load(moods.path, precision="fp8")
