@@ -131,9 +131,9 @@ def check_device(name: str) -> None:
     _device(name)
 
 
-def check_precision(name: str) -> None:
-    """InputError for a precision that there is not."""
-    if name not in (known := ("auto", *get_args(Precision))):
+def check_precision(name: str, *more: str) -> None:
+    """InputError for a precision that there is not; more: what there is besides."""
+    if name not in (known := ("auto", *get_args(Precision), *more)):
         raise InputError(f"precision {name!r}: there is no such precision", f"known: {', '.join(known)}")
 
 

@@ -11,11 +11,11 @@ import click
 DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 _PRECISION = click.option(
     "--precision",
-    type=click.Choice(["auto", "fp32", "bf16"]),
+    type=click.Choice(["auto", "fp32", "bf16", "int8"]),
     default="auto",
     metavar="P",
-    help="Of the encoder's products: fp32, or bf16 with about three digits [what the run was trained in, bf16 "
-    "where it is faster here].",
+    help="Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, which is first checked "
+    "against fp32 on the run's dev file [what the run was trained in, bf16 where it is faster here].",
 )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -28,12 +28,13 @@ from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.place import Place, check_device, check_precision
+from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.use.attention import AttentionMaps, attention_of
 from bertsmith.use.fill_mask import MaskFiller
+from bertsmith.use.int8 import INT8, check_answers, check_vectors, in_int8
 from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
@@ -51,8 +52,9 @@ class Model(Predictor):
     """A model folder ready for use; its parts are read when first needed.
 
     path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
-    there is one. precision: of the products that answers come from: fp32; bf16; "auto" for bf16 where it is faster
-    on the device, unless the model was trained in fp32. `encoder` itself, when called, computes in fp32.
+    there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16 where it is
+    faster on the device, unless the model was trained in fp32. `encoder` itself, when called, computes in fp32.
+    tell: hears what answers in int8 differ by.
     """
 
     path: Path
@@ -60,12 +62,15 @@ class Model(Predictor):
     report: dict[str, Any] = field(default_factory=dict, repr=False)
     device: str = "auto"
     precision: str = "auto"
+    tell: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    _checked: bool = field(default=False, init=False, repr=False)  # whether vectors in int8 were compared
 
     @cached_property
     def place(self) -> Place:
-        """Where it computes, and in what precision."""
-        if self.precision == "auto" and self.folder.record.get("precision") == "fp32":
-            return Place.of(self.device, "fp32")
+        """Where it computes, and in what precision; in int8, all but the products."""
+        if self.precision in ("auto", INT8):
+            trained_in = self.folder.record.get("precision")
+            return Place.of(self.device, "fp32" if trained_in == "fp32" else "auto")
         return Place.of(self.device, self.precision)
 
     @property
@@ -123,7 +128,17 @@ class Model(Predictor):
                 raise
             known = None  # its own steps are none of ours, and left out on request
         made = made_so(known, pooling, normalize, max_length)
-        return Embedder(self.encoder, self.tokenizer, self.place, made)
+        if self.precision != INT8:
+            return Embedder(self.encoder, self.tokenizer, self.place, made)
+        exact = Embedder(self.encoder, self.tokenizer, Place.of(self.device, "fp32"), made)
+        quick = Embedder(self._in_int8, self.tokenizer, self.place, made)
+
+        def check(texts: Sequence[str]) -> None:
+            if not self._checked:
+                check_vectors(exact, quick, texts, self.tell)
+                self._checked = True
+
+        return replace(quick, check=check)
 
     def index(
         self,
@@ -192,6 +207,14 @@ class Model(Predictor):
         encoder.eval()
         return encoder
 
+    @cached_property
+    def _in_int8(self) -> Encoder:
+        return in_int8(self.encoder, self.tokenizer)
+
+    def _refuse_int8(self, verb: str) -> None:
+        if self.precision == INT8:
+            raise InputError(f"{verb} has no answers in int8", "predict, evaluate, embed and search do")
+
     @property
     def _direction(self) -> str:
         return "from right to left" if self.folder.config.backwards else "from left to right"
@@ -229,7 +252,12 @@ class Model(Predictor):
     @cached_property
     def answering(self) -> Answering:
         """What answers by that task. InputError where it was fine-tuned for none."""
-        return Answering(self.task, self.encoder, self.tokenizer, self.place)
+        if self.precision != INT8:
+            return Answering(self.task, self.encoder, self.tokenizer, self.place)
+        exact = Answering(self.task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
+        quick = Answering(self.task, self._in_int8, self.tokenizer, self.place)
+        check_answers(exact, quick, self.path, self.tell)
+        return quick
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -261,6 +289,7 @@ class Model(Predictor):
         """
         if top_k < 1:
             raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
+        self._refuse_int8("fill-mask")
         fill = MaskFiller(self.encoder, self._masked, self.tokenizer, self.place, max_length)
         if not isinstance(text, str):
             return [fill(one, top_k, tell) for one in column_of(text, "texts")]
@@ -278,6 +307,7 @@ class Model(Predictor):
         """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is
         named), or where it reads from left to right by their log-likelihood. InputError where it has no masked-LM
         head."""
+        self._refuse_int8("score")
         if self.folder.config.causal:
             return LeftToRight(
                 self.encoder, self._vocabulary_head, self.tokenizer, self.place, variant or "left_to_right"
@@ -371,9 +401,13 @@ def load(
     """A run, a model folder, or a published name → a model ready for use.
 
     device: where it computes: cpu, cuda, cuda:1, auto. precision: of the products that answers come from: fp32,
-    bf16 (about three digits), or auto: bf16 where it is faster on the device, unless the model was trained in
-    fp32. tell: is told that the model's run has not finished; by default that is a warning. InputError where no
-    model is found, or none is written yet.
+    bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
+    device, unless the model was trained in fp32. tell: is told that the model's run has not finished, and what
+    int8 changes; by default these are warnings. InputError where no model is found, or none is written yet.
+
+    Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
+    where the score that decides falls by more than 0.01, that is an InputError. Vectors of a model that was
+    fine-tuned for nothing are compared on the first texts instead, and have a cosine of 0.995 or more.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
@@ -383,8 +417,10 @@ def load(
         )
     folder = read_folder(locate(name))
     check_device(device)
-    check_precision(precision)
-    model = Model(path, folder, {}, device, precision)
+    check_precision(precision, INT8)
+    if precision == INT8 and not is_processor(device):
+        raise InputError("int8 is computed on a processor", "add --device cpu, or leave --precision int8 out")
+    model = Model(path, folder, {}, device, precision, tell)
     if model.unfinished is not None:
         tell(model.unfinished)
         return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import get_args
@@ -26,12 +26,14 @@ _CHUNK = 4096  # texts encoded at a time
 @dataclass(frozen=True)
 class Embedder:
     """What makes vectors of texts. made: the pooling, whether vectors get the length 1, so that products are
-    cosines, and how many tokens are read; what is longer, or longer than the model takes, is cut at its end."""
+    cosines, and how many tokens are read; what is longer, or longer than the model takes, is cut at its end.
+    check: sees the first texts before vectors are made of them."""
 
     encoder: Encoder
     tokenizer: Tokenizer
     place: Place
     made: SentenceVectors
+    check: Callable[[Sequence[str]], None] | None = None
 
     @property
     def size(self) -> int:
@@ -55,6 +57,8 @@ class Embedder:
                         f"text {number}: {text!r:.60} is not a string", "give each text as a string"
                     )
             encodings = self.tokenizer.encode_many(some, max_length=limit)
+            if number == len(some) and self.check is not None:
+                self.check(some)
             yield self._vectors([Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)])
 
     def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:

@@ -1,0 +1,99 @@
+"""An encoder whose matrix products are of 8-bit integers, for answers on a processor.
+
+Weights have a scale for each output, inputs a scale and a middle for each token. Before that each input channel is
+divided by a factor that its weights are multiplied by, since a few channels are far larger than the rest and would
+take the others' digits (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). How large the channels become is seen on
+texts of random tokens: those that are large are so for any text. A product of integers is exact, so that what a
+token gets depends on no other row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.layers import Linear
+from bertsmith.packed import Packed
+
+_LARGEST = 127  # of 8 bits, the same on both sides of 0
+_STEPS = 255  # of 8 bits, from the lowest number to the highest
+_TINY = 1e-12
+
+
+class Int8Linear(nn.Module):
+    """x Wᵀ + b with x and W rounded to 8 bits; all else in fp32."""
+
+    weight: Tensor
+    sums: Tensor
+    scale: Tensor
+    channels: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear, largest: Tensor) -> None:
+        """largest: the absolute value that each input channel [in] reaches."""
+        super().__init__()
+        weight = linear.weight.detach().float()
+        reached, weighed = largest.clamp_min(1e-5), weight.abs().amax(0).clamp_min(1e-5)
+        factor = (reached / weighed).sqrt()
+        smooth = weight * factor
+        scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
+        rounded = (smooth / scale[:, None]).round_().to(torch.int8)
+        self.register_buffer("weight", rounded.t().contiguous())
+        self.register_buffer("sums", rounded.sum(1, dtype=torch.float32))
+        self.register_buffer("scale", scale)
+        self.register_buffer("channels", 1 / factor)
+        bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float().clone()
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[…, in] → […, out], in bf16 where autocast asks for it."""
+        low = torch.is_autocast_enabled("cpu")
+        rows = x.reshape(-1, x.shape[-1]) * self.channels
+        lowest, highest = rows.aminmax(dim=1, keepdim=True)
+        step = ((highest - lowest) / _STEPS).clamp_min_(_TINY)
+        middle = lowest + (_LARGEST + 1) * step  # rounded to 0; the lowest to -128
+        rounded = rows.sub_(middle).div_(step).round_().clamp_(-_LARGEST - 1, _LARGEST).to(torch.int8)
+        products = torch.addcmul(middle * self.sums, torch._int_mm(rounded, self.weight), step)
+        found = torch.addcmul(self.bias, products, self.scale).reshape(*x.shape[:-1], -1)
+        return found.bfloat16() if low else found
+
+
+def quantized(encoder: Encoder, texts: Packed) -> Encoder:
+    """The encoder with the products of its layers in int8, and the rest of it shared; in evaluation.
+
+    texts: of random tokens, on which it is seen how large the inputs of the products become.
+    """
+    products = {
+        name: part
+        for name, part in encoder.named_modules()
+        if isinstance(part, Linear) and name.startswith("blocks.")
+    }
+    largest = _largest(encoder, products, texts)
+    # what is in the memo is not copied, but taken as it is said there
+    memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
+    memo |= {id(part): Int8Linear(part, largest[name]) for name, part in products.items()}
+    return copy.deepcopy(encoder, memo).eval()
+
+
+def _largest(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, Tensor]:
+    """The absolute value that each input channel of each product reaches."""
+    found: dict[str, Tensor] = {}
+
+    def watch(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        reached = given[0].detach().abs().flatten(0, -2).amax(0).float()
+        found[name] = torch.maximum(found[name], reached) if name in found else reached
+
+    handles = [part.register_forward_pre_hook(partial(watch, name)) for name, part in products.items()]
+    try:
+        with torch.inference_mode():
+            encoder(texts)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found

