@@ -23,7 +23,7 @@ def killed_in(step: int) -> Iterator[None]:
     update = loop.update
 
     def killed(*arguments: Any) -> Any:
-        if arguments[-1] == step:
+        if arguments[6] == step:
             raise Killed
         return update(*arguments)
 

@@ -120,6 +120,17 @@ class Diverged(MachineError):
     """A training whose loss or gradient is no longer finite, which another rate or seed may not be."""
 
 
+class Left(BertsmithError):
+    """The process that leads a run of several has ended it, and has said why. Its exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("the process that leads this run has ended it")
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.exit_code,)
+
+
 class Stopped(BertsmithError):
     """The run was asked to stop by a signal and saved before it did. Exit code 128 + signal, as shells have it."""
 

@@ -65,6 +65,11 @@ def allowed_cores() -> int:
     return cores
 
 
+def own_cores() -> int:
+    """Cores for this process: those that are allowed, shared out among the processes of a run. At least 1."""
+    return max(1, allowed_cores() // of_several().local_count)
+
+
 def memory_bytes(device: torch.device | None = None) -> int:
     """Memory this process may use: the machine's, cut by the container's and the shell's limits, or a GPU's; 0
     where it cannot be told."""
@@ -184,6 +189,53 @@ def asked_threads() -> int | None:
     return int(first) if first.isascii() and first.isdigit() and int(first) else None
 
 
+@dataclass(frozen=True)
+class OfSeveral:
+    """Which of several processes that do one thing together this one is, as torchrun's environment has it.
+
+    number: from 0, the leader, on; count: of all; local and local_count: the same among those of this machine.
+    """
+
+    number: int = 0
+    count: int = 1
+    local: int = 0
+    local_count: int = 1
+
+    @property
+    def follows(self) -> bool:
+        """Whether another process leads."""
+        return self.number > 0
+
+
+def of_several() -> OfSeveral:
+    """This process among those that torchrun has started; alone where it has started none.
+
+    InputError where the environment has numbers that cannot be.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    given = [os.environ.get(name, "") for name in names]
+    if not given[0] or not given[1]:
+        return OfSeveral()
+    number, count, local, here = (
+        int(value) if value.isascii() and value.isdigit() else -1 for value in given
+    )
+    if not 0 <= number < count:
+        raise InputError(
+            f"the environment has RANK={given[0]!r} and WORLD_SIZE={given[1]!r}, which are no process of several",
+            "start several processes with torchrun, or unset both for one",
+        )
+    return OfSeveral(number, count, max(0, local), max(1, here))
+
+
+def check_one_process(what: str) -> None:
+    """InputError where torchrun has started several processes for what only one can do."""
+    if (several := of_several()).count > 1:
+        raise InputError(
+            f"{what} works in one process, and torchrun has started {several.count} of it",
+            "start it without torchrun; several processes share out `bertsmith pretrain` and `bertsmith distill`",
+        )
+
+
 def have_threads_sleep() -> None:
     """Have threads of computation that wait for each other give their core away; before torch is loaded.
 
@@ -215,14 +267,14 @@ def use_threads(count: int) -> None:
 def prepare_process(threads: int | None = None) -> int:
     """Settings of the process that make long numeric work fast; to be called before the first tensor.
 
-    threads: for torch; None = OMP_NUM_THREADS, or the cores that are really allowed. Returns the number set.
+    threads: for torch; None = OMP_NUM_THREADS, or the cores that are really for it. Returns the number set.
     Denormal numbers are flushed to zero (rows of AdamW's state that were seen once decay into them, and a product
     with a denormal costs some 30 times a normal one), and glibc is told to keep freed memory instead of giving
     each large block back to the kernel and faulting it in again at every step.
     """
     import torch
 
-    count = threads or asked_threads() or allowed_cores()
+    count = threads or asked_threads() or own_cores()
     torch.set_flush_denormal(True)
     use_threads(count)
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":

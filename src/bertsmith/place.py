@@ -143,9 +143,9 @@ def is_processor(name: str) -> bool:
 
 
 def _device(name: str) -> str:
-    """The device's name in full; InputError where there is none."""
+    """The device's name in full; InputError where there is none. Of several processes each has its own GPU."""
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "meta"):
@@ -155,7 +155,8 @@ def _device(name: str) -> str:
             f"device {name!r}: there is no such device here",
             f"name one of these with --device, or as train.device in a recipe: {_known()}",
         ) from None
-    return name
+    several = machine.of_several()
+    return f"cuda:{several.local}" if several.count > 1 and device.type == "cuda" else name
 
 
 def _known() -> str:

@@ -39,8 +39,8 @@ class Clock:
         for module in (loop, trial):
 
             def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
-                self.now += cost(arguments[-1], self.now)
-                self.rates[arguments[-1]] = arguments[3]
+                self.now += cost(arguments[6], self.now)
+                self.rates[arguments[6]] = arguments[3]
                 return update(*arguments)
 
             patch.setattr(module, "update", timed)
@@ -285,9 +285,9 @@ class Threads:
         for module in (loop, trial):
 
             def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
-                step = arguments[-1] or max(self.used, default=0)
+                step = arguments[6] or max(self.used, default=0)
                 self.now += cost(step, self.number)
-                if arguments[-1]:
+                if arguments[6]:
                     self.used[step] = self.number
                 return update(*arguments)
 

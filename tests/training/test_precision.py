@@ -37,7 +37,7 @@ def test_bf16_resumes_exactly(shards: Shards, tmp_path: Path, monkeypatch: pytes
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
 
     def killed(*arguments: object, _update: object = loop.update) -> object:
-        if arguments[-1] == 6:
+        if arguments[6] == 6:
             raise KeyboardInterrupt
         return _update(*arguments)  # type: ignore[operator]
 

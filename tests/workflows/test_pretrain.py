@@ -33,7 +33,7 @@ def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
     update = loop.update
 
     def torn(*arguments: object) -> object:
-        if arguments[-1] == step:
+        if arguments[6] == step:
             raise KeyboardInterrupt
         return update(*arguments)  # type: ignore[arg-type]
 

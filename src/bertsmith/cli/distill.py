@@ -80,7 +80,7 @@ def distill(
     them; --set teacher.temperature, teacher.soft_weight and teacher.task_weight say how.
     """
     from bertsmith import console
-    from bertsmith.cli.train import show_run
+    from bertsmith.cli.train import show_result
     from bertsmith.workflows.distill import distill as run
 
     given = options.short_of(short)
@@ -105,10 +105,7 @@ def distill(
         begun=click.get_current_context().obj,
         tell=console.note,
     )
-    if as_json:
-        console.result_json({"run": out, **trained.report})
-    else:
-        show_run(trained, out)
+    show_result(trained, out, as_json=as_json)
 
 
 def _distill_task(

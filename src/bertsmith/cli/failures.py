@@ -18,7 +18,7 @@ from rich.text import Text
 from bertsmith import console, disk, machine
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
-from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
+from bertsmith.errors import BertsmithError, InputError, Left, MachineError, Stopped
 from bertsmith.nearest import did_you_mean, nearest
 
 
@@ -31,9 +31,13 @@ class Failure:
     sentence: str
     remedy: str | None
     exit_code: int
+    told: bool = False
 
     def tell(self, *, as_json: bool) -> None:
-        """Sentence and remedy on stderr; as_json: also {"error": {…}} on stdout, the one document there."""
+        """Sentence and remedy on stderr; as_json: also {"error": {…}} on stdout, the one document there. Nothing
+        where another process has told it."""
+        if self.told:
+            return
         sentence = visible(self.sentence, one_line=True)
         remedy = visible(self.remedy, one_line=True) if self.remedy else None
         label = "" if self.kind == "stopped" else "error: "
@@ -62,6 +66,8 @@ def _wrapped(line: str, indent: int) -> str:
 def failure_of(error: BaseException) -> Failure | None:
     """What an error says to a user; None for a fault of our own, which keeps its traceback."""
     match error:
+        case Left():
+            return Failure("machine", error.sentence, None, error.exit_code, told=True)
         case Stopped():
             return Failure("stopped", error.sentence, error.remedy, error.exit_code)
         case BertsmithError():

@@ -46,6 +46,7 @@ _VERBS = {
     "info": ("info", "info", "What a run, a model, data or a tokenizer is; or what this machine is."),
 }
 
+_SHARED = ("pretrain", "distill")  # verbs for several processes
 _GROUPS = (
     "tokenizer",
     "data",
@@ -130,7 +131,8 @@ class _TopVerbs(Verbs):
 
 @click.group(cls=_TopVerbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="bertsmith")
-def bertsmith() -> None:
+@click.pass_context
+def bertsmith(context: click.Context) -> None:
     """From a folder of text to a BERT of your own.
 
     \b
@@ -146,6 +148,8 @@ def bertsmith() -> None:
 
     For zsh and fish: zsh_source and fish_source. Each verb has its own --help.
     """
+    if (verb := context.invoked_subcommand) not in _SHARED:
+        machine.check_one_process(f"bertsmith {verb}")
 
 
 def main() -> NoReturn:

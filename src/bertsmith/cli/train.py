@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertsmith import machine
 from bertsmith.cli import options
 from bertsmith.cli.score import accuracy_of_pairs, show_groups
 from bertsmith.cli.verbs import Verb
@@ -89,6 +90,11 @@ def pretrain(
     RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
     model marked as unfinished; --resume continues as if nothing had happened.
 
+    Several processes, one a GPU or a core, share out each batch; with --nnodes also those of several machines:
+
+    \b
+      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards --out bert
+
     With --minutes and neither a preset, a recipe nor a model, the size of the model is chosen for this machine and
     the time. Without a recipe, tiny, mini and small BERTs learn with settings measured for their size in place of
     the defaults below; they are told, and written into settings.yaml.
@@ -114,14 +120,22 @@ def pretrain(
         begun=click.get_current_context().obj,  # loading torch takes some of the minutes
         tell=console.note,
     )
+    show_result(trained, out, as_json=as_json)
+
+
+def show_result(trained: Model, out: str, *, as_json: bool) -> None:
+    """What came of the run, as a table or as JSON; once, where several processes made it."""
+    from bertsmith import console
+
+    if machine.of_several().follows:
+        return
     if as_json:
         console.result_json({"run": out, **trained.report})
     else:
-        show_run(trained, out)
+        _show_run(trained, out)
 
 
-def show_run(trained: Model, out: str) -> None:
-    """What came of the run, as a table."""
+def _show_run(trained: Model, out: str) -> None:
     from bertsmith import console
     from bertsmith.cli.hints import fill_mask_hint
 

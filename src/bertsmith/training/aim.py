@@ -32,7 +32,8 @@ class Aim:
     budget: by the names of settings (`max_steps`, `max_tokens`, `epochs`, `max_minutes`). asked: whether this
     command named it; else a resumed run keeps its own. updates: what it comes to; an estimate for minutes.
     threads: None keeps a resumed run's own. free: whether others may be taken on the way. most: threads that there
-    are cores for. begun: the clock when the command began; minutes are counted from there.
+    are cores for. begun: the clock when the command began; minutes are counted from there. processes: that share
+    out the work.
     """
 
     budget: Mapping[str, float]
@@ -42,6 +43,7 @@ class Aim:
     free: bool = False
     most: int = 1
     begun: float | None = None
+    processes: int = 1
 
     def first(self) -> RunPlan:
         """The plan of a new run."""
@@ -64,20 +66,28 @@ class Aim:
         plan = RunPlan(entries)
         if self.asked and dict(self.budget) != plan.last.budget:
             plan = self._extended(run, plan, step, spent, shape, tell)
-        ahead = [entry for entry in plan.entries if entry.step >= step] + [plan.at(step + 1)]
-        if self.threads is not None and any(entry.threads != self.threads for entry in ahead):
-            before, last = plan.at(step + 1).threads, plan.last
-            progress = RunPlan(plan.entries_until(step)).progress(step)
-            if step < last.updates:
-                tell(
-                    f"computing on {counted(self.threads, 'thread')} from here on, not on {before}: numbers are "
-                    "added in another order, so the run is no longer equal to the bit to one not interrupted"
-                )
-                entry = self._entry(
-                    step, last.updates, progress, self.threads, last.budget, "resumed on other threads"
-                )
-                plan = RunPlan([*plan.entries_until(step), entry])
+        now, last = plan.at(step + 1), plan.last
+        ahead = [entry for entry in plan.entries if entry.step >= step] + [now]
+        threads = self.threads or last.threads
+        if step < last.updates and any(self._changes(entry) for entry in ahead):
+            tell(
+                f"computing {_on(threads, self.processes)} from here on, not {_on(now.threads, now.processes)}: "
+                "numbers are added in another order, so the run is no longer equal to the bit to one not "
+                "interrupted"
+            )
+            known = RunPlan(plan.entries_until(step))
+            other = (
+                "in another number of processes" if now.processes != self.processes else "on other threads"
+            )
+            entry = self._entry(
+                step, last.updates, known.progress(step), threads, last.budget, f"resumed {other}"
+            )
+            plan = RunPlan([*known.entries, entry])
         return plan
+
+    def _changes(self, entry: Entry) -> bool:
+        """Whether this command computes otherwise than an entry says."""
+        return self.threads not in (None, entry.threads) or entry.processes != self.processes
 
     def _extended(
         self, run: Path, plan: RunPlan, step: int, spent: float, shape: Shape, tell: Callable[[str], None]
@@ -109,6 +119,7 @@ class Aim:
             tell("minutes count from the run's beginning; the number of updates is corrected as the run goes")
         progress = 0.0 if finished else known.progress(step)
         entry = self._entry(step, updates, progress, threads, self.budget, "resumed with another budget")
+        entry = entry.model_copy(update={"processes": known.last.processes})
         return RunPlan([*known.entries, entry])
 
     def _about(self, updates: int) -> str:
@@ -139,7 +150,14 @@ class Aim:
             threads=threads,
             budget=dict(budget),
             why=why,
+            processes=self.processes,
         )
+
+
+def _on(threads: int, processes: int) -> str:
+    """On what a run computes, in words."""
+    on = f"on {counted(threads, 'thread')}"
+    return f"{on} in each of {counted(processes, 'process', 'processes')}" if processes > 1 else on
 
 
 def _said(budget: Mapping[str, float]) -> str:

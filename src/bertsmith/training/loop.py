@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith import machine
-from bertsmith.errors import Stopped
+from bertsmith.errors import Diverged, MachineError, Stopped
+from bertsmith.machine import OfSeveral
 from bertsmith.place import Place
 from bertsmith.training import checkpoint
 from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Phase, Position, Update, updates
 from bertsmith.training.optimizer import moments, optimizer_of
 from bertsmith.training.pace import Pace, Speeds
+from bertsmith.training.parallel import Order, Processes
 from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
@@ -35,6 +37,7 @@ from bertsmith.wording import counted
 
 _FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
+_ALONE = Processes(OfSeveral())
 _CLEARLY = 0.9  # what an update must take of its time to change the number of threads
 
 
@@ -79,12 +82,13 @@ def train(
     *,
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
+    processes: Processes = _ALONE,
 ) -> Progress:
     """Train `encoder` and `objective` (which answers `loss` and `counts`) through the course's phases, in place.
 
     place: where they are; the state of its generator is kept in the checkpoints. resume: go on from the newest
-    whole checkpoint, if there is one. Returns the final progress; with `best_by`, the weights are then those of
-    the best evaluation.
+    whole checkpoint, if there is one. processes: those that this one leads; each of them is in `follow`. Returns
+    the final progress; with `best_by`, the weights are then those of the best evaluation.
 
     Raises MachineError before an update whose loss or gradient is not finite, Stopped after a SIGTERM or
     SIGINT (once saved), InputError where no checkpoint can be read.
@@ -92,18 +96,8 @@ def train(
     trained = Trained(encoder, objective)
     optimizer = optimizer_of(trained, course.settings, course.thaws)
     progress, log_bytes, plan = Progress(), 0, course.aim.first()
-    kept = moments(optimizer)
-    named = {name: p for name, p in trained.named_parameters() if p in kept}
-    expected = checkpoint.Expected(
-        course.fingerprint,
-        {
-            "weights": trained.saved(),
-            "optimizer": named,
-            "generator": {"state": place.generator.get_state()},
-        },
-        {name: kept[p] for name, p in named.items()},
-    )
     if resume:
+        expected = _expected(course, trained, optimizer, place)
         sealed: list[Entry] = []
         if (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
             progress, log_bytes, sealed = _restore(found, trained, optimizer, place)
@@ -112,6 +106,7 @@ def train(
         if plan.begins_after(progress.step):
             progress.forget_waiting()
     write_plan(course.run, plan)
+    processes.order(Order(progress.step))
     recorder = Recorder(
         course.run,
         title=course.title,
@@ -120,7 +115,7 @@ def train(
         resumed_at=log_bytes,
         tensorboard=course.settings.tensorboard,
     )
-    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell)
+    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, processes)
     with recorder, stop_signals() as stopped:
         trained.train()
         try:
@@ -128,13 +123,92 @@ def train(
         finally:
             for parameter in course.thaws:
                 parameter.requires_grad_(True)
-    progress.seconds, progress.threads, progress.early = running.seconds, plan.last.threads, running.early
+    progress.seconds, progress.early = running.seconds, running.early
+    progress.threads, progress.processes = plan.last.threads, plan.last.processes
     progress.cut_short = None if progress.early else plan.cut_short(course.settings)
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
     trained.eval()
     return progress
+
+
+def follow(
+    encoder: nn.Module,
+    objective: nn.Module,
+    course: Course,
+    place: Place,
+    processes: Processes,
+    begun: int,
+) -> NoReturn:
+    """Make the updates of `train` that another process leads, this one's part of each, until that has done.
+
+    begun: how many updates the run has behind it, as the leader's first order had it. Raises Left at the end, and
+    MachineError where the checkpoint that the leader goes on from is not here.
+    """
+    trained = Trained(encoder, objective)
+    optimizer = optimizer_of(trained, course.settings, course.thaws)
+    if begun:
+        expected = _expected(course, trained, optimizer, place)
+        found = checkpoint.load_newest(course.checkpoints, lambda text: None, expected)
+        if found is None or found.step != begun:
+            raise MachineError(
+                f"{course.checkpoints}: the process that leads continues after update {begun:,}, and there is "
+                f"{'no such checkpoint' if found is None else f'step-{found.step}'} here",
+                "give all processes the same run folder, on a file system that they share",
+            )
+        _restore(found, trained, optimizer, place)
+    passes = processes.passes(trained)
+    trained.train()
+    at: tuple[int, Position] | None = None
+    stream: Generator[Update] | None = None
+    with stop_signals(), ExitStack() as stack:  # the leader says when to stop
+        while True:
+            order = processes.ordered()
+            machine.use_threads(order.threads)
+            if stream is None or at != (order.phase, order.position):
+                stack.close()
+                phase = course.phases[order.phase]
+                stream = stack.enter_context(
+                    closing(_updates(course, phase, order.position, trained, processes))
+                )
+            work = processes.together(next(stream))
+            processes.seed(place, course.settings.seed, order.step)
+            with suppress(Diverged):  # the leader has the same, and says so
+                update(trained, optimizer, work, order.rate, course.settings, place, order.step, passes)
+            at = order.phase, work.behind
+
+
+def _updates(
+    course: Course, phase: Phase, position: Position, trained: Trained, processes: Processes
+) -> Generator[Update]:
+    """The updates of a phase from a position on: this process's part of them."""
+    objective: Any = trained.objective
+    return updates(
+        processes.part(phase.stream),
+        phase.batch_size,
+        course.settings.accumulate,
+        position,
+        course.settings.workers,
+        processes.counts(objective.counts),
+    )
+
+
+def _expected(
+    course: Course, trained: Trained, optimizer: torch.optim.Optimizer, place: Place
+) -> checkpoint.Expected:
+    """What a checkpoint of this run looks like."""
+    kept = moments(optimizer)
+    named = {name: p for name, p in trained.named_parameters() if p in kept}
+    return checkpoint.Expected(
+        course.fingerprint,
+        {
+            "weights": trained.saved(),
+            "optimizer": named,
+            "generator": {"state": place.generator.get_state()},
+        },
+        {name: kept[p] for name, p in named.items()},
+    )
 
 
 def _planned(
@@ -163,7 +237,9 @@ class _Running:
         recorder: Recorder,
         plan: RunPlan,
         tell: Callable[[str], None],
+        processes: Processes,
     ) -> None:
+        self.processes, self._passes = processes, processes.passes(trained)
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
         self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
         begun = machine.clock() if course.aim.begun is None else course.aim.begun
@@ -197,25 +273,20 @@ class _Running:
     def _through(self, phase: Phase, stopped: Sequence[int]) -> None:
         """The updates of one phase."""
         progress, settings = self.progress, self.course.settings
-        counts: Any = self.trained.objective
-        stream = updates(
-            phase.stream,
-            phase.batch_size,
-            settings.accumulate,
-            progress.position,
-            settings.workers,
-            counts.counts,
-        )
-        with closing(stream):
+        with closing(_updates(self.course, phase, progress.position, self.trained, self.processes)) as stream:
             while progress.step < self.plan.updates and self._phase() == progress.phase:
                 since = machine.clock()
                 work = next(stream)
                 step = progress.step + 1
-                machine.use_threads(self.plan.at(step).threads)
-                rate = self._rate(step)
+                threads, rate = self.plan.at(step).threads, self._rate(step)
+                self.processes.order(Order(step, progress.phase, progress.position, threads, rate))
+                work = self.processes.together(work)
+                machine.use_threads(threads)
                 for parameter, first in self.course.thaws.items():
                     parameter.requires_grad_(step >= first)
-                values = update(self.trained, self.optimizer, work, rate, settings, self.place, step)
+                values = update(
+                    self.trained, self.optimizer, work, rate, settings, self.place, step, self._passes
+                )
                 progress.step, progress.position = step, work.behind
                 progress.tokens += work.tokens
                 progress.made += 1

@@ -30,7 +30,8 @@ class Entry(BaseModel):
     """What holds for the updates after `step`: a line of plan.jsonl.
 
     updates: that the run is to have in all. progress: at `step`, from 0 to 1; 0 begins the schedule. threads: of
-    computation. budget: what the user asked for, by the setting's name. why: in words.
+    computation, in each of so many processes. budget: what the user asked for, by the setting's name. why: in
+    words.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -41,6 +42,7 @@ class Entry(BaseModel):
     threads: _Positive
     budget: dict[str, float | int]
     why: str
+    processes: _Positive = 1  # earlier versions had one
 
 
 class RunPlan:

@@ -36,6 +36,7 @@ class Progress:
     made: int = 0  # by this command
     planned: int = 0  # in all
     threads: int = 0  # that the last of them were made on
+    processes: int = 1  # and in
     saving: float = 0.0  # seconds of this command's checkpoints
     early: str | None = None  # why the run ended before its budget
     cut_short: str | None = None  # that the time was over with a high rate (`RunPlan.cut_short`)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ class Trained(nn.Module):
         loss: Loss = objective.loss(self.encoder, batch)
         return loss
 
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """The sums of a batch's loss by part, as wrappers of modules want them: tensors in a dict."""
+        return dict(self.loss(batch).sums)
+
     def saved(self) -> dict[str, Tensor]:
         """What a checkpoint holds: each tied tensor once, and nothing of what the objective says is frozen."""
         frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen", ()))
@@ -55,6 +60,26 @@ class Trained(nn.Module):
                 tensor.copy_(tensors[name])
 
 
+class Passes:
+    """Forward passes whose gradients make an update: those of one process that trains alone."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
+
+    def __call__(self, batch: Any) -> Mapping[str, Tensor]:
+        """The sums of the batch's loss, by part."""
+        found: dict[str, Tensor] = self._trained(batch)
+        return found
+
+    def adding(self, *, last: bool) -> AbstractContextManager[object]:
+        """The context of a pass and its gradient. last: whether it is the update's last."""
+        return nullcontext()
+
+    def over_all(self, values: Tensor) -> Tensor:
+        """Sums, fp64 [n], over all processes."""
+        return values
+
+
 def update(
     trained: Trained,
     optimizer: torch.optim.Optimizer,
@@ -63,29 +88,37 @@ def update(
     settings: TrainSettings,
     place: Place,
     step: int,
+    passes: Passes | None = None,
 ) -> dict[str, Tensor]:
     """One update from several batches; the loss is a mean over all of them together, part by part, or a sum where
-    the objective has it so (`summed`).
+    the objective has it so (`summed`). passes: of several processes, where these make the update together; the
+    counts of `work` are then of all of them, its batches of this one.
 
     Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
     device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not.
     """
     weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
     summed: Collection[str] = getattr(trained.objective, "summed", ())
+    passes = passes or Passes(trained)
     optimizer.zero_grad(set_to_none=True)
-    sums: dict[str, Tensor] = {}
+    own: dict[str, Tensor] = {}
     totals: list[tuple[str, Tensor]] = []
-    for batch in work.batches:
+    for number, batch in enumerate(work.batches, start=1):
         here = place.send(batch)
-        with place.computing():
-            loss = trained.loss(here)
-        total = loss.over(work.counts, weights, summed)
-        torch.autograd.backward(total)
+        with passes.adding(last=number == settings.accumulate):
+            with place.computing():
+                found = passes(here)
+            total = Loss(found, work.counts).over(work.counts, weights, summed)
+            torch.autograd.backward(total)
         totals.append((batch.place, total.detach()))
-        for part, value in loss.sums.items():
-            sums[part] = sums.get(part, 0) + value.detach().double()
+        for part, value in found.items():
+            own[part] = own.get(part, 0) + value.detach().double()
+    *of_parts, of_all = passes.over_all(
+        torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
+    )
+    sums = dict(zip(own, of_parts, strict=True))
     norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm)
-    if not (torch.isfinite(torch.stack([total for _, total in totals])).all() & torch.isfinite(norm)).item():
+    if not (torch.isfinite(of_all) & torch.isfinite(norm)).item():
         _refuse(step, totals)
     set_rate(optimizer, rate)
     with place.computing():  # Muon's products; all else is fp32

@@ -99,14 +99,16 @@ def footing(
 
 
 def has_free_threads(train: TrainSettings, place: Place) -> bool:
-    """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one."""
+    """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
+    other processes of the run are here, whose share a trial would not see."""
     named = train.threads or machine.asked_threads()
-    return named is None and place.uses_threads and machine.allowed_cores() > 1
+    alone = machine.of_several().count == 1
+    return named is None and alone and place.uses_threads and machine.allowed_cores() > 1
 
 
 def ways_of(train: TrainSettings, place: Place) -> list[Way]:
     """How an update may be computed, as far as settings and environment leave that open."""
-    most = train.threads or machine.asked_threads() or machine.allowed_cores()
+    most = train.threads or machine.asked_threads() or machine.own_cores()
     precisions: list[Precision] = ["fp32", "bf16"] if train.precision == "auto" else [place.precision]
     return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
 
@@ -158,7 +160,8 @@ def aim_of(
         number = _in_minutes(train, on.speeds, budget, machine.clock() - begun, tell)
     else:
         number = _FEWEST
-    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun)
+    processes = machine.of_several().count
+    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, processes)
 
 
 def _most(on: Footing, threads: int | None) -> int:

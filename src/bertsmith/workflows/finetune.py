@@ -39,7 +39,7 @@ from bertsmith.workflows.run import (
 )
 
 
-@run_alone
+@run_alone()
 def finetune(
     task: str,
     model: str | Path | Model,

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, machine
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, Left
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import train
+from bertsmith.training.loop import follow, train
+from bertsmith.training.pace import Speeds
+from bertsmith.training.parallel import Processes, processes
 from bertsmith.use.model import Model, load
 from bertsmith.wording import counted, percent
-from bertsmith.workflows.budget import aim_of
+from bertsmith.workflows.budget import aim_of, budget_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
 from bertsmith.workflows.pretrain_recipe import learning_settings
 from bertsmith.workflows.pretrain_settings import (
@@ -47,7 +50,7 @@ from bertsmith.workflows.run import (
 )
 
 
-@run_alone
+@run_alone(together=True)
 def pretrain(
     data: Shards | str | Path,
     out: str | Path,
@@ -83,6 +86,9 @@ def pretrain(
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
     with anything else in it is refused.
 
+    Where torchrun has started several processes, they share out each batch: all of them call this with the same
+    arguments, on the same `out`, and get the same model.
+
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
@@ -95,34 +101,59 @@ def pretrain(
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     if evaluate_pairs is not None:
         assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
-    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
-    base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
-    if not (resuming or base or recipe or preset):
-        preset = size_in_minutes(assignments, shards.tokenizer, tell)
-    chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
-    if not resuming and base is None and recipe is None:
-        _tell_of_learning(chosen, tell)
-    restored = resuming and newest_name(out / CHECKPOINTS) is not None
-    work = Work.of(shards, chosen, base, tell, restored=restored)
-    check_folders(out, work.objective.folders(work.encoder))
-    work, on = work.on_footing(resuming=resuming, tell=tell)
-    named = asked_in(recipe, assignments) if resuming else None
-    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
-    if not resuming:
-        work.tell_of_passes(aim.updates, tell)
-        chosen = work.chosen.model_copy(update={"train": settled(work.chosen.train, on.place)})
-        work = replace(work, chosen=chosen)
-        start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
-        write_whole(out / SETTINGS, work.chosen.to_yaml())
-    course = work.course(aim, on.speeds, out)
-    progress = train(work.encoder, work.objective, course, on.place, resume=resume, tell=tell)
-    if resuming and not progress.made and is_written(out, progress.step):
-        tell_finished(out, progress, tell)
-        finished = load(out)
-        if work.pairs is not None and "pairs" not in finished.report:
-            tell(f"its pairs were not scored: bertsmith score {out} --pairs FILE")
-        return finished
-    work.leave(out, progress, tell)
+    with processes(machine.of_several()) as several:
+        if several.follows:
+            return _followed(shards, out, model, several)
+        resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+        base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
+        if not (resuming or base or recipe or preset):
+            preset = size_in_minutes(assignments, shards.tokenizer, tell)
+        chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
+        if not resuming and base is None and recipe is None:
+            _tell_of_learning(chosen, tell)
+        restored = resuming and newest_name(out / CHECKPOINTS) is not None
+        work = Work.of(shards, chosen, base, tell, restored=restored)
+        check_folders(out, work.objective.folders(work.encoder))
+        work, on = work.on_footing(resuming=resuming, tell=tell)
+        named = asked_in(recipe, assignments) if resuming else None
+        aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
+        if not resuming:
+            work.tell_of_passes(aim.updates, tell)
+            chosen = work.chosen.model_copy(update={"train": settled(work.chosen.train, on.place)})
+            work = replace(work, chosen=chosen)
+            start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
+            write_whole(out / SETTINGS, work.chosen.to_yaml())
+        course = work.course(aim, on.speeds, out)
+        progress = train(
+            work.encoder, work.objective, course, on.place, resume=resume, tell=tell, processes=several
+        )
+        if resuming and not progress.made and is_written(out, progress.step):
+            tell_finished(out, progress, tell)
+            finished = load(out)
+            if work.pairs is not None and "pairs" not in finished.report:
+                tell(f"its pairs were not scored: bertsmith score {out} --pairs FILE")
+            return finished
+        work.leave(out, progress, tell)
+        return load(out)
+
+
+def _followed(shards: Shards, out: Path, model: str | Path | Model | None, several: Processes) -> Model:
+    """The model of a run that another process leads, with this one's part in it done. Raises Left where that has
+    ended without one."""
+
+    def silent(text: str) -> None:
+        """The leader tells it."""
+
+    try:
+        begun = several.ordered().step
+        chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
+        base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
+        work = Work.of(shards, chosen, base, silent, restored=begun > 0)
+        course = work.course(Aim(budget_of(chosen.train), 1), Speeds(), out)
+        follow(work.encoder, work.objective, course, work.place, several, begun)
+    except Left as left:
+        if left.exit_code:
+            raise
     return load(out)
 
 

@@ -217,6 +217,7 @@ class Work:
             "precision": train.precision,
             "device": train.device,
             "threads": progress.threads,
+            "processes": progress.processes,
             "held_out": held_out,
             "remarks": [
                 *([progress.cut_short] if progress.cut_short else []),

@@ -56,21 +56,36 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """A verb that holds its run folder, the argument `out`, as long as it works: InputError where another does,
-    and where it is to `resume` a run that is not there."""
-    arguments = inspect.signature(verb)
+def run_alone(
+    *, together: bool = False
+) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """For a verb that holds its run folder, the argument `out`, as long as it works: InputError where another
+    does, and where it is to `resume` a run that is not there.
 
-    @functools.wraps(verb)
-    def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        bound = arguments.bind(*given, **named).arguments
-        out: Any = bound["out"]
-        if bound.get("resume") and not holds_run(Path(out)):
-            raise _no_run(Path(out))
-        with disk.locked(Path(out), "run"):
-            return verb(*given, **named)
+    together: whether it shares its work out among several processes, of which the leader holds the folder for all;
+    InputError for several where it does not.
+    """
 
-    return alone
+    def decorated(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        arguments = inspect.signature(verb)
+
+        @functools.wraps(verb)
+        def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+            here = machine.of_several()
+            if not together:
+                machine.check_one_process(verb.__name__)
+            bound = arguments.bind(*given, **named).arguments
+            out: Any = bound["out"]
+            if here.follows:
+                return verb(*given, **named)
+            if bound.get("resume") and not holds_run(Path(out)):
+                raise _no_run(Path(out))
+            with disk.locked(Path(out), "run"):
+                return verb(*given, **named)
+
+        return alone
+
+    return decorated
 
 
 def holds_run(folder: Path) -> bool:

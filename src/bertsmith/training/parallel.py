@@ -1,0 +1,231 @@
+"""Several processes that train one model, as torchrun starts them: one leads, the others do what it orders.
+
+Each batch is cut into as many parts as there are processes. What a loss is divided by is counted over all of
+them, and gradients are sums: so how many processes there are changes a run in rounding alone, but for dropout,
+which each draws for itself. Only the leader reads the clock, evaluates and writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from bertsmith import draws
+from bertsmith.errors import BertsmithError, Left, MachineError
+from bertsmith.machine import OfSeveral
+from bertsmith.place import Place
+from bertsmith.training.loader import Batch, CutStream, Position, Stream, Update
+from bertsmith.training.step import Passes, Trained
+
+_PATIENCE = timedelta(
+    days=7
+)  # one process waits for another, which may evaluate for long; a dead one is noticed
+
+
+class Order(NamedTuple):
+    """What the leader has the others do.
+
+    step: the update to make; a run begins with the number of those that a checkpoint holds. phase, position: of
+    its first batch. threads, rate: to make it with. exit_code: leave, and with this one; -1: stay.
+    """
+
+    step: int
+    phase: int = 0
+    position: Position = Position()
+    threads: int = 1
+    rate: float = 0.0
+    exit_code: int = -1
+
+
+class Processes:
+    """The processes that make a run's updates, of which this is one. Those of a run that is alone: this one."""
+
+    def __init__(self, of: OfSeveral) -> None:
+        self.number, self.count = of.number, of.count
+
+    @property
+    def follows(self) -> bool:
+        """Whether another process leads."""
+        return self.number > 0
+
+    def order(self, order: Order) -> None:
+        """Have the others do it; by the leader."""
+        if self.count == 1:
+            return
+        values = [order.step, order.phase, order.position.epoch, order.position.instance, order.threads]
+        dist.broadcast(torch.tensor([*values, order.rate, order.exit_code], dtype=torch.float64), 0)
+
+    def ordered(self) -> Order:
+        """Wait for what the leader wants next. Raises Left where that is to leave."""
+        values = torch.zeros(7, dtype=torch.float64)
+        dist.broadcast(values, 0)
+        step, phase, epoch, instance, threads, rate, exit_code = values.tolist()
+        if exit_code >= 0:
+            raise Left(int(exit_code))
+        return Order(int(step), int(phase), Position(int(epoch), int(instance)), int(threads), rate)
+
+    def part(self, stream: Stream) -> Stream:
+        """The stream whose batches are this process's parts of those of `stream`."""
+        return stream if self.count == 1 else _Parts(stream, self.number, self.count)
+
+    def counts(self, counts: Callable[[Any], Mapping[str, int]]) -> Callable[[Any], Mapping[str, int]]:
+        """What counts a batch of `part`."""
+        return lambda batch: (
+            dict.fromkeys(counts(batch.batch), 0) if isinstance(batch, _Lent) else counts(batch)
+        )
+
+    def together(self, work: Update) -> Update:
+        """The update with the counts and tokens of all processes."""
+        if self.count == 1:
+            return work
+        sums = torch.tensor([*work.counts.values(), work.tokens])
+        dist.all_reduce(sums)
+        *counts, tokens = sums.tolist()
+        return replace(work, counts=dict(zip(work.counts, counts, strict=True)), tokens=tokens)
+
+    def passes(self, trained: Trained) -> Passes:
+        """Passes through the model whose gradients are summed over all processes; all of them begin with the
+        leader's weights."""
+        return Passes(trained) if self.count == 1 else _Summed(trained)
+
+    def seed(self, place: Place, seed: int, step: int) -> None:
+        """Have what this process draws in an update depend on nothing but the update: a checkpoint holds the
+        leader's state alone."""
+        if self.follows:
+            place.generator.manual_seed(int(draws.bits(seed, "process", self.number, step)) >> 1)
+
+
+@contextmanager
+def processes(of: OfSeveral) -> Iterator[Processes]:
+    """Join the other processes. The leader lets them go when it leaves, however it does.
+
+    Raises MachineError where one of them is lost.
+    """
+    found = Processes(of)
+    if of.count == 1:
+        yield found
+        return
+    exit_code = 0
+    try:
+        if not dist.is_initialized():  # once a process: what joined and left cannot join again
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, timeout=_PATIENCE)
+            atexit.register(_leave)
+        yield found
+    except BertsmithError as error:
+        exit_code = error.exit_code
+        raise
+    except BaseException as error:
+        exit_code = 1
+        if _is_of_others(error):
+            raise MachineError(
+                "a process of this run is lost, or does not answer; the others cannot go on without it",
+                "its own error is above, if it could write one; start all of them again, with --resume",
+            ) from None
+        raise
+    finally:
+        if not found.follows:
+            with suppress(RuntimeError, ValueError):  # the others have gone, or never came
+                found.order(Order(0, exit_code=exit_code))
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _is_of_others(error: BaseException) -> bool:
+    """Whether an error is of the connection to other processes; gloo's are of no type of their own."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+@dataclass(frozen=True)
+class _Lent:
+    """An instance of another process, in a part that has none of its own: gone through, and counted as nothing."""
+
+    batch: Batch
+
+    @property
+    def tokens(self) -> int:
+        return 0
+
+    @property
+    def epoch(self) -> int:
+        return self.batch.epoch
+
+    @property
+    def place(self) -> str:
+        return self.batch.place
+
+    def to(self, device: Any) -> _Lent:
+        return _Lent(self.batch.to(device))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A stream of which each batch is cut into `count` parts, and only part `number` built."""
+
+    stream: Stream
+    number: int
+    count: int
+
+    def size(self, epoch: int) -> int:
+        return self.stream.size(epoch)
+
+    def stop(self, epoch: int, start: int, size: int) -> int:
+        return self.stream.stop(epoch, start, size) if isinstance(self.stream, CutStream) else start + size
+
+    def batch(self, epoch: int, start: int, stop: int) -> Batch:
+        size = stop - start
+        begin, end = (start + size * number // self.count for number in (self.number, self.number + 1))
+        if begin == end:
+            return _Lent(self.stream.batch(epoch, start, start + 1))
+        return self.stream.batch(epoch, begin, end)
+
+
+class _Summed(Passes):
+    """Passes whose gradients are summed over all processes, beside the last one's backward pass."""
+
+    def __init__(self, trained: Trained) -> None:
+        device = next(trained.parameters()).device
+        super().__init__(trained)
+        self._wrapped = DistributedDataParallel(
+            trained,
+            device_ids=[device] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+        )
+        # DDP itself would divide by the number of processes. A function's annotations are not what it asks for.
+        self._wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket.buffer()))
+
+    def __call__(self, batch: Any) -> Mapping[str, Tensor]:
+        lent = isinstance(batch, _Lent)
+        found: dict[str, Tensor] = self._wrapped(batch.batch if lent else batch)
+        return {part: 0 * value for part, value in found.items()} if lent else found
+
+    @contextmanager
+    def adding(self, *, last: bool) -> Generator[None]:
+        with nullcontext() if last else self._no_sync():
+            yield
+
+    def _no_sync(self) -> AbstractContextManager[object]:
+        return self._wrapped.no_sync()
+
+    def over_all(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
+
+def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """A bucket of gradients, added up over all processes."""
+    future = dist.all_reduce(gradients, async_op=True).get_future()
+    found: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
+    return found

@@ -1,0 +1,180 @@
+"""Several processes make the run that one makes, to rounding; resumed they make the same run, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+import bertsmith as bs
+import of_several
+import tiny_run
+from bertsmith.cli.main import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.machine import OfSeveral
+from bertsmith.shards.shards import Shards
+from bertsmith.training import checkpoint
+from bertsmith.training.parallel import Processes
+from bertsmith.training.plan import read_plan
+
+NO_DROPOUT, STEPS = of_several.NO_DROPOUT, of_several.STEPS
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return tiny_run.make_shards(tmp_path_factory.mktemp("several"))
+
+
+def two_processes(shards: Shards, out: Path, what: str) -> subprocess.CompletedProcess[str]:
+    """torchrun with two processes of `of_several.py`."""
+    home = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*command, str(home / "of_several.py"), str(shards.folder), str(out), what],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home), *sys.path]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Where two processes have made their runs, and what they told of errors."""
+    out = tmp_path_factory.mktemp("two")
+    done = two_processes(shards, out, "runs")
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr.replace("OMP_NUM_THREADS", "")
+    return out, [line for line in done.stdout.splitlines() if line[:2] in ("0:", "1:")]
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """Weights and figures of two runs, to rounding; what is counted, exactly."""
+    left, right = (load_file(run / "model" / "model.safetensors") for run in (one, other))
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=2e-5, atol=2e-6)
+    logs = [(run / "log.jsonl").read_text().splitlines() for run in (one, other)]
+    for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
+        assert first.pop("kind") == second.pop("kind")
+        assert first.get("tokens") == second.get("tokens")
+        assert first == pytest.approx(second, rel=1e-4, abs=1e-9)
+
+
+def test_two_processes_make_what_one_makes(
+    shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    out, _ = runs
+    one = tiny_run.run(shards, tmp_path / "plain", *NO_DROPOUT, *STEPS)
+    assert_alike(one.path, out / "plain")
+
+
+def test_two_processes_are_one_with_accumulation_2(
+    shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    """Half of a batch of 8 each is two batches of 4, as long as no epoch ends between them."""
+    out, _ = runs
+    settings = (*NO_DROPOUT, "train.max_steps=3", "train.batch_size=4", "train.accumulate=2")
+    one = tiny_run.run(shards, tmp_path / "accumulated", *settings)
+    assert_alike(one.path, out / "halved")
+
+
+def test_parts_that_are_uneven_or_empty_are_one_process_too(
+    shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    """Batches of 7, and what an epoch leaves for its last; Muon's matrices."""
+    out, _ = runs
+    settings = (*NO_DROPOUT, *STEPS, *of_several.MUON, "train.batch_size=7")
+    one = tiny_run.run(shards, tmp_path / "uneven", *settings)
+    assert_alike(one.path, out / "uneven")
+
+
+def test_resumed_is_straight_to_the_bit(runs: tuple[Path, list[str]]) -> None:
+    """With dropout, which each process draws for itself; the leader was asked to stop after update 6."""
+    out, told = runs
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (out / "resumed" / file).read_bytes() == (out / "straight" / file).read_bytes()
+    assert any(line.startswith("0: Stopped: ") and "after step 6 of 9" in line for line in told)
+    assert "1: Left: the process that leads this run has ended it" in told
+
+
+def test_another_number_of_processes_goes_on_to_rounding(
+    shards: Shards, runs: tuple[Path, list[str]]
+) -> None:
+    out, _ = runs
+    assert 6 in checkpoint.steps(out / "moved" / "checkpoints")
+    told: list[str] = []
+    moved = tiny_run.run(shards, out / "moved", *NO_DROPOUT, *STEPS, resume=True, tell=told.append)
+    assert any("on 1 thread from here on, not on 1 thread in each of 2 processes" in line for line in told)
+    assert [entry.processes for entry in read_plan(moved.path, [])] == [2, 1]
+    assert (moved.report["processes"], bs.load(out / "plain").report["processes"]) == (1, 2)
+    assert_alike(moved.path, out / "plain")
+
+
+def test_a_mistake_is_told_once_and_ends_all(runs: tuple[Path, list[str]]) -> None:
+    _, told = runs
+    assert sum("there is a run in this folder" in line for line in told) == 1
+
+
+def test_other_families_are_shared_out_too(shards: Shards, tmp_path: Path) -> None:
+    done = two_processes(shards, tmp_path, "families")
+    assert done.returncode == 0, done.stderr
+    for name in of_several.FAMILIES:
+        settings = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
+        one = bs.pretrain(shards, tmp_path / "one" / name, preset=name, settings=settings)
+        if name.startswith("electra"):  # which guesses are drawn is each process's own
+            assert one.report["steps"] == bs.load(tmp_path / name).report["steps"]
+        else:
+            assert_alike(one.path, tmp_path / name)
+
+
+def test_a_lost_process_ends_the_run_with_a_sentence(shards: Shards, tmp_path: Path) -> None:
+    done = two_processes(shards, tmp_path, "lost")
+    assert done.returncode != 0
+    assert "a process of this run is lost" in done.stdout or "SIGKILL" in done.stderr
+    assert checkpoint.steps(tmp_path / "lost" / "checkpoints") == [4]
+    resumed = tiny_run.run(shards, tmp_path / "lost", *NO_DROPOUT, *STEPS, resume=True)
+    assert resumed.report["steps"] == 9
+
+
+def test_parts_are_the_whole(shards: Shards) -> None:
+    """Of any batch, for any number of processes; one without a part counts nothing."""
+
+    class Numbers:
+        def size(self, epoch: int) -> int:
+            return 10
+
+        def batch(self, epoch: int, start: int, stop: int) -> range:
+            return range(start, stop)
+
+    for count in (1, 2, 3, 7):
+        parts = [Processes(OfSeveral(number, count)).part(Numbers()) for number in range(count)]  # type: ignore[arg-type]
+        for start, stop in ((0, 10), (3, 9), (4, 5)):
+            found = [part.batch(0, start, stop) for part in parts]
+            own = [batch for batch in found if isinstance(batch, range)]
+            assert [n for batch in own for n in batch] == list(range(start, stop))
+            assert len(found) - len(own) == max(0, count - (stop - start))
+            for processes, batch in zip(map(Processes, [OfSeveral(0, count)] * count), found, strict=True):
+                counts = processes.counts(lambda batch: {"mlm": len(batch)})(batch)
+                assert counts == {"mlm": len(batch) if isinstance(batch, range) else 0}
+
+
+def test_what_one_process_does_is_refused_to_several(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = CliRunner().invoke(bertsmith, ["finetune", "classify", "--help"])
+    assert isinstance(done.exception, InputError)
+    assert "torchrun has started 2 of it" in done.exception.sentence
+    with pytest.raises(InputError, match="finetune works in one process"):
+        bs.finetune("classify", "model", tmp_path / "out", train="train.csv")
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(InputError, match="no process of several"):
+        bs.pretrain(tmp_path / "shards", tmp_path / "out")

@@ -1,0 +1,83 @@
+"""What `test_processes` has torchrun start in several processes: small runs, one after the other.
+
+python of_several.py SHARDS OUT runs|families|lost
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.errors import BertsmithError
+from bertsmith.machine import of_several
+from bertsmith.training import loop
+
+NO_DROPOUT = tuple(
+    f"model.{name}=0"
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+)
+MUON = ("train.optimizer=muon", "train.muon_learning_rate=3e-3")
+STEPS = ("train.max_steps=9", "train.checkpoint_every=4")
+FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
+
+
+@contextmanager
+def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]:
+    """Something happens after update number `step`, in the process that leads or in the others."""
+    update = loop.update
+
+    def watched(*given: Any) -> Any:
+        found = update(*given)
+        if given[6] == step and leader != of_several().follows:
+            what()
+        return found
+
+    loop.update = watched
+    yield
+    loop.update = update
+
+
+def told(run: Callable[[], Any]) -> int:
+    """Run; the exit code of an error, which this process prints with its number."""
+    try:
+        run()
+    except BertsmithError as error:
+        print(f"{of_several().number}: {type(error).__name__}: {error.sentence}", flush=True)
+        return error.exit_code
+    return 0
+
+
+def main() -> None:
+    shards, out, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+    def run(name: str, *settings: str, resume: bool = False) -> bs.Model:
+        return tiny_run.run(shards, out / name, *settings, resume=resume)
+
+    if what == "runs":
+        run("plain", *NO_DROPOUT, *STEPS)
+        run("halved", *NO_DROPOUT, "train.max_steps=3", "train.batch_size=8", "train.accumulate=1")
+        run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
+        run("straight", *STEPS, *MUON)
+        with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
+            told(lambda: run("resumed", *STEPS, *MUON))
+            told(lambda: run("moved", *NO_DROPOUT, *STEPS))
+        run("resumed", *STEPS, *MUON, resume=True)
+        told(lambda: run("plain", *NO_DROPOUT, *STEPS))  # there is a run already
+    elif what == "families":
+        for name in FAMILIES:
+            chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
+            bs.pretrain(shards, out / name, preset=name, settings=chosen)
+    elif what == "lost":
+        with after(6, lambda: os.kill(os.getpid(), signal.SIGKILL), leader=False):
+            sys.exit(told(lambda: run("lost", *NO_DROPOUT, *STEPS)))
+
+
+if __name__ == "__main__":
+    main()
