@@ -2,10 +2,12 @@
 
 import csv
 import json
+import os
 import random
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +124,14 @@ def commands(block: str) -> list[str]:
 def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One command as a reader would give it, in this process; `--minutes` becomes three updates, on one thread."""
     words = shlex.split(re.sub(r"--minutes \d+", "--steps 3", line))
+    if words[0] == "torchrun":  # as its script does, and on a free port
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:]]
+        path = os.pathsep.join([str(ROOT / "src"), *sys.path])
+        done = subprocess.run(
+            torchrun, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return
     target = words.index(">") if ">" in words else len(words)
     given = words[:target]
     if given[1] in ("pretrain", "distill", "finetune", "lr-find") and "--threads" not in given:
@@ -145,6 +155,7 @@ BEFORE = {
     "search.md": ("texts", "bert"),
     "family.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),
+    "several-processes.md": ("texts",),
 }
 """What an earlier page left: shards of the texts, and a finished run."""
 

@@ -86,14 +86,12 @@ def pretrain(
       bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
       bertsmith pretrain --data shards --out bert --resume
       bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
+      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards --out bert --minutes 60
 
     RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
     model marked as unfinished; --resume continues as if nothing had happened.
 
-    Several processes, one a GPU or a core, share out each batch; with --nnodes also those of several machines:
-
-    \b
-      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards --out bert
+    Several processes that torchrun starts, one a GPU or a core, share out each batch.
 
     With --minutes and neither a preset, a recipe nor a model, the size of the model is chosen for this machine and
     the time. Without a recipe, tiny, mini and small BERTs learn with settings measured for their size in place of

@@ -26,7 +26,7 @@ _WORD = re.compile(
     r"""(?:--[\w-]+ (?![-<>|]))?(?:"[^"]*"|'[^']*'|\S)+"""
 )  # an option keeps its value beside it
 _NATURAL = re.compile(r"(?:; )?x>=?[01]\b(?!<)")  # a range that a number of things has anyway
-_TRIES = ("bertsmith ", "cat ")  # how the commands of an example begin
+_TRIES = ("bertsmith ", "cat ", "torchrun ")  # how the commands of an example begin
 
 
 class Unknown(click.UsageError):

@@ -53,7 +53,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, in] → […, out], in bf16 where autocast asks for it."""
-        low = torch.is_autocast_enabled("cpu")
+        low = torch.is_autocast_enabled(x.device.type)
         rows = x.reshape(-1, x.shape[-1]) * self.channels
         lowest, highest = rows.aminmax(dim=1, keepdim=True)
         step = ((highest - lowest) / _STEPS).clamp_min_(_TINY)

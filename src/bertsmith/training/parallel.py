@@ -200,7 +200,7 @@ class _Summed(Passes):
         super().__init__(trained)
         self._wrapped = DistributedDataParallel(
             trained,
-            device_ids=[device] if device.type == "cuda" else None,
+            device_ids=None if device.index is None else [device],  # a processor has no number
             gradient_as_bucket_view=True,
         )
         # DDP itself would divide by the number of processes. A function's annotations are not what it asks for.
