@@ -112,15 +112,15 @@ BENCHES = {
         "classify",
         "train.tsv.gz",
         "dev.tsv",
-        "macro_f1",
+        "f1",
         ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality"),
     ),
     "goemotions": Bench(
         "classify", "train.tsv.gz", "dev.tsv.gz", "macro_f1", (*_NO_HEADER, "task.multi_label=true")
     ),
     "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
-    "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1"),
-    "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=2),
+    "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
+    "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=6),
     "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", batch=16),
     "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
     "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr_at_10", epochs=1),
@@ -191,6 +191,9 @@ def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
     report, dev = model.report, model.report["dev"]
     numbers = {key: value for key, value in dev.items() if isinstance(value, float)}
     cheap = {key: value for key, value in report["baseline"].items() if isinstance(value, float)}
+    if bench.verb == "classify" and bench.figure == "f1":  # of the class "1", as GLUE scores MRPC
+        of_class, share = dev["classes"]["1"], dev["classes"]["1"]["support"] / dev["examples"]
+        numbers["f1"], cheap["f1"] = of_class["f1"], 2 * share / (1 + share)  # where all are called so
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return {
         "dev": numbers,
