@@ -1,0 +1,200 @@
+"""How fast ours trains beside its peers, each with its best public settings, in turn on the machine as it is.
+
+    python -m benchmarks.speed train [--preset bert-mini-uncased] [--lengths fixed:128|natural] [--batch 32]
+    python -m benchmarks.speed finetune [--task sst2]
+    python -m benchmarks.speed infer [--sets sst2 emotion squad1.1]
+
+train: masked LM with next sentence and the preset's dropout. fixed:N: random text, each sequence of N tokens.
+natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
+on a task's own rows. Ours: fp32, and bf16. The reference library: fp32, bf16 by autocast, compiled; on texts of
+different lengths its batches are also grouped by length, as its Trainer's group_by_length does. infer:
+speed_infer.py.
+
+Each side is a process of its own with its memory; windows of updates go round them. Before a time is kept, the
+losses that all sides have of one batch, from the same weights and without dropout, are compared. The limit: of how
+many tokens the machine makes the matrix products in a second, of the model's own shapes, measured in the same
+rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, by their own names
+
+from record import once, recorded, section, table, where
+
+CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses
+SIDES = ("ours, fp32", "ours, bf16", "reference, fp32", "reference, bf16", "reference, compiled")
+GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
+LIMITS = ("limit, fp32", "limit, bf16")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("train", "finetune", "infer"))
+    parser.add_argument("--preset", default="bert-mini-uncased")
+    parser.add_argument("--lengths", default="fixed:128")
+    parser.add_argument("--task", default="sst2")
+    parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=6, help="of a window")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.what == "infer":
+        import speed_infer
+
+        more = ["--sets", *options.sets] if options.sets else []
+        sys.argv = ["speed_infer.py", "--threads", str(options.threads), *more]
+        speed_infer.main()
+    elif options.side:
+        import speed_sides
+
+        speed_sides.serve(options)
+    else:
+        key = key_of(options)
+        once("speed", key, lambda: measured(options))
+        report(options.threads)
+
+
+def key_of(options: argparse.Namespace) -> str:
+    """What was measured, in a few words: the key of its record and the title of its table."""
+    shape = f"{options.batch} a batch, {options.threads} threads"
+    if options.what == "train":
+        return f"train {options.preset}, {options.lengths}, {shape}"
+    return f"finetune all-MiniLM-L6-v2 on {options.task}, {shape}"
+
+
+class Child:
+    """A side in a process of its own, which answers a JSON line to each word."""
+
+    def __init__(self, side: str, options: argparse.Namespace) -> None:
+        self.side = side
+        names = ("preset", "lengths", "task", "batch", "updates", "threads")
+        line = [sys.executable, __file__, options.what, "--side", side]
+        line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
+        self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def asked(self, word: str) -> Any:
+        """What it answers; None where it has died, which it has said itself."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(word, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            return None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        return None
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Each side's loss, tokens a second by window, and peak memory."""
+    is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
+    names = [*SIDES, *(() if is_fixed else GROUPED), *LIMITS]
+    found: dict[str, Any] = {}
+    children = []
+    for name in names:
+        child = Child(name, options)
+        answer = child.asked("begin")
+        if answer is None:
+            print(f"{name}: does not run here", flush=True)
+            child.close()
+            continue
+        found[name] = {**answer, "rates": []}
+        children.append(child)
+        print(name, answer, flush=True)
+    try:
+        expected = found["reference, fp32"]["loss"]
+        for one in found.values():
+            if one["loss"] is not None:
+                one["difference"] = abs(one["loss"] - expected) / expected
+                one["within"] = one["difference"] <= CLOSE[one["precision"]]
+        for window in range(options.windows + 1):  # the first one warms up
+            for child in children:
+                answer = child.asked("window")
+                if answer is None:
+                    raise SystemExit(f"{child.side} has died")
+                if window:
+                    found[child.side]["rates"].append(answer["rate"])
+            rates = {name: round(one["rates"][-1]) for name, one in found.items() if one["rates"]}
+            print(window, rates, flush=True)
+        for child in children:
+            found[child.side]["peak_mib"] = child.asked("memory")["mib"]
+    finally:
+        for child in children:
+            child.close()
+    return found
+
+
+def report(threads: int) -> None:
+    """The section of RESULTS.md, of what was measured by now."""
+    parts = [f"{key}:\n\n{table(COLUMNS, rows(found))}" for key, found in recorded("speed").items()]
+    section(
+        "Training beside its peers",
+        f"""`python -m benchmarks.speed train|finetune`; {where(threads)}.
+
+Real tokens a second, medians of windows in turn (least and most). Against the best peer: the median of the ratios
+by window, to the quickest of the reference's sides whose loss is the same (to 1e-4 in fp32, 2 % in bf16). Of the
+limit: the share of the rate of the model's own matrix products alone, in the side's precision, by window.
+
+{(chr(10) * 2).join(parts)}""",
+    )
+
+
+COLUMNS = ["side", "tokens/s", "against the best peer", "of the limit", "loss differs by", "peak memory, MiB"]
+
+
+def rows(found: dict[str, Any]) -> list[list[str]]:
+    """A table's rows, a side each."""
+    peers = {name: one for name, one in found.items() if name.startswith("reference") and one["within"]}
+    best = max(peers.values(), key=lambda one: statistics.median(one["rates"]))
+    told = []
+    for name, one in found.items():
+        rates, is_limit = one["rates"], name in LIMITS
+        middle = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+        limit = found.get(f"limit, {one['precision']}")
+        told.append(
+            [
+                name,
+                middle,
+                "" if is_limit else ratio(rates, best["rates"]),
+                "" if is_limit or limit is None else f"{median_ratio(rates, limit['rates']):.0%}",
+                "" if is_limit else f"{one['difference']:.1e}{'' if one['within'] else ', too much'}",
+                f"{one['peak_mib']:,.0f}",
+            ]
+        )
+    return told
+
+
+def median_ratio(own: list[float], other: list[float]) -> float:
+    """Of the windows."""
+    return statistics.median(a / b for a, b in zip(own, other, strict=True))
+
+
+def ratio(own: list[float], other: list[float]) -> str:
+    """Of the windows, with the least and the most."""
+    ratios = [a / b for a, b in zip(own, other, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    main()

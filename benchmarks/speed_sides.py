@@ -1,0 +1,339 @@
+"""The sides of speed.py, each in a process of its own that it asks: begin, window, memory.
+
+A side is one of ours or of the reference library's in a precision, or the limit: the matrix products of the model
+alone. All see the same instances and begin with the same weights, the reference's through a folder on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bertsmith as bs
+from bertsmith import machine
+from bertsmith.artifacts.folder import write_folder
+from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.split import Split
+from bertsmith.machine import Precision
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.shards.shards import Shards
+from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.task import task_type
+from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.workflows.pretrain_source import instances_of
+from corpus import prepared
+from finetune import BENCHES, CHECKPOINT, file_of
+from ours import OurTrainer
+from record import WORK
+from reference import padded, usual_optimizer
+
+RATE, MASK_SHARE, NATURAL = 1e-4, 0.15, 128
+GROUP = 50  # batches that are sorted by length together, as the reference's Trainer does
+KINDS = {"classify": "SequenceClassification"}
+
+Inputs = dict[str, Tensor]
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Answer each word on stdin with a line of JSON."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # what others print
+    machine.prepare_process(options.threads)
+    work: Work = Pretraining(options) if options.what == "train" else Finetuning(options)
+    name, precision = options.side.split(", ")[:2]
+    if precision == "compiled":
+        precision = machine.choose_precision().precision
+    side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](work, precision, options)
+    for word in sys.stdin:
+        if word.strip() == "begin":
+            answer = {"precision": precision, "loss": side.loss()}
+        elif word.strip() == "window":
+            answer = {"rate": side.window()}
+        else:
+            answer = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Work(ABC):
+    """What is learnt: the first weights, and the batches in both forms."""
+
+    config: ModelConfig
+    encoder: Any
+    objective: Objective
+    stream: Any
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.size = options.batch
+
+    def batches(self) -> Iterator[Any]:
+        """Ours, in their order."""
+        for at in range(0, self.stream.size(0) - self.size, self.size):
+            yield self.stream.batch(0, at, at + self.size)
+
+    @abstractmethod
+    def inputs(self, number: int) -> Inputs:
+        """Batch `number` as the reference takes it, padded to its longest, what is to be learnt among it."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The reference's, with the same weights."""
+
+    @cached_property
+    def folder(self) -> Any:
+        """Where the first weights lie for the reference."""
+        parts = self.objective.folders(self.encoder)[MODEL]
+        place = WORK / f"speed-{os.getpid()}"
+        return write_folder(
+            place, parts.config, parts.modules, labels=parts.labels, problem_type=parts.problem_type
+        )
+
+
+class Pretraining(Work):
+    """Masked LM and next sentence."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        if options.lengths == "natural":
+            shards = Shards.open(prepared())
+            chosen = PretrainSettings.of(
+                {
+                    "model": preset(options.preset, vocab_size=shards.tokenizer.vocab_size).model_dump(),
+                    "data": {"instances": "sentence_pair", "sequence_length": NATURAL},
+                },
+                "speed",
+            )
+            split = Split.of(shards, chosen.data)
+            self.stream = instances_of(shards, split.training, chosen, NATURAL, kin=split.kin)
+            self.config = chosen.model
+        else:
+            self.config = preset(options.preset)
+            length = int(options.lengths.removeprefix("fixed:"))
+            self.stream = RandomPairs(self.config.vocab_size, length, MASK_SHARE)
+        self.encoder = build_encoder(self.config, torch.Generator().manual_seed(0))
+        self.objective = MlmNsp(self.config, self.encoder.generator)
+
+    def inputs(self, number: int) -> Inputs:
+        at = number * self.size
+        return padded(self.stream.batch(0, at, at + self.size))
+
+    def model(self) -> nn.Module:
+        from transformers import BertForPreTraining
+
+        found: nn.Module = BertForPreTraining.from_pretrained(self.folder)
+        return found
+
+
+class Finetuning(Work):
+    """A task on its own rows, from a real checkpoint."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.bench = BENCHES[options.task]
+        kind = task_type(self.bench.verb)
+        settings = kind.settings_type.of({}, options.task)
+        settings = settings.changed([one.removeprefix("task.") for one in self.bench.settings])
+        rows = kind.read(file_of(options.task, self.bench.train), settings)
+        base = bs.load(CHECKPOINT)
+        drawing = torch.Generator().manual_seed(0)
+        self.encoder = base.folder.encoder(drawing)
+        self.config = self.encoder.config
+        self.objective = self.task = kind(self.config, drawing, kind.learnt(rows, settings, None), settings)
+        self.items = self.task.items(rows, base.tokenizer)
+        self.stream = ItemStream(self.task, self.items, 0)
+
+    def inputs(self, number: int) -> Inputs:
+        at = number * self.size
+        return self.given([self.items[i] for i in self._order[at : at + self.size]])
+
+    @cached_property
+    def _order(self) -> Any:
+        from bertsmith import draws
+
+        return draws.permutation(0, "examples", len(self.items), 0)
+
+    def given(self, some: Sequence[Item]) -> Inputs:
+        """Padded to the longest."""
+        rows = [item.sequences[0] for item in some]
+
+        def filled(values: list[Any]) -> Tensor:
+            tensors = [torch.from_numpy(value).long() for value in values]
+            return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+        return {
+            "input_ids": filled([row.ids for row in rows]),
+            "token_type_ids": filled([row.segments for row in rows]),
+            "attention_mask": filled([np.ones_like(row.ids) for row in rows]),
+            "labels": torch.tensor([item.target for item in some]),
+        }
+
+    def model(self) -> nn.Module:
+        import transformers
+
+        kind = getattr(transformers, f"BertFor{KINDS[self.bench.verb]}")
+        found: nn.Module = kind.from_pretrained(self.folder)
+        return found
+
+
+class Ours:
+    """Our update, with AdamW and the dropout of the model."""
+
+    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
+        self.work, self.updates = work, options.updates
+        settings = TrainSettings(precision=precision, batch_size=options.batch)
+        self.trainer = OurTrainer(work.encoder, work.objective, settings)
+        self.batches = work.batches()
+
+    def loss(self) -> float:
+        """Of the first batch, without dropout."""
+        trained, place = self.trainer.trained.eval(), self.trainer.place
+        batch = self.work.stream.batch(0, 0, self.work.size)
+        with torch.inference_mode(), place.computing():
+            total = trained.loss(batch).over(self.work.objective.counts(batch)).item()
+        trained.train()
+        return total
+
+    def window(self) -> float:
+        """Tokens a second of some updates."""
+        some = list(islice(self.batches, self.updates))
+        begin = machine.clock()
+        for batch in some:
+            self.trainer.update(batch, RATE)
+        return sum(batch.tokens for batch in some) / (machine.clock() - begin)
+
+
+class Reference:
+    """The reference library's class in its users' loop: autocast, AdamW fused, clipping."""
+
+    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
+        self.work, self.precision, self.updates = work, precision, options.updates
+        self.model = work.model().train()
+        self.optimizer = usual_optimizer(self.model, TrainSettings())
+        for group in self.optimizer.param_groups:
+            group["lr"] = RATE
+        self.run: Any = torch.compile(self.model) if "compiled" in options.side else self.model
+        self.inputs = self.grouped() if "grouped" in options.side else self.as_they_come()
+
+    def as_they_come(self) -> Iterator[Inputs]:
+        """Batches in the order of ours."""
+        number = 0
+        while True:
+            yield self.work.inputs(number)
+            number += 1
+
+    def grouped(self) -> Iterator[Inputs]:
+        """Many batches' rows sorted by length, cut into batches again, these in an order of chance."""
+        plain, chance = self.as_they_come(), random.Random(0)
+        while True:
+            rows = [row for inputs in islice(plain, GROUP) for row in rows_of(inputs)]
+            rows.sort(key=lambda row: len(row["input_ids"]))
+            some = [rows[at : at + self.work.size] for at in range(0, len(rows), self.work.size)]
+            chance.shuffle(some)
+            yield from map(batch_of, some)
+
+    def loss(self) -> float:
+        """Of the first batch, without dropout."""
+        self.model.eval()
+        with torch.inference_mode(), self.low():
+            found = float(self.model(**self.work.inputs(0)).loss.item())
+        self.model.train()
+        return found
+
+    def low(self) -> Any:
+        """The context of its precision."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
+
+    def window(self) -> float:
+        """Real tokens a second of some updates."""
+        some = list(islice(self.inputs, self.updates))
+        begin = machine.clock()
+        for inputs in some:
+            with self.low():
+                loss = self.run(**inputs).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            loss.item()
+        real = sum(int(inputs["attention_mask"].sum()) for inputs in some)
+        return real / (machine.clock() - begin)
+
+
+def rows_of(inputs: Inputs) -> Iterator[Inputs]:
+    """A batch's rows without their padding."""
+    for number, size in enumerate(inputs["attention_mask"].sum(1).tolist()):
+        yield {
+            name: value[number, :size] if value.dim() == 2 else value[number]
+            for name, value in inputs.items()
+        }
+
+
+def batch_of(rows: Sequence[Inputs]) -> Inputs:
+    """Rows padded to the longest of them."""
+    found = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        filling = -100 if name == "labels" else 0
+        is_row = values[0].dim() == 1
+        found[name] = (
+            nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=filling)
+            if is_row
+            else torch.stack(values)
+        )
+    return found
+
+
+class Limit:
+    """The products of matrices of an update, forward and backward, of the model's own shapes and nothing else."""
+
+    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
+        self.updates = options.updates
+        config, batch = work.config, work.stream.batch(0, 0, work.size)
+        tokens, width, inner = batch.tokens, config.hidden_size, config.intermediate_size
+        layer = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
+        shapes = [(1, tokens, a, b) for a, b in layer] * config.num_hidden_layers
+        if isinstance(work, Pretraining):
+            predicted = work.objective.counts(batch)["mlm"]
+            shapes += [(1, predicted, width, width), (1, predicted, width, config.vocab_size)]
+        heads, head = config.num_attention_heads, width // config.num_attention_heads
+        sequences = batch.packed.sequences
+        length = round(tokens / sequences)
+        pairs = [(sequences * heads, length, head, length), (sequences * heads, length, length, head)]
+        shapes += pairs * config.num_hidden_layers
+        kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.tokens, self.products = tokens, [operands(*shape, kind) for shape in shapes]
+
+    def loss(self) -> None:
+        """It has none."""
+
+    def window(self) -> float:
+        """Tokens a second, if nothing else were to be done."""
+        begin = machine.clock()
+        for _ in range(self.updates):
+            for x, weight, gradient in self.products:
+                torch.matmul(x, weight)
+                torch.matmul(gradient, weight.mT)
+                torch.matmul(x.mT, gradient)
+        return self.updates * self.tokens / (machine.clock() - begin)
+
+
+def operands(count: int, rows: int, inner: int, columns: int, kind: torch.dtype) -> tuple[Tensor, ...]:
+    """x [rows, inner], weight [inner, columns], the product's gradient; `count` of them where there are more."""
+    shapes = ((rows, inner), (inner, columns), (rows, columns))
+    return tuple(torch.ones((count, *s) if count > 1 else s, dtype=kind) for s in shapes)
