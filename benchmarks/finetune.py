@@ -246,20 +246,6 @@ class Reference:
         for at in range(0, len(order), self.bench.batch):
             yield [self.items[i] for i in order[at : at + self.bench.batch]]
 
-    def inputs(self, some: Sequence[Item]) -> dict[str, Tensor]:
-        """Padded to the longest."""
-        rows = [item.sequences[0] for item in some]
-
-        def padded(values: list[np.ndarray]) -> Tensor:
-            tensors = [torch.from_numpy(value).long() for value in values]
-            return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
-
-        return {
-            "input_ids": padded([row.ids for row in rows]),
-            "token_type_ids": padded([row.segments for row in rows]),
-            "attention_mask": padded([np.ones_like(row.ids) for row in rows]),
-        }
-
     def wanted(self, some: Sequence[Item], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the class is asked to learn of a batch."""
         if self.bench.verb == "answer":
@@ -277,7 +263,7 @@ class Reference:
     def update(self, some: Sequence[Item]) -> float:
         """One update; the loss before it."""
         self.step += 1
-        inputs = self.inputs(some)
+        inputs = padded_items(some)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
             loss = self.model(**inputs, **self.wanted(some, inputs)).loss
         loss.backward()
@@ -306,7 +292,7 @@ class Reference:
             for at in range(0, len(order), AT_ONCE):
                 numbers = order[at : at + AT_ONCE]
                 some = [self.dev_items[number] for number in numbers]
-                found = self.model(**self.inputs(some))
+                found = self.model(**padded_items(some))
                 whole = (
                     torch.stack([found.start_logits, found.end_logits], -1)
                     if self.bench.verb == "answer"
@@ -319,6 +305,21 @@ class Reference:
         if self.bench.verb == "tag":
             return self.tags(outputs)
         return self.task.decode(outputs, self.dev_items, self.dev)
+
+
+def padded_items(some: Sequence[Item]) -> dict[str, Tensor]:
+    """Items as the reference takes them, padded to the longest."""
+    rows = [item.sequences[0] for item in some]
+
+    def padded(values: list[np.ndarray]) -> Tensor:
+        tensors = [torch.from_numpy(value).long() for value in values]
+        return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+    return {
+        "input_ids": padded([row.ids for row in rows]),
+        "token_type_ids": padded([row.segments for row in rows]),
+        "attention_mask": padded([np.ones_like(row.ids) for row in rows]),
+    }
 
 
 def reference(name: str, seed: int, threads: int) -> dict[str, Any]:

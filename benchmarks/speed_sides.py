@@ -18,7 +18,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,13 +32,13 @@ from bertsmith.models.family import build_encoder, preset
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
-from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
-from finetune import BENCHES, CHECKPOINT, file_of
+from finetune import BENCHES, CHECKPOINT, file_of, padded_items
 from ours import OurTrainer
 from record import WORK
 from reference import padded, usual_optimizer
@@ -160,28 +159,14 @@ class Finetuning(Work):
 
     def inputs(self, number: int) -> Inputs:
         at = number * self.size
-        return self.given([self.items[i] for i in self._order[at : at + self.size]])
+        some = [self.items[i] for i in self._order[at : at + self.size]]
+        return {**padded_items(some), "labels": torch.tensor([item.target for item in some])}
 
     @cached_property
     def _order(self) -> Any:
         from bertsmith import draws
 
         return draws.permutation(0, "examples", len(self.items), 0)
-
-    def given(self, some: Sequence[Item]) -> Inputs:
-        """Padded to the longest."""
-        rows = [item.sequences[0] for item in some]
-
-        def filled(values: list[Any]) -> Tensor:
-            tensors = [torch.from_numpy(value).long() for value in values]
-            return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
-
-        return {
-            "input_ids": filled([row.ids for row in rows]),
-            "token_type_ids": filled([row.segments for row in rows]),
-            "attention_mask": filled([np.ones_like(row.ids) for row in rows]),
-            "labels": torch.tensor([item.target for item in some]),
-        }
 
     def model(self) -> nn.Module:
         import transformers

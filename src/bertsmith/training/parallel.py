@@ -8,7 +8,7 @@ which each draws for itself. Only the leader reads the clock, evaluates and writ
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -211,13 +211,8 @@ class _Summed(Passes):
         found: dict[str, Tensor] = self._wrapped(batch.batch if lent else batch)
         return {part: 0 * value for part, value in found.items()} if lent else found
 
-    @contextmanager
-    def adding(self, *, last: bool) -> Generator[None]:
-        with nullcontext() if last else self._no_sync():
-            yield
-
-    def _no_sync(self) -> AbstractContextManager[object]:
-        return self._wrapped.no_sync()
+    def adding(self, *, last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if last else self._wrapped.no_sync()
 
     def over_all(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
