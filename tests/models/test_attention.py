@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import Layout, attention_by_bucket, attention_by_sequence
+from bertsmith.models.attention import attention_by_bucket, attention_by_sequence
 from bertsmith.models.config import Sees
+from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
 
 
@@ -27,7 +28,7 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, sees: Se
     x = torch.randn(sum(lengths), 3 * heads * size, generator=g)
     upstream = torch.randn(sum(lengths), heads * size, generator=g)
     results = []
-    dropped = (lambda w: w * 0.5) if drop else None
+    dropped = (lambda w: torch.full_like(w, 0.5)) if drop else None
     for way in (
         lambda qkv: attention_by_sequence(qkv, packed, heads, dropped, sees=sees),
         lambda qkv: attention_by_bucket(qkv, Layout.of(packed, sees=sees), heads, dropped),
@@ -127,11 +128,11 @@ def test_dropout_on_weights_reaches_each_weight_once() -> None:
     """What is dropped is a weight of the softmax, of shape [b, heads, T, T]."""
     shapes = []
 
-    def drop(weights: torch.Tensor) -> torch.Tensor:
+    def mask(weights: torch.Tensor) -> torch.Tensor:
         shapes.append(tuple(weights.shape))
-        return weights
+        return torch.ones_like(weights)
 
-    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, drop)
+    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, mask)
     assert shapes == [(2, 2, 5, 5)]
 
 
@@ -143,11 +144,11 @@ def test_weights_that_are_not_trained_take_any_layout(dtype: torch.dtype, *, gra
     for sees in ("all", "before"):
         packed = packed_of([4, 5])
         exact = attention_by_sequence(qkv, packed, 2, sees=sees)
-        for drop in (None, lambda weights: weights):
+        for mask in (None, torch.ones_like):
             for alike in (False, True):
                 layout = Layout.of(packed, sees=sees, alike=alike)
                 with torch.set_grad_enabled(grad):
-                    found = attention_by_bucket(qkv.to(dtype), layout, 2, drop)
+                    found = attention_by_bucket(qkv.to(dtype), layout, 2, mask)
                 torch.testing.assert_close(found.float(), exact, atol=0.05, rtol=0.05)
 
 
@@ -158,3 +159,13 @@ def test_bf16_inputs_stay_near_fp32() -> None:
     half = attention_by_bucket(qkv.bfloat16(), Layout.of(packed_of([13, 17])), 4)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.05, rtol=0.05)
+
+
+def test_of_the_scores_only_weights_and_their_mask_are_kept_for_the_way_back() -> None:
+    kept = []
+    qkv = torch.randn(40, 48, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x), x)[1], lambda x: x):
+        attention_by_bucket(qkv, Layout.of(packed_of([20, 20])), 4, torch.ones_like)
+    scores = [x for x in kept if x.shape == (2, 4, 20, 20)]
+    assert [x.dtype for x in scores] == [torch.bfloat16] * 2
+    assert len(kept) == 5

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.models.attention import Layout, attention_by_bucket, attention_maps
+from bertsmith.models.attention import attention_by_bucket, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator
+from bertsmith.models.layout import Layout
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
 from bertsmith.wording import counted
@@ -35,8 +36,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]; a token sees the tokens of its own sequence."""
-        drop = self.dropout if self.dropout.active else None
-        return self.output(attention_by_bucket(self.qkv(x), layout, self.heads, drop))  # type: ignore[no-any-return]
+        mask = self.dropout.mask if self.dropout.active else None
+        return self.output(attention_by_bucket(self.qkv(x), layout, self.heads, mask))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):

@@ -80,7 +80,8 @@ class _TableLoss(torch.autograd.Function):
     """Cross-entropy over the vocabulary with its gradient kept in the place of the logits.
 
     They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, which is their
-    gradient, a few rows at a time while these are in the cache; torch's own way makes four such buffers.
+    gradient, a few rows at a time while these are in the cache, in fp32 even where the buffer is bf16; torch's own
+    way makes four such buffers.
     """
 
     @staticmethod
@@ -89,9 +90,11 @@ class _TableLoss(torch.autograd.Function):
         low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if low else x.dtype
         x_low, table_low = x.to(dtype), table.to(dtype)
-        logits = (x_low @ table_low.T).to(torch.promote_types(dtype, torch.float32))
-        loss, right = logits.new_zeros(()), labels.new_zeros(())
-        for rows, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
+        logits, exact = x_low @ table_low.T, torch.promote_types(dtype, torch.float32)
+        loss, right = logits.new_zeros((), dtype=exact), labels.new_zeros(())
+        of_bias = logits.new_zeros(bias.shape, dtype=exact)
+        for kept, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
+            rows = kept.to(exact)  # kept itself, where it is exact enough
             rows += bias
             gold = rows.gather(1, wanted[:, None])[:, 0]
             top = rows.amax(1)
@@ -100,19 +103,22 @@ class _TableLoss(torch.autograd.Function):
             loss += (top - rows.amax(1).log() - gold).sum()
             right += (gold == top).sum()
             rows.scatter_add_(1, wanted[:, None], rows.new_full((len(wanted), 1), -1.0))
-        ctx.save_for_backward(logits.to(dtype), x_low, table_low)
+            of_bias += rows.sum(0)
+            if rows is not kept:
+                kept.copy_(rows)
+        ctx.save_for_backward(logits, x_low, table_low, of_bias)
         ctx.kinds = x.dtype, table.dtype, bias.dtype
         ctx.mark_non_differentiable(right)
         return loss, right
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor, None]:
-        slope, x, table = ctx.saved_tensors
+        slope, x, table, bias = ctx.saved_tensors
         of_x, of_table, of_bias = ctx.kinds
         return (
             (slope @ table).to(of_x) * grad,
             (slope.T @ (x * grad).to(x.dtype)).to(of_table),
-            slope.sum(0, dtype=of_bias) * grad,
+            bias.to(of_bias) * grad,
             None,
         )
 

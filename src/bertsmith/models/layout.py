@@ -1,0 +1,121 @@
+"""How a batch's sequences are laid out for attention: by length in buckets, padded inside a bucket only.
+
+Computed once for a batch, on the host, and shared by all its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.models.config import Sees
+from bertsmith.packed import Packed
+
+# Sequences whose lengths round up to the same multiple of this share a bucket: wider wastes more padding,
+# narrower makes more and smaller products.
+_WIDTH = 16
+# Scores a head (sequences x length squared) that one bucket holds at most, so that they stay in the cache
+# between the products, the softmax and the dropout.
+_SCORES = 2**16
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`sequences` sequences of similar length, each padded to `length` cells, the longest of them.
+
+    bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded. Where a
+    token sees one side only, the lowest number also on the other: [b, 1, T, T], or [1, 1, T, T] where that keeps
+    padding from tokens as well.
+    """
+
+    sequences: int
+    length: int
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a batch's sequences are laid out for attention: made once, used by each layer.
+
+    cells: long [C], the packed row in each cell, bucket by bucket; padding cells hold row 0, and nothing ever
+    depends on them. order: long [N], the cell of each packed row. Both are None where they change nothing.
+    """
+
+    buckets: tuple[Bucket, ...]
+    cells: Tensor | None
+    order: Tensor | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Cells of each bucket."""
+        return [bucket.sequences * bucket.length for bucket in self.buckets]
+
+    @classmethod
+    def of(cls, packed: Packed, *, sees: Sees = "all", alike: bool = False) -> Layout:
+        """Group a batch's sequences by length; empty sequences take part in nothing. sees: which tokens a token
+        sees besides itself. alike: only sequences of one length share a bucket, so that none is padded.
+
+        All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
+        """
+        lengths, device = packed.lengths, packed.tokens.device
+        begins = np.cumsum(lengths) - lengths
+        buckets, cells, spare = [], [np.empty(0, dtype=np.int64)], len(packed.tokens)
+        order = np.empty(spare + 1, dtype=np.int64)
+        place = 0
+        for group in _groups(lengths, 1 if alike else _WIDTH):
+            length = int(lengths[group].max())
+            columns = np.arange(length)
+            real = columns < lengths[group, None]
+            rows = begins[group, None] + columns
+            order[np.where(real, rows, spare).ravel()] = np.arange(place, place + real.size)
+            cells.append(np.where(real, rows, 0).ravel())
+            bias = _bias(real, device) if sees == "all" else _one_side(real, sees, device)
+            buckets.append(Bucket(len(group), length, bias))
+            place += real.size
+        if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
+            return cls(tuple(buckets), None, None)
+        return cls(tuple(buckets), sent(np.concatenate(cells), device), sent(order[:-1], device))
+
+
+def _groups(lengths: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
+    """The sequences of each bucket: of lengths that round up alike, and no more than the scores allow."""
+    filled = np.flatnonzero(lengths)
+    keys = (lengths[filled] + width - 1) // width
+    for key in np.unique(keys):
+        most = max(1, _SCORES // (int(key) * width) ** 2)
+        members = filled[keys == key]
+        yield from (members[i : i + most] for i in range(0, len(members), most))
+
+
+def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
+    if real.all():
+        return None
+    bias = np.where(real, np.float32(0), np.finfo(np.float32).min)
+    return sent(bias[:, None, None, :], device)
+
+
+def _one_side(real: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
+    """Padding lies behind all tokens: it must be hidden only where these see what is behind them."""
+    length = real.shape[1]
+    if length < 2:
+        return None
+    hidden = other_side(length, sees)[None]
+    if sees == "behind" and not real.all():
+        hidden = hidden | ~real[:, None, :]
+    return sent(np.where(hidden, np.finfo(np.float32).min, np.float32(0))[:, None], device)
+
+
+def other_side(length: int, sees: Sees) -> NDArray[np.bool_]:
+    """[T, T]: what each token (row) does not see."""
+    every = np.ones((length, length), dtype=np.bool_)
+    return np.triu(every, 1) if sees == "before" else np.tril(every, -1)
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)
