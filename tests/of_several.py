@@ -1,6 +1,6 @@
 """What `test_processes` has torchrun start in several processes: small runs, one after the other.
 
-python of_several.py SHARDS OUT runs|families|lost
+python of_several.py SHARDS OUT runs|sharded|families|lost
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch.distributed.tensor import DTensor
 
 import bertsmith as bs
 import tiny_run
@@ -25,6 +27,7 @@ NO_DROPOUT = tuple(
 )
 MUON = ("train.optimizer=muon", "train.muon_learning_rate=3e-3")
 STEPS = ("train.max_steps=9", "train.checkpoint_every=4")
+SHARD = "train.shard=true"
 FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
 
 
@@ -37,6 +40,25 @@ def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]
         found = update(*given)
         if given[6] == step and leader != of_several().follows:
             what()
+        return found
+
+    loop.update = watched
+    yield
+    loop.update = update
+
+
+@contextmanager
+def held(file: Path) -> Iterator[None]:
+    """Write down how many numbers of weights, gradients and the optimiser's state this process holds."""
+    update = loop.update
+
+    def watched(*given: Any) -> Any:
+        found = update(*given)
+        trained, optimizer = given[:2]
+        own = [*trained.parameters(), *(p.grad for p in trained.parameters())]
+        own += [tensor for state in optimizer.state.values() for tensor in state.values()]
+        here = sum((one.to_local() if isinstance(one, DTensor) else one).numel() for one in own)
+        file.write_text(str(here))
         return found
 
     loop.update = watched
@@ -70,6 +92,18 @@ def main() -> None:
             told(lambda: run("moved", *NO_DROPOUT, *STEPS))
         run("resumed", *STEPS, *MUON, resume=True)
         told(lambda: run("plain", *NO_DROPOUT, *STEPS))  # there is a run already
+    elif what == "sharded":
+        with held(out / f"held-{of_several().number}"):
+            run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.evaluate_every=2")
+        run("uneven", *NO_DROPOUT, *STEPS, SHARD, "train.batch_size=7", "train.accumulate=2")
+        run("straight", *STEPS, SHARD)
+        with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
+            told(lambda: run("resumed", *STEPS, SHARD))
+            told(lambda: run("moved", *NO_DROPOUT, *STEPS, SHARD))
+        run("resumed", *STEPS, SHARD, resume=True)
+        for name in FAMILIES:
+            chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
+            bs.pretrain(shards, out / name, preset=name, settings=chosen)
     elif what == "families":
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]

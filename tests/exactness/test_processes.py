@@ -50,8 +50,17 @@ def two_processes(shards: Shards, out: Path, what: str) -> subprocess.CompletedP
 @pytest.fixture(scope="module")
 def runs(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Where two processes have made their runs, and what they told of errors."""
-    out = tmp_path_factory.mktemp("two")
-    done = two_processes(shards, out, "runs")
+    return made_by_two(shards, tmp_path_factory.mktemp("two"), "runs")
+
+
+@pytest.fixture(scope="module")
+def sharded(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes have made runs of which each holds a part."""
+    return made_by_two(shards, tmp_path_factory.mktemp("sharded"), "sharded")[0]
+
+
+def made_by_two(shards: Shards, out: Path, what: str) -> tuple[Path, list[str]]:
+    done = two_processes(shards, out, what)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr.replace("OMP_NUM_THREADS", "")
     return out, [line for line in done.stdout.splitlines() if line[:2] in ("0:", "1:")]
@@ -135,6 +144,47 @@ def test_other_families_are_shared_out_too(shards: Shards, tmp_path: Path) -> No
             assert one.report["steps"] == bs.load(tmp_path / name).report["steps"]
         else:
             assert_alike(one.path, tmp_path / name)
+
+
+def test_sharded_over_two_processes_is_one(shards: Shards, sharded: Path, tmp_path: Path) -> None:
+    """With evaluations on the way, with batches that are uneven and accumulated, and in other families."""
+    one = tiny_run.run(shards, tmp_path / "plain", *NO_DROPOUT, *STEPS, "train.evaluate_every=2")
+    assert_alike(one.path, sharded / "plain")
+    uneven = ("train.batch_size=7", "train.accumulate=2")
+    one = tiny_run.run(shards, tmp_path / "uneven", *NO_DROPOUT, *STEPS, *uneven)
+    assert_alike(one.path, sharded / "uneven")
+    for name in of_several.FAMILIES[:2]:
+        settings = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
+        one = bs.pretrain(shards, tmp_path / name, preset=name, settings=settings)
+        assert_alike(one.path, sharded / name)
+    assert bs.load(sharded / of_several.FAMILIES[2]).report["steps"] == 3
+
+
+def test_sharded_each_holds_half(sharded: Path) -> None:
+    """Of weights, gradients and the optimiser's two means; a row more where rows are odd in number."""
+    weights = load_file(sharded / "plain" / "checkpoints" / "step-9" / "weights.safetensors")
+    whole = 4 * sum(tensor.numel() for tensor in weights.values())
+    held = [int((sharded / f"held-{number}").read_text()) for number in (0, 1)]
+    assert whole <= sum(held) < 1.02 * whole
+    assert max(held) < 0.53 * whole
+
+
+def test_sharded_and_resumed_is_straight_to_the_bit(shards: Shards, sharded: Path) -> None:
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (sharded / "resumed" / file).read_bytes() == (sharded / "straight" / file).read_bytes()
+    assert 6 in checkpoint.steps(sharded / "moved" / "checkpoints")
+    told: list[str] = []
+    more = (*NO_DROPOUT, *STEPS, of_several.SHARD)
+    moved = tiny_run.run(shards, sharded / "moved", *more, resume=True, tell=told.append)
+    assert any("not on 1 thread in each of 2 processes" in line for line in told)
+    one = tiny_run.run(shards, sharded / "one", *NO_DROPOUT, *STEPS)
+    assert_alike(moved.path, one.path)
+
+
+def test_muon_needs_whole_matrices(shards: Shards, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Muon needs them whole: set train\.optimizer=adamw"):
+        tiny_run.run(shards, tmp_path / "out", "train.optimizer=muon", of_several.SHARD)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_lost_process_ends_the_run_with_a_sentence(shards: Shards, tmp_path: Path) -> None:

@@ -34,6 +34,32 @@ class Batch(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Lent:
+    """An instance of another process, in a part that has none of its own: gone through, and counted as nothing."""
+
+    batch: Batch
+
+    @property
+    def tokens(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch its instances are of."""
+        return self.batch.epoch
+
+    @property
+    def place(self) -> str:
+        """Which instances these are, for messages."""
+        return self.batch.place
+
+    def to(self, device: Any) -> Lent:
+        """The same on another device."""
+        return Lent(self.batch.to(device))
+
+
 class Stream(Protocol):
     """Instances by epoch and number; `batch` is a pure function, so any worker may build any batch."""
 

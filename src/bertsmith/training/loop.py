@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,13 +25,13 @@ from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Phase, Position, Update, updates
 from bertsmith.training.optimizer import moments, optimizer_of
 from bertsmith.training.pace import Pace, Speeds
-from bertsmith.training.parallel import Order, Processes
+from bertsmith.training.parallel import Order, Processes, Whole
 from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.standing import Evaluation, Progress, evaluated
-from bertsmith.training.step import Trained, update
+from bertsmith.training.step import Passes, Trained, update
 from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
 from bertsmith.wording import counted
 
@@ -94,19 +94,18 @@ def train(
     SIGINT (once saved), InputError where no checkpoint can be read.
     """
     trained = Trained(encoder, objective)
-    optimizer = optimizer_of(trained, course.settings, course.thaws)
-    progress, log_bytes, plan = Progress(), 0, course.aim.first()
+    progress, log_bytes, plan, found = Progress(), 0, course.aim.first(), None
     if resume:
-        expected = _expected(course, trained, optimizer, place)
         sealed: list[Entry] = []
-        if (found := checkpoint.load_newest(course.checkpoints, tell, expected)) is not None:
-            progress, log_bytes, sealed = _restore(found, trained, optimizer, place)
+        if (found := _newest(course, trained, place, tell)) is not None:
+            progress, log_bytes, sealed = _restore(found, trained, place)
             log_bytes = _log_end(course.run / LOG, log_bytes, tell)
         plan = _planned(course, plan, progress, sealed, tell)
         if plan.begins_after(progress.step):
             progress.forget_waiting()
     write_plan(course.run, plan)
     processes.order(Order(progress.step))
+    passes, optimizer = _shared_out(trained, course, processes, found)
     recorder = Recorder(
         course.run,
         title=course.title,
@@ -115,7 +114,7 @@ def train(
         resumed_at=log_bytes,
         tensorboard=course.settings.tensorboard,
     )
-    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, processes)
+    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, processes, passes)
     with recorder, stop_signals() as stopped:
         trained.train()
         try:
@@ -126,6 +125,7 @@ def train(
     progress.seconds, progress.early = running.seconds, running.early
     progress.threads, progress.processes = plan.last.threads, plan.last.processes
     progress.cut_short = None if progress.early else plan.cut_short(course.settings)
+    running.put_together()
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
@@ -146,25 +146,31 @@ def follow(
     begun: how many updates the run has behind it, as the leader's first order had it. Raises Left at the end, and
     MachineError where the checkpoint that the leader goes on from is not here.
     """
-    trained = Trained(encoder, objective)
-    optimizer = optimizer_of(trained, course.settings, course.thaws)
+    trained, found = Trained(encoder, objective), None
     if begun:
-        expected = _expected(course, trained, optimizer, place)
-        found = checkpoint.load_newest(course.checkpoints, lambda text: None, expected)
+        found = _newest(course, trained, place, lambda text: None)
         if found is None or found.step != begun:
             raise MachineError(
                 f"{course.checkpoints}: the process that leads continues after update {begun:,}, and there is "
                 f"{'no such checkpoint' if found is None else f'step-{found.step}'} here",
                 "give all processes the same run folder, on a file system that they share",
             )
-        _restore(found, trained, optimizer, place)
-    passes = processes.passes(trained)
+        _restore(found, trained, place)
+    passes, optimizer = _shared_out(trained, course, processes, found)
+    names = _names(trained)
     trained.train()
     at: tuple[int, Position] | None = None
     stream: Generator[Update] | None = None
     with stop_signals(), ExitStack() as stack:  # the leader says when to stop
         while True:
             order = processes.ordered()
+            if order.whole == "state":
+                passes.state(optimizer, names)
+            if order.whole == "weights":
+                with passes.whole():
+                    pass
+            if order.whole:
+                continue
             machine.use_threads(order.threads)
             if stream is None or at != (order.phase, order.position):
                 stack.close()
@@ -192,6 +198,30 @@ def _updates(
         course.settings.workers,
         processes.counts(objective.counts),
     )
+
+
+def _shared_out(
+    trained: Trained, course: Course, processes: Processes, found: checkpoint.Checkpoint | None
+) -> tuple[Passes, torch.optim.Optimizer]:
+    """Passes through the model and its optimiser, whose state is that of the checkpoint."""
+    passes = processes.passes(trained, shard=course.settings.shard)
+    optimizer = optimizer_of(trained, course.settings, course.thaws)
+    if found is not None:
+        checkpoint.restore_optimizer(optimizer, _names(trained), found.tensors["optimizer"])
+        passes.cut_state(optimizer)
+    return passes, optimizer
+
+
+def _names(trained: Trained) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in trained.named_parameters()}
+
+
+def _newest(
+    course: Course, trained: Trained, place: Place, tell: Callable[[str], None]
+) -> checkpoint.Checkpoint | None:
+    """The newest whole checkpoint of this run."""
+    optimizer = optimizer_of(trained, course.settings, course.thaws)
+    return checkpoint.load_newest(course.checkpoints, tell, _expected(course, trained, optimizer, place))
 
 
 def _expected(
@@ -238,8 +268,9 @@ class _Running:
         plan: RunPlan,
         tell: Callable[[str], None],
         processes: Processes,
+        passes: Passes,
     ) -> None:
-        self.processes, self._passes = processes, processes.passes(trained)
+        self.processes, self._passes, self._names = processes, passes, _names(trained)
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
         self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
         begun = machine.clock() if course.aim.begun is None else course.aim.begun
@@ -256,6 +287,21 @@ class _Running:
     def seconds(self) -> float:
         """Of the run's commands, over all its parts; updates made again after a crash count again."""
         return machine.clock() - self._begin
+
+    def put_together(self) -> None:
+        """Have all weights in this process from here on, at the end."""
+        self._ask_for("weights")
+        self._passes.put_together()
+
+    def _whole(self) -> AbstractContextManager[object]:
+        """The context in which this process has all weights."""
+        self._ask_for("weights")
+        return self._passes.whole()
+
+    def _ask_for(self, whole: Whole) -> None:
+        """Have the others help to put together what each of them has a part of."""
+        if self._passes.cut:
+            self.processes.order(Order(self.progress.step, whole=whole))
 
     def to_the_end(self, stopped: Sequence[int]) -> None:
         """All updates that are left. stopped: the signals that have come in."""
@@ -300,7 +346,8 @@ class _Running:
                     self._save()
                     if (course := self.course).unfinished is not None and not ends:
                         progress.planned = self.plan.updates
-                        course.unfinished(progress, stopping)
+                        with self._whole():
+                            course.unfinished(progress, stopping)
                 if stopping:
                     raise self._stopped(stopped[0])
 
@@ -406,14 +453,16 @@ class _Running:
         if evaluation is None or not self._is_evaluated(ends):
             return
         since = machine.clock()
-        progress.evaluation = evaluated(self.trained, evaluation, progress.step)
+        with self._whole():
+            progress.evaluation = evaluated(self.trained, evaluation, progress.step)
         self.pace.speeds.evaluation = machine.clock() - since
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
         if evaluation.best_by is None:
             return
         if evaluation.is_better(progress):
             since = machine.clock()
-            sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
+            with self._whole():
+                sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
             progress.saving += machine.clock() - since
             progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
             return
@@ -429,15 +478,17 @@ class _Running:
             "log_bytes": self.recorder.bytes_on_disk(),
             "plan": [entry.model_dump() for entry in self.plan.entries_until(self.progress.step)],
         }
-        names: dict[Tensor, str] = {p: name for name, p in self.trained.named_parameters()}
-        tensors = {
-            "weights": self.trained.saved(),
-            "optimizer": checkpoint.optimizer_tensors(self.optimizer, names),
-            "generator": {"state": self.place.generator.get_state()},
-        }
+        self._ask_for("state")
+        of_optimizer = self._passes.state(self.optimizer, self._names)
         state = {k: v for k, v in asdict(self.progress).items() if k in checkpoint.State.model_fields} | kept
-        found = checkpoint.Checkpoint(self.progress.step, tensors, state)
-        checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
+        with self._whole():
+            tensors = {
+                "weights": self.trained.saved(),
+                "optimizer": of_optimizer,
+                "generator": {"state": self.place.generator.get_state()},
+            }
+            found = checkpoint.Checkpoint(self.progress.step, tensors, state)
+            checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
         self.pace.speeds.checkpoint = machine.clock() - since
         self.progress.saving += self.pace.speeds.checkpoint
 
@@ -448,17 +499,13 @@ def fingerprint(*parts: str) -> str:
 
 
 def _restore(
-    found: checkpoint.Checkpoint,
-    trained: Trained,
-    optimizer: torch.optim.Optimizer,
-    place: Place,
+    found: checkpoint.Checkpoint, trained: Trained, place: Place
 ) -> tuple[Progress, int, list[Entry]]:
+    """The weights, the generator and where the run stands, as the checkpoint has them."""
     state = dict(found.state)
     del state["fingerprint"]
     log_bytes = int(state.pop("log_bytes"))
-    names: dict[Tensor, str] = {p: name for name, p in trained.named_parameters()}
     trained.restore(found.tensors["weights"])
-    checkpoint.restore_optimizer(optimizer, names, found.tensors["optimizer"])
     place.generator.set_state(found.tensors["generator"]["state"])
     position = Position(**state.pop("position"))
     plan = [Entry.model_validate(entry) for entry in state.pop("plan")]

@@ -173,4 +173,6 @@ class UncorrectedAdamW(torch.optim.AdamW):
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """Scale all gradients so that their common norm is at most `limit`; returns the norm before that."""
-    return nn.utils.clip_grad_norm_(list(parameters), limit)
+    norm = nn.utils.clip_grad_norm_(list(parameters), limit)
+    whole = getattr(norm, "full_tensor", None)  # where weights are cut over several processes
+    return norm if whole is None else whole()

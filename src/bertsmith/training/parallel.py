@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from bertsmith import draws
 from bertsmith.errors import BertsmithError, Left, MachineError
 from bertsmith.machine import OfSeveral
 from bertsmith.place import Place
-from bertsmith.training.loader import Batch, CutStream, Position, Stream, Update
+from bertsmith.training.loader import Batch, CutStream, Lent, Position, Stream, Update
 from bertsmith.training.step import Passes, Trained
 
 _PATIENCE = timedelta(
@@ -31,11 +31,15 @@ _PATIENCE = timedelta(
 )  # one process waits for another, which may evaluate for long; a dead one is noticed
 
 
+Whole = Literal["", "weights", "state"]
+
+
 class Order(NamedTuple):
     """What the leader has the others do.
 
     step: the update to make; a run begins with the number of those that a checkpoint holds. phase, position: of
-    its first batch. threads, rate: to make it with. exit_code: leave, and with this one; -1: stay.
+    its first batch. threads, rate: to make it with. whole: make no update, but help the leader to have all
+    weights ("weights") or the optimiser's state ("state"). exit_code: leave, and with this one; -1: stay.
     """
 
     step: int
@@ -43,6 +47,7 @@ class Order(NamedTuple):
     position: Position = Position()
     threads: int = 1
     rate: float = 0.0
+    whole: Whole = ""
     exit_code: int = -1
 
 
@@ -62,16 +67,18 @@ class Processes:
         if self.count == 1:
             return
         values = [order.step, order.phase, order.position.epoch, order.position.instance, order.threads]
-        dist.broadcast(torch.tensor([*values, order.rate, order.exit_code], dtype=torch.float64), 0)
+        whole = get_args(Whole).index(order.whole)
+        dist.broadcast(torch.tensor([*values, order.rate, whole, order.exit_code], dtype=torch.float64), 0)
 
     def ordered(self) -> Order:
         """Wait for what the leader wants next. Raises Left where that is to leave."""
-        values = torch.zeros(7, dtype=torch.float64)
+        values = torch.zeros(8, dtype=torch.float64)
         dist.broadcast(values, 0)
-        step, phase, epoch, instance, threads, rate, exit_code = values.tolist()
+        step, phase, epoch, instance, threads, rate, whole, exit_code = values.tolist()
         if exit_code >= 0:
             raise Left(int(exit_code))
-        return Order(int(step), int(phase), Position(int(epoch), int(instance)), int(threads), rate)
+        position = Position(int(epoch), int(instance))
+        return Order(int(step), int(phase), position, int(threads), rate, get_args(Whole)[int(whole)])
 
     def part(self, stream: Stream) -> Stream:
         """The stream whose batches are this process's parts of those of `stream`."""
@@ -80,7 +87,7 @@ class Processes:
     def counts(self, counts: Callable[[Any], Mapping[str, int]]) -> Callable[[Any], Mapping[str, int]]:
         """What counts a batch of `part`."""
         return lambda batch: (
-            dict.fromkeys(counts(batch.batch), 0) if isinstance(batch, _Lent) else counts(batch)
+            dict.fromkeys(counts(batch.batch), 0) if isinstance(batch, Lent) else counts(batch)
         )
 
     def together(self, work: Update) -> Update:
@@ -92,10 +99,17 @@ class Processes:
         *counts, tokens = sums.tolist()
         return replace(work, counts=dict(zip(work.counts, counts, strict=True)), tokens=tokens)
 
-    def passes(self, trained: Trained) -> Passes:
+    def passes(self, trained: Trained, *, shard: bool = False) -> Passes:
         """Passes through the model whose gradients are summed over all processes; all of them begin with the
-        leader's weights."""
-        return Passes(trained) if self.count == 1 else _Summed(trained)
+        leader's weights. shard: each process keeps a part of the weights alone from here on; an optimiser made
+        now keeps its state of that part."""
+        if self.count == 1:
+            return Passes(trained)
+        if not shard:
+            return _Summed(trained)
+        from bertsmith.training.sharded import Sharded  # half a second to import
+
+        return Sharded(trained)
 
     def seed(self, place: Place, seed: int, step: int) -> None:
         """Have what this process draws in an update depend on nothing but the update: a checkpoint holds the
@@ -149,28 +163,6 @@ def _is_of_others(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True)
-class _Lent:
-    """An instance of another process, in a part that has none of its own: gone through, and counted as nothing."""
-
-    batch: Batch
-
-    @property
-    def tokens(self) -> int:
-        return 0
-
-    @property
-    def epoch(self) -> int:
-        return self.batch.epoch
-
-    @property
-    def place(self) -> str:
-        return self.batch.place
-
-    def to(self, device: Any) -> _Lent:
-        return _Lent(self.batch.to(device))
-
-
-@dataclass(frozen=True)
 class _Parts:
     """A stream of which each batch is cut into `count` parts, and only part `number` built."""
 
@@ -188,7 +180,7 @@ class _Parts:
         size = stop - start
         begin, end = (start + size * number // self.count for number in (self.number, self.number + 1))
         if begin == end:
-            return _Lent(self.stream.batch(epoch, start, start + 1))
+            return Lent(self.stream.batch(epoch, start, start + 1))
         return self.stream.batch(epoch, begin, end)
 
 
@@ -206,10 +198,7 @@ class _Summed(Passes):
         # DDP itself would divide by the number of processes. A function's annotations are not what it asks for.
         self._wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket.buffer()))
 
-    def __call__(self, batch: Any) -> Mapping[str, Tensor]:
-        lent = isinstance(batch, _Lent)
-        found: dict[str, Tensor] = self._wrapped(batch.batch if lent else batch)
-        return {part: 0 * value for part, value in found.items()} if lent else found
+        self._passed = self._wrapped
 
     def adding(self, *, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self._wrapped.no_sync()

@@ -143,9 +143,23 @@ class TrainSettings(Settings):
         description="threads that build batches ahead; 0 builds them in the loop",
         json_schema_extra=MAY_CHANGE,
     )
+    shard: bool = Field(
+        False,
+        description="each of several processes keeps but a part of weights, gradients and the optimiser's state, "
+        "for training that does not fit into the memory of one; AdamW only",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
     tensorboard: bool = Field(
         True, description="write TensorBoard curves beside log.jsonl", json_schema_extra=MAY_CHANGE
     )
+
+    @model_validator(mode="after")
+    def _whole_matrices(self) -> TrainSettings:
+        if self.shard and self.optimizer == "muon":
+            raise ValueError(
+                "train.shard cuts matrices, and Muon needs them whole: set train.optimizer=adamw"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss
 from bertsmith.place import Place
-from bertsmith.training.loader import Update
+from bertsmith.training.checkpoint import optimizer_tensors
+from bertsmith.training.loader import Lent, Update
 from bertsmith.training.optimizer import clip, set_rate
 from bertsmith.training.settings import TrainSettings
 
@@ -61,15 +62,22 @@ class Trained(nn.Module):
 
 
 class Passes:
-    """Forward passes whose gradients make an update: those of one process that trains alone."""
+    """Forward passes whose gradients make an update: those of one process that trains alone.
+
+    cut: whether a process holds a part of the weights and of the optimiser's state alone; `whole` and `state` are
+    then asked for by all processes together.
+    """
+
+    cut: ClassVar[bool] = False
 
     def __init__(self, trained: Trained) -> None:
-        self._trained = trained
+        self._passed: nn.Module = trained
 
     def __call__(self, batch: Any) -> Mapping[str, Tensor]:
-        """The sums of the batch's loss, by part."""
-        found: dict[str, Tensor] = self._trained(batch)
-        return found
+        """The sums of the batch's loss, by part; zeros of a batch that is lent, with gradients of zeros."""
+        lent = isinstance(batch, Lent)
+        found: dict[str, Tensor] = self._passed(batch.batch if lent else batch)
+        return {part: 0 * value for part, value in found.items()} if lent else found
 
     def adding(self, *, last: bool) -> AbstractContextManager[object]:
         """The context of a pass and its gradient. last: whether it is the update's last."""
@@ -78,6 +86,20 @@ class Passes:
     def over_all(self, values: Tensor) -> Tensor:
         """Sums, fp64 [n], over all processes."""
         return values
+
+    def whole(self) -> AbstractContextManager[object]:
+        """The context in which all weights are in this process, to be read."""
+        return nullcontext()
+
+    def put_together(self) -> None:
+        """Have all weights in this process from here on: there are no more updates."""
+
+    def state(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+        """The whole of an optimiser's state, as a checkpoint has it."""
+        return optimizer_tensors(optimizer, names)
+
+    def cut_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep of the state in an optimiser, which is whole, what is this process's."""
 
 
 def update(
