@@ -118,7 +118,13 @@ BENCHES = {
         ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality"),
     ),
     "goemotions": Bench(
-        "classify", "train.tsv.gz", "dev.tsv.gz", "macro_f1", (*_NO_HEADER, "task.multi_label=true")
+        "classify",
+        "train.tsv.gz",
+        "dev.tsv.gz",
+        "macro_f1",
+        (*_NO_HEADER, "task.multi_label=true", "task.thresholds=each"),
+        epochs=4,
+        rate=3e-4,
     ),
     "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
     "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
