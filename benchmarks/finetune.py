@@ -129,7 +129,7 @@ BENCHES = {
     "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
     "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
     "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=6),
-    "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", batch=16),
+    "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", epochs=6, batch=16),
     "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
     "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr@10", epochs=1),
     **{f"features-{layers}": _reading(layers) for layers in get_args(Layers)},
@@ -257,7 +257,7 @@ class Reference:
         updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
         self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
         self.optimizer = usual_optimizer(self.model, self.settings)
-        self.bench, self.seed, self.step = bench, seed, 0
+        self.bench, self.seed, self.step, self.halved = bench, seed, 0, False
 
     def batches(self, epoch: int) -> Iterator[list[Item]]:
         """The batches of an epoch, in the order of our own stream."""
@@ -280,17 +280,21 @@ class Reference:
         return {"labels": targets.float() if self.bench.verb == "regress" else targets}
 
     def update(self, some: Sequence[Item]) -> float:
-        """One update; the loss before it."""
+        """One update; the loss before it. In halves where the task's passages take 14 GB together."""
         self.step += 1
-        inputs = padded_items(some)
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
-            loss = self.model(**inputs, **self.wanted(some, inputs)).loss
-        loss.backward()
+        total, size = 0.0, len(some) // 2 if self.halved else len(some)
+        for part in (some[:size], some[size:]):
+            if part:
+                inputs = padded_items(part)
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
+                    loss = self.model(**inputs, **self.wanted(part, inputs)).loss * (len(part) / len(some))
+                loss.backward()
+                total += float(loss.item())
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         set_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return float(loss.item())
+        return total
 
     def tags(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Each word's likeliest tag."""
@@ -344,6 +348,7 @@ def padded_items(some: Sequence[Item]) -> dict[str, Tensor]:
 def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
     """The reference's run: the best of its epochs on dev, as ours is chosen."""
     side, begin = Reference(name, seed), machine.clock()
+    side.halved = side.bench.verb == "answer"
     best: dict[str, float] = {}
     for epoch in range(math.ceil(side.bench.epochs)):
         for some in side.batches(epoch):

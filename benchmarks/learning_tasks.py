@@ -75,7 +75,7 @@ BENCHES = {
         "classify",
         "train.tsv.gz",
         "dev.tsv",
-        ["task.header=false", "task.text_column=4", "task.label_column=2"],
+        ["task.header=false", "task.text_column=4", "task.label_column=2", "task.class_weights=balanced"],
         "matthews",
     ),
     "rte": Bench("classify", "train.tsv.gz", "dev.tsv", _PAIR, "accuracy"),
