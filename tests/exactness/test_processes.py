@@ -177,6 +177,7 @@ def test_sharded_and_resumed_is_straight_to_the_bit(shards: Shards, sharded: Pat
     more = (*NO_DROPOUT, *STEPS, of_several.SHARD)
     moved = tiny_run.run(shards, sharded / "moved", *more, resume=True, tell=told.append)
     assert any("not on 1 thread in each of 2 processes" in line for line in told)
+    assert any("train.shard: this is one process" in line for line in told)
     one = tiny_run.run(shards, sharded / "one", *NO_DROPOUT, *STEPS)
     assert_alike(moved.path, one.path)
 

@@ -106,6 +106,8 @@ def train(
     write_plan(course.run, plan)
     processes.order(Order(progress.step))
     passes, optimizer = _shared_out(trained, course, processes, found)
+    if course.settings.shard and not passes.cut:
+        tell("train.shard: this is one process, which keeps all of the model; torchrun starts several")
     recorder = Recorder(
         course.run,
         title=course.title,
