@@ -64,13 +64,13 @@ def figure_of(scores: Scores, figure: str) -> float:
     return float(scores.details["classes"]["1"]["f1"] if of_one else scores.numbers[figure])
 
 
-def linear(words: Any, **more: Any) -> Any:
+def linear(words: Any) -> Any:
     """TF-IDF and a linear classifier, its strength by cross-validation."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(words, LogisticRegression(max_iter=1000, **more))
+    model = make_pipeline(words, LogisticRegression(max_iter=1000))
     return GridSearchCV(model, {"logisticregression__C": list(STRENGTHS)}, cv=3, scoring="f1_macro")
 
 
@@ -156,10 +156,9 @@ def looks(example: Any) -> Iterator[list[str]]:
         found = [f"={word}", "shape=" + re.sub(r"(.)\1+", r"\1", shape)]
         found += [f"-{n}={word[-n:].lower()}" for n in (1, 2, 3, 4)]
         found += [f"+{n}={word[:n].lower()}" for n in (2, 3)]
-        found += [f"{n - NEAR}={words[at + n].lower()}" for n in range(2 * NEAR + 1)]
-        found += [
-            f"{n}&{n + 1}={a.lower()} {b.lower()}" for n, (a, b) in enumerate(pairwise(words[at : at + 5]))
-        ]
+        near = [one.lower() for one in words[at : at + 2 * NEAR + 1]]
+        found += [f"{n - NEAR}={one}" for n, one in enumerate(near)]
+        found += [f"{n}&{n + 1}={a} {b}" for n, (a, b) in enumerate(pairwise(near))]
         if example.predicate is not None:
             away = max(-FAR, min(FAR, at - example.predicate))
             verb = example.words[example.predicate].lower()
@@ -185,13 +184,10 @@ def likeliest_clauses(
     model.fit(dict.fromkeys(example.context for example in training))
     found = []
     for example in asked:
-        clauses = [
-            one.strip()
-            for one in re.split(r"[。！？；，\n]|[.!?;,:()] ", example.context)
-            if len(one.strip()) > 1
-        ]
-        alike = model.transform(clauses or [""]) @ model.transform([example.question]).T
-        found.append({"answer": (clauses or [""])[int(alike.toarray().argmax())], **NOT_READ})
+        parted = (one.strip() for one in CLAUSE_END.split(example.context))
+        clauses = [one for one in parted if len(one) > 1] or [""]
+        alike = model.transform(clauses) @ model.transform([example.question]).T
+        found.append({"answer": clauses[int(alike.toarray().argmax())], **NOT_READ})
     return found
 
 

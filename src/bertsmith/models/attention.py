@@ -72,7 +72,9 @@ def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, mask: Mask | No
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no token, so nothing but the shape
     if torch.is_grad_enabled() and qkv.requires_grad:
-        return _Trained.apply(qkv, layout, heads, mask)  # type: ignore[no-any-return, no-untyped-call]
+        trained: Any = _Trained.apply  # torch says nothing of its types
+        mixed: Tensor = trained(qkv, layout, heads, mask)
+        return mixed
     # torch's kernel, where it is up to twice as fast: without dropout, and not in bf16 on a processor, where
     # products are up to twice as fast as it
     whole = mask is None and (qkv.is_cuda or qkv.dtype == torch.float32)
@@ -151,7 +153,7 @@ class _Trained(torch.autograd.Function):
             b, t = bucket.sequences, bucket.length
             q, k, v, weights, drawn = (next(kept) for _ in range(5))
             mixed = part.view(b, t, heads, -1).transpose(1, 2).contiguous()
-            of_q, of_k, of_v = slope.view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            of_q, of_k, of_v = _in_bucket(slope, b, t, heads)
             of_v.copy_((weights if drawn is None else weights * drawn).transpose(-2, -1) @ mixed)
             of_weights = mixed @ v.transpose(-2, -1)
             if drawn is not None:

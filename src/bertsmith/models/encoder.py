@@ -37,7 +37,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]; a token sees the tokens of its own sequence."""
         mask = self.dropout.mask if self.dropout.active else None
-        return self.output(attention_by_bucket(self.qkv(x), layout, self.heads, mask))  # type: ignore[no-any-return]
+        found: Tensor = self.output(attention_by_bucket(self.qkv(x), layout, self.heads, mask))
+        return found
 
 
 class FeedForward(nn.Module):

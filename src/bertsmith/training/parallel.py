@@ -197,7 +197,6 @@ class _Summed(Passes):
         )
         # DDP itself would divide by the number of processes. A function's annotations are not what it asks for.
         self._wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket.buffer()))
-
         self._passed = self._wrapped
 
     def adding(self, *, last: bool) -> AbstractContextManager[object]:
