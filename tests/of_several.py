@@ -28,6 +28,15 @@ NO_DROPOUT = tuple(
 MUON = ("train.optimizer=muon", "train.muon_learning_rate=3e-3")
 STEPS = ("train.max_steps=9", "train.checkpoint_every=4")
 SHARD = "train.shard=true"
+STUDENT = (
+    *NO_DROPOUT,
+    "data.sequence_length=32",
+    "train.max_steps=4",
+    "train.batch_size=8",
+    "train.optimizer=adamw",
+    "train.precision=fp32",
+    "train.tensorboard=false",
+)
 FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
 
 
@@ -95,6 +104,7 @@ def main() -> None:
     elif what == "sharded":
         with held(out / f"held-{of_several().number}"):
             run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.evaluate_every=2")
+        bs.distill(shards, out / "student", out / "plain", settings=[*STUDENT, SHARD])
         run("uneven", *NO_DROPOUT, *STEPS, SHARD, "train.batch_size=7", "train.accumulate=2")
         run("straight", *STEPS, SHARD)
         with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):

@@ -66,12 +66,17 @@ def made_by_two(shards: Shards, out: Path, what: str) -> tuple[Path, list[str]]:
     return out, [line for line in done.stdout.splitlines() if line[:2] in ("0:", "1:")]
 
 
-def assert_alike(one: Path, other: Path) -> None:
-    """Weights and figures of two runs, to rounding; what is counted, exactly."""
+def assert_weights_alike(one: Path, other: Path) -> None:
+    """To rounding."""
     left, right = (load_file(run / "model" / "model.safetensors") for run in (one, other))
     assert left.keys() == right.keys()
     for name in left:
         torch.testing.assert_close(left[name], right[name], rtol=2e-5, atol=2e-6)
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """Weights and figures of two runs, to rounding; what is counted, exactly."""
+    assert_weights_alike(one, other)
     logs = [(run / "log.jsonl").read_text().splitlines() for run in (one, other)]
     for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
         assert first.pop("kind") == second.pop("kind")
@@ -147,12 +152,15 @@ def test_other_families_are_shared_out_too(shards: Shards, tmp_path: Path) -> No
 
 
 def test_sharded_over_two_processes_is_one(shards: Shards, sharded: Path, tmp_path: Path) -> None:
-    """With evaluations on the way, with batches that are uneven and accumulated, and in other families."""
+    """With evaluations on the way, with batches that are uneven and accumulated, beside a teacher that stays as it
+    is, and in other families."""
     one = tiny_run.run(shards, tmp_path / "plain", *NO_DROPOUT, *STEPS, "train.evaluate_every=2")
     assert_alike(one.path, sharded / "plain")
     uneven = ("train.batch_size=7", "train.accumulate=2")
     one = tiny_run.run(shards, tmp_path / "uneven", *NO_DROPOUT, *STEPS, *uneven)
     assert_alike(one.path, sharded / "uneven")
+    one = bs.distill(shards, tmp_path / "student", sharded / "plain", settings=[*of_several.STUDENT])
+    assert_weights_alike(one.path, sharded / "student")  # its distance from the teacher is all rounding
     for name in of_several.FAMILIES[:2]:
         settings = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
         one = bs.pretrain(shards, tmp_path / name, preset=name, settings=settings)
