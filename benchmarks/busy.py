@@ -2,7 +2,7 @@
 
     python benchmarks/busy.py [--presets bert-tiny-uncased …] [--pairs 5] [--updates 40] [--batch 32]
 
-Two ways of training: as the command line does (threads sleep while they wait for each other, and their number is
+Two ways of training: as the command line does (threads that wait for each other soon sleep, and their number is
 what a trial finds quickest, then and whenever updates become slow), and as torch does by itself (as many threads
 as cores, which spin). Each measurement is a process of its own on random text of 128 tokens; quiet and busy, ours
 and torch's, take turns. The busy processes count numbers in a loop, one for each core, pinned to nothing.
@@ -93,7 +93,8 @@ def run(preset: str, how: str, busy: bool, options: argparse.Namespace) -> dict[
     """`measured` in a process of its own, alone or beside as many busy ones as there are cores."""
     line = [sys.executable, __file__, "--child", how, "--presets", preset]
     line += ["--updates", str(options.updates), "--batch", str(options.batch)]
-    variables = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
+    own = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    variables = {k: v for k, v in os.environ.items() if k not in own}
     with counting(cores() if busy else 0):
         done = subprocess.run(line, stdout=subprocess.PIPE, check=True, env=variables)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -126,7 +127,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     from bertsmith import machine
 
     if how == "bertsmith":
-        machine.have_threads_sleep()  # before torch is loaded, as the command line does
+        machine.have_threads_wait_briefly()  # before torch is loaded, as the command line does
     import tempfile
     from pathlib import Path
 

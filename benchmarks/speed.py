@@ -29,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, by their own names
 
+from bertsmith import machine
 from record import once, recorded, section, table, where
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses
@@ -84,7 +85,10 @@ class Child:
         names = ("preset", "lengths", "task", "batch", "updates", "threads")
         line = [sys.executable, __file__, options.what, "--side", side]
         line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
-        self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        waits = machine.brief_waits() if side.startswith("ours") else {}  # as the command line has it
+        self._process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **waits}
+        )
 
     def asked(self, word: str) -> Any:
         """What it answers; None where it has died, which it has said itself."""
@@ -196,5 +200,4 @@ def ratio(own: list[float], other: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     main()

@@ -155,7 +155,7 @@ def bertsmith(context: click.Context) -> None:
 def main() -> NoReturn:
     """Run the command line and exit."""
     begun = machine.clock()
-    machine.have_threads_sleep()  # torch, which reads this when it is loaded, is imported by the verbs
+    machine.have_threads_wait_briefly()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread

@@ -90,7 +90,7 @@ def _begun(
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
-            env=machine.of_child(OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="PASSIVE"),
+            env=machine.of_child(OMP_NUM_THREADS=str(threads), **machine.brief_waits()),
         )
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already: its answer is missing, which is told
