@@ -124,7 +124,7 @@ BENCHES = {
         "macro_f1",
         (*_NO_HEADER, "task.multi_label=true", "task.thresholds=each"),
         epochs=4,
-        rate=3e-4,
+        rate=1e-4,  # at 3e-4 nothing is learnt: an average precision of 0.043
     ),
     "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
     "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),

@@ -18,6 +18,7 @@ from torch import nn
 
 from bertsmith import machine
 from bertsmith.errors import InputError
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.machine import Precision
 
 
@@ -40,12 +41,14 @@ class Place:
     """A device and how it computes.
 
     device: where weights, batches and states are. precision: of products, "fp32" or "bf16"; weights, losses
-    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights.
+    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights. kernels:
+    what computes between products where something is trained.
     """
 
     device: torch.device
     precision: Precision
     generator: torch.Generator
+    kernels: Kernels = TORCH
 
     @classmethod
     def of(
@@ -85,12 +88,14 @@ class Place:
         return batch.to(self.device)
 
     def settle(self, *modules: nn.Module) -> None:
-        """Move modules here and let their dropout draw from this place's generator."""
+        """Move modules here; let their dropout draw from this place's generator, and its kernels compute."""
         for module in modules:
             module.to(self.device)
             for part in module.modules():
                 if isinstance(getattr(part, "generator", None), torch.Generator):
                     setattr(part, "generator", self.generator)  # noqa: B010  (a Module's type knows no such name)
+                if isinstance(getattr(part, "kernels", None), Kernels):
+                    setattr(part, "kernels", self.kernels)  # noqa: B010
 
     def computing(self) -> AbstractContextManager[object]:
         """The context in which a forward pass computes in this place's precision."""

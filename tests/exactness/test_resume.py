@@ -15,6 +15,7 @@ import pytest
 
 import tiny_run
 from bertsmith.errors import InputError, Stopped
+from bertsmith.kernels import choice
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
@@ -124,6 +125,34 @@ def test_a_run_with_muon_is_resumed_as_exactly(
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+
+
+@pytest.mark.skipif(not choice.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int, threads: int
+) -> None:
+    settings = [*TWO_EPOCHS, "train.kernels=numba", f"train.threads={threads}", "train.checkpoint_every=2"]
+    tiny_run.run(shards, tmp_path / "straight", *settings)
+    run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+    assert outcome(tmp_path / "run") != straight
+
+
+def test_a_run_of_a_version_without_kernels_goes_on_with_torch(
+    shards: Shards, straight: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*TWO_EPOCHS, "train.checkpoint_every=2"]
+    run_until_killed(shards, tmp_path / "run", 5, *settings, saved=False, resume=False)
+    file = tmp_path / "run" / "settings.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert "  kernels: torch\n" in text
+    file.write_text(text.replace("  kernels: torch\n", ""), encoding="utf-8")
+    monkeypatch.setattr(choice, "_PAY_FROM", 1)  # a new run would compute with compiled ones
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", straight)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

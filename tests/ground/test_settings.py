@@ -212,7 +212,7 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     from bertsmith.workflows.finetune_settings import settings_type
     from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
+    names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard", "kernels")
     budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
     free = {f"train.{name}" for name in (*names, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}

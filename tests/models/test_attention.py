@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from bertsmith.models.attention import attention_by_bucket, attention_by_sequence
 from bertsmith.models.config import Sees
+from bertsmith.models.layers import Dropout
 from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
 
@@ -21,6 +23,17 @@ def packed_of(lengths: list[int]) -> Packed:
     return Packed.of_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
 
 
+class Masked(Dropout):
+    """Dropout with a mask of the test's."""
+
+    def __init__(self, mask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(0.5, torch.Generator())
+        self._made = mask
+
+    def mask(self, x: torch.Tensor) -> torch.Tensor:
+        return self._made(x)
+
+
 def both(lengths: list[int], heads: int, size: int, drop: bool = False, sees: Sees = "all", seed: int = 0):
     """Outputs and gradients of the plain and the fast way."""
     g = torch.Generator().manual_seed(seed)
@@ -28,9 +41,9 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, sees: Se
     x = torch.randn(sum(lengths), 3 * heads * size, generator=g)
     upstream = torch.randn(sum(lengths), heads * size, generator=g)
     results = []
-    dropped = (lambda w: torch.full_like(w, 0.5)) if drop else None
+    dropped = Masked(lambda w: torch.full_like(w, 0.5)) if drop else None
     for way in (
-        lambda qkv: attention_by_sequence(qkv, packed, heads, dropped, sees=sees),
+        lambda qkv: attention_by_sequence(qkv, packed, heads, dropped and dropped.mask, sees=sees),
         lambda qkv: attention_by_bucket(qkv, Layout.of(packed, sees=sees), heads, dropped),
     ):
         qkv = x.clone().requires_grad_()
@@ -132,7 +145,7 @@ def test_dropout_on_weights_reaches_each_weight_once() -> None:
         shapes.append(tuple(weights.shape))
         return torch.ones_like(weights)
 
-    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, mask)
+    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, Masked(mask))
     assert shapes == [(2, 2, 5, 5)]
 
 
@@ -144,7 +157,7 @@ def test_weights_that_are_not_trained_take_any_layout(dtype: torch.dtype, *, gra
     for sees in ("all", "before"):
         packed = packed_of([4, 5])
         exact = attention_by_sequence(qkv, packed, 2, sees=sees)
-        for mask in (None, torch.ones_like):
+        for mask in (None, Masked(torch.ones_like)):
             for alike in (False, True):
                 layout = Layout.of(packed, sees=sees, alike=alike)
                 with torch.set_grad_enabled(grad):
@@ -165,7 +178,7 @@ def test_of_the_scores_only_weights_and_their_mask_are_kept_for_the_way_back() -
     kept = []
     qkv = torch.randn(40, 48, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x), x)[1], lambda x: x):
-        attention_by_bucket(qkv, Layout.of(packed_of([20, 20])), 4, torch.ones_like)
+        attention_by_bucket(qkv, Layout.of(packed_of([20, 20])), 4, Masked(torch.ones_like))
     scores = [x for x in kept if x.shape == (2, 4, 20, 20)]
     assert [x.dtype for x in scores] == [torch.bfloat16] * 2
     assert len(kept) == 5

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertsmith.kernels.plain import TORCH, Drops, Kernels, softmax_in_float
 from bertsmith.models.config import Sees
 from bertsmith.models.layout import Layout, other_side, sent
 from bertsmith.packed import Packed
@@ -67,14 +68,18 @@ def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(len(rows), 3, heads, rows.shape[1] // 3 // heads).permute(1, 2, 0, 3)
 
 
-def attention_by_bucket(qkv: Tensor, layout: Layout, heads: int, mask: Mask | None = None) -> Tensor:
-    """The same by buckets of sequences of similar length. [N, 3H] → [N, H]."""
+def attention_by_bucket(
+    qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+) -> Tensor:
+    """The same by buckets of sequences of similar length. [N, 3H] → [N, H]. dropout: of the weights, where it is
+    active. kernels: compute the weights where something is trained."""
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no token, so nothing but the shape
     if torch.is_grad_enabled() and qkv.requires_grad:
         trained: Any = _Trained.apply  # torch says nothing of its types
-        mixed: Tensor = trained(qkv, layout, heads, mask)
+        mixed: Tensor = trained(qkv, layout, heads, dropout, kernels)
         return mixed
+    mask = None if dropout is None else dropout.mask
     # torch's kernel, where it is up to twice as fast: without dropout, and not in bf16 on a processor, where
     # products are up to twice as fast as it
     whole = mask is None and (qkv.is_cuda or qkv.dtype == torch.float32)
@@ -104,8 +109,7 @@ def _in_bucket(part: Tensor, sequences: int, length: int, heads: int) -> Tensor:
 
 def _weights(scaled: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """Softmax of the scores, [b, A, T, T]. scaled: queries over sqrt(d)."""
-    scores = scaled @ k.transpose(-2, -1)
-    return softmax_in_float(scores if bias is None else scores + bias, k.dtype)
+    return TORCH.weights(scaled @ k.transpose(-2, -1), bias, None)[0]
 
 
 def _dropped(weights: Tensor, mask: Mask | None) -> Tensor:
@@ -118,10 +122,13 @@ class _Trained(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, layout: Layout, heads: int, mask: Mask | None) -> Tensor:
+    def forward(
+        ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None, kernels: Kernels
+    ) -> Tensor:
         rows = qkv if layout.cells is None else qkv.index_select(0, layout.cells)
         cells = rows.new_empty(len(rows), rows.shape[1] // 3)
         kept: list[Tensor | None] = []
+        ctx.drawn = []
         for bucket, part, out in zip(
             layout.buckets, *(torch.split(x, layout.sizes) for x in (rows, cells)), strict=True
         ):
@@ -129,17 +136,17 @@ class _Trained(torch.autograd.Function):
             # a copy, laid out as the products want it, here and on the way back
             q, k, v = _in_bucket(part, b, t, heads).clone(memory_format=torch.contiguous_format)
             q *= q.shape[-1] ** -0.5
-            weights = _weights(q, k, bucket.bias)
-            drawn = None if mask is None else mask(weights)
-            mixed = (weights if drawn is None else weights * drawn) @ v
-            out.view(b, t, heads, -1).copy_(mixed.transpose(1, 2))
-            kept += [q, k, v, weights, drawn]
-        ctx.layout, ctx.heads = layout, heads
+            after, weights, drawn = kernels.weights(q @ k.transpose(-2, -1), bucket.bias, dropout)
+            out.view(b, t, heads, -1).copy_((after @ v).transpose(1, 2))
+            mask = drawn if isinstance(drawn, Tensor) else None
+            kept += [q, k, v, weights, mask]
+            ctx.drawn.append(drawn if mask is None else None)
+        ctx.layout, ctx.heads, ctx.kernels = layout, heads, kernels
         ctx.save_for_backward(*kept)
         return cells if layout.order is None else cells.index_select(0, layout.order)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         layout, heads = ctx.layout, ctx.heads
         if layout.order is None:
             cells = grad.contiguous()
@@ -147,23 +154,17 @@ class _Trained(torch.autograd.Function):
             cells = grad.new_zeros(len(layout.cells), grad.shape[1]).index_copy_(0, layout.order, grad)
         slopes = cells.new_empty(len(cells), 3 * cells.shape[1])
         kept = iter(ctx.saved_tensors)
-        for bucket, part, slope in zip(
-            layout.buckets, *(torch.split(x, layout.sizes) for x in (cells, slopes)), strict=True
+        for bucket, drawn, part, slope in zip(
+            layout.buckets, ctx.drawn, *(torch.split(x, layout.sizes) for x in (cells, slopes)), strict=True
         ):
             b, t = bucket.sequences, bucket.length
-            q, k, v, weights, drawn = (next(kept) for _ in range(5))
+            q, k, v, weights, mask = (next(kept) for _ in range(5))
             mixed = part.view(b, t, heads, -1).transpose(1, 2).contiguous()
             of_q, of_k, of_v = _in_bucket(slope, b, t, heads)
-            of_v.copy_((weights if drawn is None else weights * drawn).transpose(-2, -1) @ mixed)
-            of_weights = mixed @ v.transpose(-2, -1)
-            if drawn is not None:
-                of_weights *= drawn
-            of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+            of_after = mixed @ v.transpose(-2, -1)
+            after, of_scores = ctx.kernels.weights_back(weights, drawn if mask is None else mask, of_after)
+            of_v.copy_(after.transpose(-2, -1) @ mixed)
             of_q.copy_((of_scores @ k).mul_(q.shape[-1] ** -0.5))
             of_k.copy_(of_scores.transpose(-2, -1) @ q)
-        return slopes if layout.order is None else slopes.index_select(0, layout.order), None, None, None
-
-
-def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Softmax over the last axis, in fp32 even where the products are bf16; the result in `dtype`."""
-    return scores.softmax(-1, dtype=torch.float32).to(dtype or scores.dtype)
+        found = slopes if layout.order is None else slopes.index_select(0, layout.order)
+        return found, None, None, None, None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.attention import attention_by_bucket, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
@@ -27,6 +28,8 @@ from bertsmith.wording import counted
 class Attention(nn.Module):
     """Multi-head self-attention with its output projection; query, key and value are one product."""
 
+    kernels: Kernels = TORCH
+
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.heads = config.num_attention_heads
@@ -36,13 +39,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]; a token sees the tokens of its own sequence."""
-        mask = self.dropout.mask if self.dropout.active else None
-        found: Tensor = self.output(attention_by_bucket(self.qkv(x), layout, self.heads, mask))
-        return found
+        dropout = self.dropout if self.dropout.active else None
+        mixed = attention_by_bucket(self.qkv(x), layout, self.heads, dropout, self.kernels)
+        return self.output(mixed)  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
     """Linear to the inner width, activation, Linear back. [N, H] → [N, H]."""
+
+    kernels: Kernels = TORCH
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -52,16 +57,19 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """W2·act(W1·x + b1) + b2."""
-        return self.output(self.activation(self.inner(x)))  # type: ignore[no-any-return]
+        return self.output(self.kernels.activated(self.inner(x), self.activation))  # type: ignore[no-any-return]
 
 
-def post_norm(x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout) -> Tensor:
+def post_norm(
+    x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, kernels: Kernels
+) -> Tensor:
     """LN(x + dropout(part(x))), as in BERT and the first Transformer."""
-    found: Tensor = norm(dropout.added(x, part(x)))
-    return found
+    return kernels.added_norm(x, part(x), dropout, norm)
 
 
-def pre_norm(x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout) -> Tensor:
+def pre_norm(
+    x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, kernels: Kernels
+) -> Tensor:
     """x + dropout(part(LN(x))): what is added up is never normalised on its way (Xiong et al. 2020)."""
     return dropout.added(x, part(norm(x)))
 
@@ -72,6 +80,8 @@ _AROUND = {"post": post_norm, "pre": pre_norm}
 
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each with a residual sum and a LayerNorm around it."""
+
+    kernels: Kernels = TORCH
 
     def __init__(
         self,
@@ -92,8 +102,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]."""
-        x = self._around(x, lambda x: self.attention(x, layout), self.attention_norm, self.dropout)
-        return self._around(x, self.feed_forward, self.output_norm, self.dropout)
+        given = self.dropout, self.kernels
+        x = self._around(x, lambda x: self.attention(x, layout), self.attention_norm, *given)
+        return self._around(x, self.feed_forward, self.output_norm, *given)
 
 
 def block_of(config: ModelConfig, generator: torch.Generator) -> Block:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
@@ -21,9 +22,6 @@ from bertsmith.models.start import draw_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 """What the field's config.json calls what a sequence head answers."""
-
-# Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
-_CACHED = 16
 
 
 class Pooler(nn.Module):
@@ -46,6 +44,8 @@ class MaskedHead(nn.Module):
     with its own. The Linear goes from H to the table's width E.
     """
 
+    kernels: Kernels = TORCH
+
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.embedding_width)
@@ -65,7 +65,8 @@ class MaskedHead(nn.Module):
 
         Equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer of [M, V].
         """
-        return _TableLoss.apply(self.transformed(hidden_rows), self.table(table), self.bias, labels)  # type: ignore
+        transformed, tokens = self.transformed(hidden_rows), self.table(table)
+        return _TableLoss.apply(transformed, tokens, self.bias, labels, self.kernels)  # type: ignore
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
         """LN(act(Linear)): [M, H] → [M, E], what is compared with each token's vector."""
@@ -79,46 +80,33 @@ class MaskedHead(nn.Module):
 class _TableLoss(torch.autograd.Function):
     """Cross-entropy over the vocabulary with its gradient kept in the place of the logits.
 
-    They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, which is their
-    gradient, a few rows at a time while these are in the cache, in fp32 even where the buffer is bf16; torch's own
-    way makes four such buffers.
+    They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, their gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
+    ) -> tuple[Tensor, Tensor]:
         kind = x.device.type
         low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if low else x.dtype
         x_low, table_low = x.to(dtype), table.to(dtype)
-        logits, exact = x_low @ table_low.T, torch.promote_types(dtype, torch.float32)
-        loss, right = logits.new_zeros((), dtype=exact), labels.new_zeros(())
-        of_bias = logits.new_zeros(bias.shape, dtype=exact)
-        for kept, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
-            rows = kept.to(exact)  # kept itself, where it is exact enough
-            rows += bias
-            gold = rows.gather(1, wanted[:, None])[:, 0]
-            top = rows.amax(1)
-            torch.softmax(rows, 1, out=rows)
-            # The most likely token has probability 1 / sum(exp(logit - top)): no logarithm of a 0 this way.
-            loss += (top - rows.amax(1).log() - gold).sum()
-            right += (gold == top).sum()
-            rows.scatter_add_(1, wanted[:, None], rows.new_full((len(wanted), 1), -1.0))
-            of_bias += rows.sum(0)
-            if rows is not kept:
-                kept.copy_(rows)
+        logits = x_low @ table_low.T
+        loss, right, of_bias = kernels.table_loss(logits, bias, labels)
         ctx.save_for_backward(logits, x_low, table_low, of_bias)
         ctx.kinds = x.dtype, table.dtype, bias.dtype
         ctx.mark_non_differentiable(right)
         return loss, right
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         slope, x, table, bias = ctx.saved_tensors
         of_x, of_table, of_bias = ctx.kinds
         return (
             (slope @ table).to(of_x) * grad,
             (slope.T @ (x * grad).to(x.dtype)).to(of_table),
             bias.to(of_bias) * grad,
+            None,
             None,
         )
 

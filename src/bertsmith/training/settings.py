@@ -127,6 +127,12 @@ class TrainSettings(Settings):
         "auto",
         description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
+    kernels: Literal["auto", "torch", "numba"] = Field(
+        "auto",
+        description="what computes between products on a processor: torch, or numba, which is compiled and faster "
+        "(the extra fast); auto: numba where it is installed and the model is at least 128 wide",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
     device: str = Field(
         "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
     )

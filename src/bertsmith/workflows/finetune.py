@@ -91,7 +91,7 @@ def finetune(
         if chosen.train.max_minutes:
             raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
         refuse_too_long(chosen.task, base.folder.config.longest)
-    place = place_of(chosen.train)
+    place = place_of(chosen.train, base.folder.config.hidden_size, tell)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)

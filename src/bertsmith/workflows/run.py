@@ -8,7 +8,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError
+from bertsmith.kernels.choice import chosen, of_name
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
@@ -28,7 +29,12 @@ from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 # Settled when the run began.
-_LEFT_OPEN = {"train.precision": "auto", "train.device": "auto", "train.evaluate_every": None}
+_LEFT_OPEN = {
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.kernels": "auto",
+    "train.evaluate_every": None,
+}
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
 _LAYOUT = disk.FolderLayout(
@@ -187,6 +193,8 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
     among the assignments stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
+    if flat(kept.model_dump(mode="json"))["train.kernels"] == "auto":  # of a version that had no others
+        kept = kept.changed(["train.kernels=torch"])
     assignments = budgets_aside(assignments)
     asked = flat(kept.changed(assignments).model_dump(mode="json"))
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
@@ -223,7 +231,8 @@ def asked_in(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]
 
 def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
     """The settings of the training with what was left open to the machine."""
-    return train.model_copy(update={"precision": place.precision, "device": str(place.device)})
+    here = {"precision": place.precision, "device": str(place.device), "kernels": place.kernels.name}
+    return train.model_copy(update=here)
 
 
 def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
@@ -262,10 +271,16 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
         )
 
 
-def place_of(train: TrainSettings) -> Place:
-    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet."""
+def place_of(train: TrainSettings, width: int, tell: Callable[[str], None] = lambda text: None) -> Place:
+    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
+
+    width: of the model's hidden states; says whether compiled kernels pay. InputError for what is not here.
+    """
     machine.prepare_process(train.threads)
-    return Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+    place = Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+    if not place.uses_threads:
+        return place
+    return replace(place, kernels=of_name(chosen(train.kernels, width), tell))
 
 
 def is_written(out: Path, step: int) -> bool:

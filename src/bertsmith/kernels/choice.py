@@ -1,0 +1,55 @@
+"""Which kernels a run computes with: compiled ones where they are installed and pay, else torch's operations."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.kernels.plain import TORCH, Kernels, Name
+
+_PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
+
+
+def chosen(asked: str, width: int) -> Name:
+    """The kernels of a model of this width, where "auto" leaves them to us. InputError where what is asked for is
+    not here."""
+    if asked == "auto":
+        return "numba" if width >= _PAY_FROM and are_here() else "torch"
+    if asked == "numba" and not are_here():
+        why = (
+            "Numba is not installed"
+            if sys.platform == "linux"
+            else "there are compiled kernels on Linux only"
+        )
+        raise InputError(
+            f"train.kernels=numba: {why}",
+            "install the extra: pip install 'bertsmith[fast]'; or leave it out, or --set train.kernels=torch",
+        )
+    return "numba" if asked == "numba" else "torch"
+
+
+def are_here() -> bool:
+    """Whether compiled kernels can be used: they need Numba, and GNU's threads, which torch has on Linux."""
+    return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
+
+
+def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine."""
+    if name == "torch":
+        return TORCH
+    if not _are_compiled():
+        tell("compiling kernels for this machine, once: about 20 s ...")
+    from bertsmith.kernels.fast import Fast  # takes Numba along
+
+    return Fast()
+
+
+def _are_compiled() -> bool:
+    """Whether Numba has kept compiled code of ours; where it could not write beside it, it is asked each time."""
+    place = os.environ.get("NUMBA_CACHE_DIR")
+    folders = Path(place).glob("**") if place else [Path(__file__).parent / "__pycache__"]
+    return any(any(folder.glob("compiled.*.nbi")) for folder in folders)

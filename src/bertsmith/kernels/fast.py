@@ -1,0 +1,176 @@
+"""The kernels of compiled.py as torch knows functions: each with its way back.
+
+Dropout draws one seed a call from its generator and decides by a hash of the seed and an element's number, on both
+ways: no mask is kept. Where dropout is off, so is the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels import compiled
+from bertsmith.kernels.compiled import bits, launch
+from bertsmith.kernels.plain import Drawn, Drops, Kernels
+
+_KINDS = (torch.float32, torch.bfloat16)
+
+
+class Fast(Kernels):
+    """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
+
+    name = "numba"
+
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        """activation(x); GELU's by a kernel."""
+        if activation is not F.gelu or not _serves(x):
+            return super().activated(x, activation)
+        return _called(_Gelu, x)
+
+    def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
+        """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None or not _serves(x):
+            return super().added_norm(residual, x, dropout, norm)
+        return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
+    ) -> tuple[Tensor, Tensor, Drawn]:
+        """One pass makes softmax and dropout."""
+        if not _is_known(scores) or scores.shape[-1] == 0:
+            return super().weights(scores, bias, dropout)
+        scores, drawn = scores.contiguous(), _drawn(dropout)
+        weights = torch.empty_like(scores)
+        after = torch.empty_like(scores) if drawn[2] else weights
+        _, heads, rows, columns = scores.shape
+        by_sequence = by_row = address = 0
+        if bias is not None:
+            bias = bias.contiguous()
+            address = bias.data_ptr()
+            by_row = columns if bias.shape[2] > 1 else 0
+            by_sequence = bias[0].numel() if len(bias) > 1 else 0
+        launch(
+            compiled.weights,
+            *(_is_half(scores), scores.data_ptr(), weights.data_ptr(), after.data_ptr()),
+            *(scores.numel() // columns, columns, address, heads * rows, by_sequence, by_row, *drawn),
+        )
+        return after, weights, drawn
+
+    def weights_back(self, weights: Tensor, drawn: Drawn, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """One pass makes the weights after dropout again, and the slopes of the scores in place of theirs."""
+        if not isinstance(drawn, tuple):
+            return super().weights_back(weights, drawn, slopes)
+        slopes = slopes.contiguous()
+        after = torch.empty_like(weights) if drawn[2] else weights
+        columns = weights.shape[-1]
+        launch(
+            compiled.weights_back,
+            *(_is_half(weights), slopes.data_ptr(), weights.data_ptr(), after.data_ptr()),
+            *(weights.numel() // columns, columns, 0, 1, 0, 0, *drawn),
+        )
+        return after, slopes
+
+    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows by rows; the threads share them out."""
+        if not _is_known(logits) or not logits.numel():
+            return super().table_loss(logits, bias, labels)
+        rows, columns = logits.shape
+        losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        sums = torch.zeros(torch.get_num_threads(), columns)
+        launch(
+            compiled.table,
+            *(_is_half(logits), logits.data_ptr(), rows, columns, bias.data_ptr(), labels.data_ptr()),
+            *(losses.data_ptr(), right.data_ptr(), sums.data_ptr()),
+        )
+        return losses.sum(), right.sum(), sums.sum(0)
+
+
+def _is_known(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in _KINDS
+
+
+def _serves(x: Tensor) -> bool:
+    """Whether x is computed by kernels: something is trained, and its kind is known."""
+    return torch.is_grad_enabled() and _is_known(x) and x.numel() > 0
+
+
+def _is_half(x: Tensor) -> int:
+    return int(x.dtype == torch.bfloat16)
+
+
+def _called(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    """A function of torch's, which says nothing of its types."""
+    found: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
+    """Two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its bits."""
+    if dropout is None or not dropout.active:
+        return 0, 0, 0, bits(1.0)
+    low, high = torch.randint(2**32, (2,), generator=dropout.generator).tolist()
+    dropped = min(round(dropout.p * 2**16), 2**16 - 1)
+    return low, high, dropped, bits(2**16 / (2**16 - dropped))
+
+
+class _Gelu(torch.autograd.Function):
+    """x times the share of the normal distribution below x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        found = torch.empty_like(x)
+        launch(compiled.gelu, _is_half(x), x.data_ptr(), found.data_ptr(), x.numel())
+        ctx.save_for_backward(x)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
+        launch(compiled.gelu_back, _is_half(x), x.data_ptr(), found.data_ptr(), x.numel(), grad.data_ptr())
+        return found
+
+
+class _AddNorm(torch.autograd.Function):
+    """LN(residual + dropout(x)). The way back adds up both again, so that no more is kept than they are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        residual: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
+        drawn: tuple[int, int, int, int],
+    ) -> Tensor:
+        residual, x = residual.contiguous(), x.contiguous()
+        found, stats = torch.empty_like(x), torch.empty(len(x), 2)
+        launch(
+            compiled.add_norm,
+            *(_is_half(x), x.data_ptr(), residual.data_ptr(), found.data_ptr(), *x.shape),
+            *(weight.data_ptr(), bias.data_ptr(), stats.data_ptr(), bits(epsilon), *drawn),
+        )
+        ctx.save_for_backward(residual, x, weight, stats)
+        ctx.drawn = drawn
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        residual, x, weight, stats = ctx.saved_tensors
+        grad, of_sum = grad.to(x.dtype).contiguous(), torch.empty_like(x)
+        of_x = torch.empty_like(x) if ctx.drawn[2] else of_sum
+        sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
+        launch(
+            compiled.add_norm_back,
+            *(_is_half(x), x.data_ptr(), residual.data_ptr(), of_sum.data_ptr(), *x.shape),
+            *(weight.data_ptr(), 0, stats.data_ptr(), 0, *ctx.drawn, grad.data_ptr(), of_x.data_ptr()),
+            sums.data_ptr(),
+        )
+        of_weight, of_bias = sums.sum(0)
+        return of_sum, of_x, of_weight, of_bias, None, None

