@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bertsmith.kernels.choice import chosen, of_name
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
@@ -18,8 +19,10 @@ class OurTrainer:
     """Encoder and objective with the settings' optimiser, on the CPU, where the reference computes as well."""
 
     def __init__(self, encoder: Encoder, objective: Objective, settings: TrainSettings) -> None:
-        precision = settings.precision
-        self.place = Place(torch.device("cpu"), "bf16" if precision == "bf16" else "fp32", encoder.generator)
+        precision = "bf16" if settings.precision == "bf16" else "fp32"
+        kernels = of_name(chosen(settings.kernels, encoder.config.hidden_size))
+        self.place = Place(torch.device("cpu"), precision, encoder.generator, kernels)
+        self.place.settle(encoder, objective)
         self.trained = Trained(encoder, objective).train()
         self.optimizer = optimizer_of(self.trained, settings)
         self.settings, self.step = settings, 0

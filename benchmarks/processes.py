@@ -4,8 +4,9 @@ the time the two spend on each other's gradients.
     python benchmarks/processes.py [--presets bert-tiny-uncased bert-mini-uncased bert-small-uncased] [--batch 32]
 
 The same batches of random text, 128 tokens a sequence, AdamW and the preset's dropout: in one process on one
-thread and on two, and in two processes of one thread each, joined by gloo as torchrun joins them. apart: these
-two without summing their gradients; what they are faster by is communication, and waiting for each other.
+thread and on two, and in two processes of one thread each, as torchrun starts them. Threads wait for each other as
+those of the command line do. apart: the two processes without summing their gradients; what they are faster by is
+communication, and waiting for each other.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from functools import partial
 
+from bertsmith import machine
 from record import once, recorded, section, table, where
 
 WAYS = ("1 process, 1 thread", "1 process, 2 threads", "2 processes, 1 thread each", "apart")
@@ -62,7 +64,8 @@ class Side:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
             }
-            env = {**os.environ, **(several if processes > 1 else {}), "OMP_NUM_THREADS": str(threads)}
+            env = {**os.environ, **machine.brief_waits(), "OMP_NUM_THREADS": str(threads)}
+            env |= several if processes > 1 else {}
             self.processes.append(
                 subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             )
@@ -109,8 +112,8 @@ def serve(options: argparse.Namespace) -> None:
     """One process: answer each word on stdin with the tokens and seconds of its part of some updates."""
     import torch
 
-    from bertsmith import machine
     from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.kernels.choice import chosen, of_name
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp
     from bertsmith.place import Place
@@ -125,8 +128,10 @@ def serve(options: argparse.Namespace) -> None:
     config = preset(options.presets[0])
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     objective = MlmNsp(config, encoder.generator)
-    place = Place(torch.device("cpu"), machine.choose_precision().precision, encoder.generator)
     settings = TrainSettings(batch_size=options.batch)
+    kernels = of_name(chosen(settings.kernels, config.hidden_size))
+    place = Place(torch.device("cpu"), machine.choose_precision().precision, encoder.generator, kernels)
+    place.settle(encoder, objective)
     trained = Trained(encoder, objective).train()
     optimizer = optimizer_of(trained, settings)
     with processes(machine.of_several()) as several:

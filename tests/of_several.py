@@ -1,6 +1,6 @@
 """What `test_processes` has torchrun start in several processes: small runs, one after the other.
 
-python of_several.py SHARDS OUT runs|sharded|families|lost
+python of_several.py SHARDS OUT runs|apart|sharded|families|lost
 """
 
 from __future__ import annotations
@@ -75,6 +75,20 @@ def held(file: Path) -> Iterator[None]:
     loop.update = update
 
 
+@contextmanager
+def way(file: Path) -> Iterator[None]:
+    """Write down how gradients are summed."""
+    update = loop.update
+
+    def watched(*given: Any) -> Any:
+        file.write_text(type(given[7]).__name__)
+        return update(*given)
+
+    loop.update = watched
+    yield
+    loop.update = update
+
+
 def told(run: Callable[[], Any]) -> int:
     """Run; the exit code of an error, which this process prints with its number."""
     try:
@@ -92,7 +106,8 @@ def main() -> None:
         return tiny_run.run(shards, out / name, *settings, resume=resume)
 
     if what == "runs":
-        run("plain", *NO_DROPOUT, *STEPS)
+        with way(out / "way"):
+            run("plain", *NO_DROPOUT, *STEPS)
         run("halved", *NO_DROPOUT, "train.max_steps=3", "train.batch_size=8", "train.accumulate=1")
         run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
         run("straight", *STEPS, *MUON)
@@ -114,6 +129,19 @@ def main() -> None:
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
+    elif what == "apart":
+        os.environ["LOCAL_WORLD_SIZE"] = "1"  # as on two machines
+        with way(out / "way"):
+            run("plain", *NO_DROPOUT, *STEPS)
+        run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
+        run("straight", *STEPS, *MUON)
+        with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
+            told(lambda: run("resumed", *STEPS, *MUON))
+        run("resumed", *STEPS, *MUON, resume=True)
+        os.environ["LOCAL_WORLD_SIZE"] = "2"
+        del os.memfd_create  # one machine, which has no memory of this kind
+        with way(out / "way-without"):
+            run("without", *NO_DROPOUT, *STEPS)
     elif what == "families":
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]

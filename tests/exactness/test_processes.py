@@ -134,6 +134,19 @@ def test_another_number_of_processes_goes_on_to_rounding(
     assert_alike(moved.path, out / "plain")
 
 
+def test_on_one_machine_gradients_are_summed_in_its_memory(
+    shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    """And sent between two, with the same run as what comes of it."""
+    assert (runs[0] / "way").read_text() == ("InSharedMemory" if sys.platform == "linux" else "_Summed")
+    apart, _ = made_by_two(shards, tmp_path, "apart")
+    assert (apart / "way").read_text() == (apart / "way-without").read_text() == "_Summed"
+    for one, other in ("plain", "plain"), ("uneven", "uneven"), ("without", "plain"):
+        assert_alike(apart / one, runs[0] / other)
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (apart / "resumed" / file).read_bytes() == (apart / "straight" / file).read_bytes()
+
+
 def test_a_mistake_is_told_once_and_ends_all(runs: tuple[Path, list[str]]) -> None:
     _, told = runs
     assert sum("there is a run in this folder" in line for line in told) == 1

@@ -24,6 +24,7 @@ from bertsmith.errors import BertsmithError, Left, MachineError
 from bertsmith.machine import OfSeveral
 from bertsmith.place import Place
 from bertsmith.training.loader import Batch, CutStream, Lent, Position, Stream, Update
+from bertsmith.training.shared_memory import InSharedMemory
 from bertsmith.training.step import Passes, Trained
 
 _PATIENCE = timedelta(
@@ -56,6 +57,7 @@ class Processes:
 
     def __init__(self, of: OfSeveral) -> None:
         self.number, self.count = of.number, of.count
+        self._on_one_machine = of.local_count == of.count
 
     @property
     def follows(self) -> bool:
@@ -105,11 +107,12 @@ class Processes:
         now keeps its state of that part."""
         if self.count == 1:
             return Passes(trained)
-        if not shard:
-            return _Summed(trained)
-        from bertsmith.training.sharded import Sharded  # half a second to import
+        if shard:
+            from bertsmith.training.sharded import Sharded  # half a second to import
 
-        return Sharded(trained)
+            return Sharded(trained)
+        found = InSharedMemory.of(trained) if self._on_one_machine else None
+        return found or _Summed(trained)
 
     def seed(self, place: Place, seed: int, step: int) -> None:
         """Have what this process draws in an update depend on nothing but the update: a checkpoint holds the
@@ -185,7 +188,8 @@ class _Parts:
 
 
 class _Summed(Passes):
-    """Passes whose gradients are summed over all processes, beside the last one's backward pass."""
+    """Passes whose gradients are summed over all processes, on GPUs or on several machines, beside the last one's
+    backward pass."""
 
     def __init__(self, trained: Trained) -> None:
         device = next(trained.parameters()).device
