@@ -237,15 +237,15 @@ def check_one_process(what: str) -> None:
 
 
 def brief_waits() -> dict[str, str]:
-    """The environment of a process whose threads wait for each other for a fraction of a millisecond and then give
-    their core away. Empty where the user has set how they are to wait.
+    """The environment of a process whose threads wait for each other for some microseconds and then give their
+    core away. Empty where the user has set how they are to wait.
 
-    By default they wait ten times as long, so that beside other work each of them takes the time that another one
-    needs. Where they sleep at once, the many short operations of a small model take half as long again.
+    By default they wait hundreds of times as long, so that beside other work each of them takes the time that
+    another one needs. Where they sleep at once, a small model, whose operations are short, takes a third longer.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return {}
-    return {"GOMP_SPINCOUNT": "30000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
+    return {"GOMP_SPINCOUNT": "1000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def have_threads_wait_briefly() -> None:

@@ -90,7 +90,7 @@ class Fast(Kernels):
 
 
 def _is_known(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in _KINDS
+    return x.is_cpu and x.dtype in _KINDS
 
 
 def _serves(x: Tensor) -> bool:
@@ -112,7 +112,8 @@ def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
     """Two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its bits."""
     if dropout is None or not dropout.active:
         return 0, 0, 0, bits(1.0)
-    low, high = torch.randint(2**32, (2,), generator=dropout.generator).tolist()
+    seeds = torch.empty(2, dtype=torch.int64)
+    low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
     return low, high, dropped, bits(2**16 / (2**16 - dropped))
 

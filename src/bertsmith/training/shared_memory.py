@@ -64,7 +64,7 @@ class InSharedMemory(Passes):
     def of(cls, trained: Trained) -> InSharedMemory | None:
         """None where the processes cannot share memory, or weights are not in fp32 on a processor."""
         parameters = list(trained.parameters())
-        if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in parameters):
+        if any(not p.is_cpu or p.dtype != torch.float32 for p in parameters):
             return None
         each = len(parameters) + sum(p.numel() for p in parameters)
         shared = shared_by_all(dist.get_world_size() * each)
