@@ -181,7 +181,7 @@ def losses(options: argparse.Namespace) -> None:
             f"objective.teacher={options.teacher.resolve()}",
             *as_assignments({"model": {key: sizes[key] for key in ("hidden_size", "num_attention_heads")}}),
             f"model.intermediate_size={sizes['intermediate_size']}",
-            "train.precision=fp32",
+            f"train.precision={machine.choose_precision().precision}",
         ],
         jobs=options.threads,
         resume=out.exists(),

@@ -1,6 +1,6 @@
 """Three of the papers' tables at the smallest size, three seeds, side by side with the papers' figures.
 
-    python benchmarks/family_tables.py [--tokens 10000000] [--seeds 3] [--jobs 2] [--rows "BERT,no NSP"]
+    python benchmarks/family_tables.py [--tokens 5000000] [--seeds 3] [--jobs 2] [--rows "BERT,no NSP"]
 
 The rows stand in family_tables.yaml. Each model is judged by its held-out loss where it has one, by minimal pairs,
 and fine-tuned on sst2 and conll2003 (at most 5,000 rows) at the rates that family_threshold.py chose. `bertsmith
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from bertsmith import machine
 from bertsmith.workflows.ablate import ablate, told
 from corpus import prepared
 from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
@@ -38,7 +39,10 @@ def main() -> None:
         pairs=PAIRS,
         rows=None if options.rows is None else options.rows.split(","),
         seeds=options.seeds,
-        settings=[f"train.max_tokens={options.tokens}"],
+        settings=[
+            f"train.max_tokens={options.tokens}",
+            f"train.precision={machine.choose_precision().precision}",
+        ],
         jobs=options.jobs,
         resume=out.exists(),
         tell=lambda text: print(text, flush=True),
