@@ -3,8 +3,8 @@
     python benchmarks/learning.py [quickstart] [mini] [time] [--seeds 0 1 2] [--threads 2]
 
 quickstart, mini: both recipes on the same instances in the same order; the earlier one also from our first
-    weights, ours also with 55 % of the tokens, where it is to be as good already. All are judged on the same
-    held-out instances and masks.
+    weights, ours also with 30 % and 55 % of the tokens, where it is to be as good already. All are judged on the
+    same held-out instances and masks.
 time: seconds of an update of both in turn, in one process.
 
 Each run is kept and resumed: the script may be stopped and called again, also for the seeds one by one. The
@@ -60,21 +60,23 @@ _FIRST = [
 _OUR_START = ["start.tokens=neighbours", "start.attention=local"]
 _TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
 TRIED = (HERE / "learning_tried.md").read_text(encoding="utf-8")
-SHORT = 0.55  # of the tokens: where our recipe is to have come as far, in less than two thirds of the time
-ARMS = ("before", "adamw", "ours short", "ours")
+# Parts of the tokens with which our recipe is to have come as far as the other with all of them.
+SHARES = {"ours least": 0.3, "ours short": 0.55}
+ARMS = ("before", "adamw", *SHARES, "ours")
 WINDOWS, UPDATES = 9, 6
 
 
 @dataclass(frozen=True)
 class Size:
     """One comparison. before: the settings of the earlier recipe. ours: what `--minutes` adds to a size's own; or
-    the quickstart's. tokens: that both are trained on."""
+    the quickstart's. tokens: that both are trained on. arms: that are run."""
 
     preset: str
     tokens: int
     before: Sequence[str]
     ours: Sequence[str]
     aside: Sequence[str]
+    arms: Sequence[str] = ARMS
 
     def settings(self, arm: str) -> list[str]:
         """The settings of an arm of ARMS, by assignments."""
@@ -110,6 +112,7 @@ SIZES = {
         ],
         [],
         ["train.evaluate_every=500"],
+        ARMS[:-1],
     ),
 }
 
@@ -126,7 +129,7 @@ def main() -> None:
     machine.prepare_process(options.threads)
     for name in (part for part in options.parts if part in SIZES):
         for seed in options.seeds:
-            for arm in options.arms:
+            for arm in (arm for arm in SIZES[name].arms if arm in options.arms):
                 once("learning", f"{name} {arm} {seed}", partial(trained, name, arm, seed, options.threads))
     if "time" in options.parts:
         for name in SIZES:
@@ -148,7 +151,7 @@ def shards_of(name: str) -> Shards:
 def settings_of(name: str, arm: str, seed: int, threads: int, shards: Shards) -> PretrainSettings:
     """The settings of an arm's run."""
     size = SIZES[name]
-    tokens = round(size.tokens * (SHORT if arm == "ours short" else 1))
+    tokens = round(size.tokens * SHARES.get(arm, 1))
     given = [*size.settings(arm), f"train.seed={seed}", f"train.threads={threads}"]
     return in_tokens(size.preset, given, tokens, shards)
 
@@ -236,11 +239,12 @@ def report(threads: int) -> None:
     parts = "\n\n".join(text for text in (of_size(name, known) for name in SIZES) if text)
     section(
         "Learning",
-        f"""`python benchmarks/learning.py`; {where(threads)}.
+        f"""`python benchmarks/learning.py`; {where(threads, "fp32")}.
 
 Held-out masked-LM loss (and NSP accuracy) of two recipes with the same seed, on the same instances in the
 same order; judged on the same held-out instances and masks, whatever a recipe is trained to predict. Ours is also
-run with {SHORT:.0%} of the tokens, a run of its own with its own schedule.
+run with {" and ".join(f"{share:.0%}" for share in SHARES.values())} of the tokens, each a run of its own
+with its own schedule.
 
 {parts}
 
@@ -253,17 +257,16 @@ def of_size(name: str, known: dict[str, Any]) -> str:
     seeds = [seed for seed in range(10) if any(f"{name} {arm} {seed}" in known for arm in ARMS)]
     if not seeds:
         return ""
-    runs = {arm: [known.get(f"{name} {arm} {seed}") for seed in seeds] for arm in ARMS}
-    rows = [[str(seed), *(cell(runs[arm][i]) for arm in ARMS)] for i, seed in enumerate(seeds)]
+    arms = SIZES[name].arms
+    runs = {arm: [known.get(f"{name} {arm} {seed}") for seed in seeds] for arm in arms}
+    rows = [[str(seed), *(cell(runs[arm][i]) for arm in arms)] for i, seed in enumerate(seeds)]
     if len(seeds) > 1:
-        rows.append(["mean", *(mean_cell(runs[arm]) for arm in ARMS)])
+        rows.append(["mean", *(mean_cell(runs[arm]) for arm in arms)])
     tokens = SIZES[name].tokens / 1e6
+    named = {"before": "earlier recipe (AdamW)", "adamw": "the same from our first weights"}
     columns = [
         "seed",
-        f"earlier recipe (AdamW), {tokens:g} M tokens",
-        f"the same from our first weights, {tokens:g} M",
-        f"ours, {SHORT * tokens:g} M",
-        f"ours, {tokens:g} M",
+        *(f"{named.get(arm, 'ours')}, {SHARES.get(arm, 1) * tokens:.3g} M tokens" for arm in arms),
     ]
     text = f"**{name}** ({SIZES[name].preset}):\n\n{table(columns, rows)}"
     if (time := known.get(f"{name} time")) is not None:
@@ -271,7 +274,10 @@ def of_size(name: str, known: dict[str, Any]) -> str:
         text += (
             f"\n\nA token takes {each['before']:.0f} µs with AdamW and {each['ours']:.0f} with ours: {ratio:.2f} "
             f"times as long ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} windows in turn), so "
-            f"{SHORT:.0%} of the tokens take {SHORT * ratio:.0%} of the time."
+            + " and ".join(
+                f"{share:.0%} of the tokens take {share * ratio:.0%} of the time" for share in SHARES.values()
+            )
+            + "."
         )
     return text
 

@@ -31,7 +31,7 @@ from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 from family_threshold import PAIRS, PAIRS_SCORED
-from learning import SHORT, SIZES, settings_of, shards_of
+from learning import SHARES, SIZES, settings_of, shards_of
 from learning_tasks import SEEDS, best_rate, of_arm, scored, spread
 from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where
@@ -39,7 +39,7 @@ from reference import Trainer, batches_from, in_turn, rate_at
 
 RATES = (1e-4, 5e-4, 1e-3)
 TUNING_SEED, TUNING_SHARE = 100, 0.1
-OURS = SHORT * SIZES["mini"].tokens  # the run of ours whose time the reference gets
+OURS = SHARES["ours short"] * SIZES["mini"].tokens  # the run of ours whose time the reference gets
 WINDOWS, UPDATES = 8, 4
 USUAL = [
     "train.optimizer=adamw",

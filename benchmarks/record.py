@@ -35,8 +35,8 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     return value
 
 
-def where(threads: int) -> str:
-    """The machine and the versions, for the line above a table."""
+def where(threads: int, precision: str = "") -> str:
+    """The machine and the versions, for the line above a table; precision: of runs that have their own."""
     from bertsmith import machine
 
     found = machine.describe()
@@ -46,7 +46,7 @@ def where(threads: int) -> str:
     used = f"{threads} thread{'s' if threads != 1 else ''} of {found.cores} cores"
     return (
         f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
-        f"{machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
+        f"{precision or machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
     )
 
 
