@@ -128,6 +128,7 @@ def train(
     progress.threads, progress.processes = plan.last.threads, plan.last.processes
     progress.cut_short = None if progress.early else plan.cut_short(course.settings)
     running.put_together()
+    running.use_all_cores()
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
         trained.restore(checkpoint.load_weights(course.checkpoints, progress.best_step, progress.best_sha256))
@@ -289,6 +290,10 @@ class _Running:
     def seconds(self) -> float:
         """Of the run's commands, over all its parts; updates made again after a crash count again."""
         return machine.clock() - self._begin
+
+    def use_all_cores(self) -> None:
+        """Compute on the cores of all processes of this machine, while the others wait for the next order."""
+        machine.use_threads(self.plan.last.threads * self.processes.here)
 
     def put_together(self) -> None:
         """Have all weights in this process from here on, at the end."""
@@ -455,6 +460,7 @@ class _Running:
         if evaluation is None or not self._is_evaluated(ends):
             return
         since = machine.clock()
+        self.use_all_cores()
         with self._whole():
             progress.evaluation = evaluated(self.trained, evaluation, progress.step)
         self.pace.speeds.evaluation = machine.clock() - since

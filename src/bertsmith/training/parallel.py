@@ -1,4 +1,5 @@
-"""Several processes that train one model, as torchrun starts them: one leads, the others do what it orders.
+"""Several processes that train one model: one leads, the others do what it orders. torchrun starts them, or the
+run itself on the cores of its machine (`on_cores.py`).
 
 Each batch is cut into as many parts as there are processes. What a loss is divided by is counted over all of
 them, and gradients are sums: so how many processes there are changes a run in rounding alone, but for dropout,
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -40,7 +42,8 @@ class Order(NamedTuple):
 
     step: the update to make; a run begins with the number of those that a checkpoint holds. phase, position: of
     its first batch. threads, rate: to make it with. whole: make no update, but help the leader to have all
-    weights ("weights") or the optimiser's state ("state"). exit_code: leave, and with this one; -1: stay.
+    weights ("weights") or the optimiser's state ("state"). trial: make an update that changes nothing. exit_code:
+    leave, and with this one; -1: stay.
     """
 
     step: int
@@ -49,6 +52,7 @@ class Order(NamedTuple):
     threads: int = 1
     rate: float = 0.0
     whole: Whole = ""
+    trial: bool = False
     exit_code: int = -1
 
 
@@ -56,8 +60,7 @@ class Processes:
     """The processes that make a run's updates, of which this is one. Those of a run that is alone: this one."""
 
     def __init__(self, of: OfSeveral) -> None:
-        self.number, self.count = of.number, of.count
-        self._on_one_machine = of.local_count == of.count
+        self.number, self.count, self.here = of.number, of.count, of.local_count
 
     @property
     def follows(self) -> bool:
@@ -68,19 +71,21 @@ class Processes:
         """Have the others do it; by the leader."""
         if self.count == 1:
             return
-        values = [order.step, order.phase, order.position.epoch, order.position.instance, order.threads]
+        at = (order.step, order.phase, order.position.epoch, order.position.instance, order.threads)
         whole = get_args(Whole).index(order.whole)
-        dist.broadcast(torch.tensor([*values, order.rate, whole, order.exit_code], dtype=torch.float64), 0)
+        values = [*at, order.rate, whole, order.trial, order.exit_code]
+        dist.broadcast(torch.tensor(values, dtype=torch.float64), 0)
 
     def ordered(self) -> Order:
         """Wait for what the leader wants next. Raises Left where that is to leave."""
-        values = torch.zeros(8, dtype=torch.float64)
+        values = torch.zeros(9, dtype=torch.float64)
         dist.broadcast(values, 0)
-        step, phase, epoch, instance, threads, rate, whole, exit_code = values.tolist()
+        step, phase, epoch, instance, threads, rate, whole, trial, exit_code = values.tolist()
         if exit_code >= 0:
             raise Left(int(exit_code))
         position = Position(int(epoch), int(instance))
-        return Order(int(step), int(phase), position, int(threads), rate, get_args(Whole)[int(whole)])
+        asked: Whole = get_args(Whole)[int(whole)]
+        return Order(int(step), int(phase), position, int(threads), rate, asked, bool(trial))
 
     def part(self, stream: Stream) -> Stream:
         """The stream whose batches are this process's parts of those of `stream`."""
@@ -111,7 +116,7 @@ class Processes:
             from bertsmith.training.sharded import Sharded  # half a second to import
 
             return Sharded(trained)
-        found = InSharedMemory.of(trained) if self._on_one_machine else None
+        found = InSharedMemory.of(trained) if self.here == self.count else None
         return found or _Summed(trained)
 
     def seed(self, place: Place, seed: int, step: int) -> None:
@@ -122,10 +127,11 @@ class Processes:
 
 
 @contextmanager
-def processes(of: OfSeveral) -> Iterator[Processes]:
+def processes(of: OfSeveral, meeting: Path | None = None) -> Iterator[Processes]:
     """Join the other processes. The leader lets them go when it leaves, however it does.
 
-    Raises MachineError where one of them is lost.
+    meeting: the file that those on one machine find each other by; None: as torchrun has it. Raises MachineError
+    where one of them is lost.
     """
     found = Processes(of)
     if of.count == 1:
@@ -133,7 +139,11 @@ def processes(of: OfSeveral) -> Iterator[Processes]:
         return
     exit_code = 0
     try:
-        if not dist.is_initialized():  # once a process: what joined and left cannot join again
+        if meeting is not None:
+            dist.init_process_group(
+                "gloo", f"file://{meeting}", timeout=_PATIENCE, rank=of.number, world_size=of.count
+            )
+        elif not dist.is_initialized():  # once a process: torchrun's, having left, cannot join again
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=_PATIENCE)
             atexit.register(_leave)
@@ -153,6 +163,8 @@ def processes(of: OfSeveral) -> Iterator[Processes]:
         if not found.follows:
             with suppress(RuntimeError, ValueError):  # the others have gone, or never came
                 found.order(Order(0, exit_code=exit_code))
+        if meeting is not None:
+            _leave()
 
 
 def _leave() -> None:

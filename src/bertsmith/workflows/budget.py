@@ -49,12 +49,14 @@ def budget_of(train: TrainSettings) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Footing:
-    """On what a run computes. free: whether the number of threads may change while it goes."""
+    """On what a run computes. free: whether the number of threads may change while it goes. processes: that share
+    out the work, each on so many threads."""
 
     place: Place
     threads: int
     free: bool
     speeds: Speeds = field(default_factory=Speeds)
+    processes: int = 1
 
 
 def footing(
@@ -74,9 +76,9 @@ def footing(
     Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
     """
     free, among = has_free_threads(train, place), ways_of(train, place)
-    most = among[0].threads
+    most, several = among[0].threads, machine.of_several().count
     if resuming or (len(among) == 1 and train.max_minutes is None):
-        return Footing(place, most, free)
+        return Footing(place, most, free, processes=several)
     tell("measuring the speed of an update ...")
     trained = Trained(encoder, objective)
     minutes = train.max_minutes
@@ -95,7 +97,7 @@ def footing(
         for later, phase in enumerate(phases[1:], start=1):
             speeds.updates[later] = min(tried(trained, phase, train, place, [way], enough).values())
     tell(_told(found, way, seconds, place))
-    return Footing(place, way.threads, free, speeds)
+    return Footing(place, way.threads, free, speeds, several)
 
 
 def has_free_threads(train: TrainSettings, place: Place) -> bool:
@@ -160,8 +162,7 @@ def aim_of(
         number = _in_minutes(train, on.speeds, budget, machine.clock() - begun, tell)
     else:
         number = _FEWEST
-    processes = machine.of_several().count
-    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, processes)
+    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, on.processes)
 
 
 def _most(on: Footing, threads: int | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ from bertsmith.errors import InputError, Left
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import follow, train
-from bertsmith.training.pace import Speeds
+from bertsmith.training.loop import train
 from bertsmith.training.parallel import Processes, processes
 from bertsmith.use.model import Model, load
 from bertsmith.wording import counted, percent
-from bertsmith.workflows.budget import aim_of, budget_of
+from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
 from bertsmith.workflows.pretrain_recipe import learning_settings
 from bertsmith.workflows.pretrain_settings import (
@@ -32,6 +29,7 @@ from bertsmith.workflows.pretrain_settings import (
     settings_of,
 )
 from bertsmith.workflows.pretrain_size import size_in_minutes
+from bertsmith.workflows.pretrain_together import check_processes, follow_run, silent, together
 from bertsmith.workflows.pretrain_work import Work
 from bertsmith.workflows.run import (
     CHECKPOINTS,
@@ -43,7 +41,6 @@ from bertsmith.workflows.run import (
     is_written,
     run_alone,
     settings_of_run,
-    settled,
     start_over,
     tell_finished,
     write_whole,
@@ -111,22 +108,24 @@ def pretrain(
         chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
         if not resuming and base is None and recipe is None:
             _tell_of_learning(chosen, tell)
+        if not resuming:
+            check_processes(chosen, several)
         restored = resuming and newest_name(out / CHECKPOINTS) is not None
         work = Work.of(shards, chosen, base, tell, restored=restored)
         check_folders(out, work.objective.folders(work.encoder))
         work, on = work.on_footing(resuming=resuming, tell=tell)
         named = asked_in(recipe, assignments) if resuming else None
-        aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
-        if not resuming:
-            work.tell_of_passes(aim.updates, tell)
-            chosen = work.chosen.model_copy(update={"train": settled(work.chosen.train, on.place)})
-            work = replace(work, chosen=chosen)
-            start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
-            write_whole(out / SETTINGS, work.chosen.to_yaml())
-        course = work.course(aim, on.speeds, out)
-        progress = train(
-            work.encoder, work.objective, course, on.place, resume=resume, tell=tell, processes=several
-        )
+        with together(work, on, out, several=several, resuming=resuming, tell=tell) as (leading, on):
+            aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
+            if not resuming:
+                work.tell_of_passes(aim.updates, tell)
+                work = work.settled(on)
+                start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
+                write_whole(out / SETTINGS, work.chosen.to_yaml())
+            course = work.course(aim, on.speeds, out)
+            progress = train(
+                work.encoder, work.objective, course, on.place, resume=resume, tell=tell, processes=leading
+            )
         if resuming and not progress.made and is_written(out, progress.step):
             tell_finished(out, progress, tell)
             finished = load(out)
@@ -140,17 +139,11 @@ def pretrain(
 def _followed(shards: Shards, out: Path, model: str | Path | Model | None, several: Processes) -> Model:
     """The model of a run that another process leads, with this one's part in it done. Raises Left where that has
     ended without one."""
-
-    def silent(text: str) -> None:
-        """The leader tells it."""
-
     try:
         begun = several.ordered().step
         chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
         base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
-        work = Work.of(shards, chosen, base, silent, restored=begun > 0)
-        course = work.course(Aim(budget_of(chosen.train), 1), Speeds(), out)
-        follow(work.encoder, work.objective, course, work.place, several, begun)
+        follow_run(Work.of(shards, chosen, base, silent, restored=begun > 0), out, several, begun)
     except Left as left:
         if left.exit_code:
             raise

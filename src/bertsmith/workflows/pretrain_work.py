@@ -38,7 +38,7 @@ from bertsmith.workflows.pretrain_pairs import (
 )
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import Source, tell_of_instances
-from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, write_report
+from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, settled, write_report
 
 _MANY_PASSES = 10.0  # over the data: from there on it is told before the run
 _SOME_PASSES = 2.0
@@ -122,6 +122,13 @@ class Work:
         tell_of_sample(pairs, tell)
         chosen = chosen.model_copy(update={"evaluate": pairs.settings})
         return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
+
+    def settled(self, on: Footing) -> Work:
+        """The work with what was left open to the machine: what torchrun has started stays its own to say."""
+        train = settled(self.chosen.train, on.place)
+        if machine.of_several().count == 1:
+            train = train.model_copy(update={"processes": on.processes})
+        return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def updates(self) -> int:
         """How many updates a budget comes to that is not one of minutes."""
