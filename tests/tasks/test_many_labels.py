@@ -124,6 +124,31 @@ def test_balanced_weights_are_how_many_times_rarer_a_label_is_than_its_absence()
 TRUTHS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=8)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_it_begins_with_each_labels_share(family: str) -> None:
+    """Where weights make up for how rare a label is, with a half."""
+    examples = [example(label) for label in ("joy,joy", "joy,fear", "joy", "", "joy", "anger", "")]
+    config = head().config.model_copy(update={"model_type": family})
+    for settings, expected in (
+        (SETTINGS, [1.5 / 8, 1.5 / 8, 4.5 / 8]),
+        (SETTINGS.model_copy(update={"class_weights": "balanced"}), [0.5, 0.5, 0.5]),
+    ):
+        facts = ManyLabels.learnt(examples, settings, None)
+        task = ManyLabels(config, torch.Generator().manual_seed(0), facts, settings).eval()
+        shares = task.head.classifier(torch.zeros(2, config.hidden_size)).sigmoid()  # type: ignore[operator]
+        near = {"abs": 0.1} if settings.class_weights == "balanced" else {"rel": 1e-5}
+        for row in shares.tolist():
+            assert row == pytest.approx(expected, **near)
+    assert "shares" not in head().facts
+
+
+def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
+    examples = [example("joy"), example("joy,fear")]
+    settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
+    task = ManyLabels(head().config, torch.Generator(), ManyLabels.learnt(examples, settings, None), settings)
+    assert all(parameter.isfinite().all() for parameter in task.parameters())
+
+
 @given(TRUTHS, st.data())
 def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject) -> None:
     from sklearn.metrics import f1_score

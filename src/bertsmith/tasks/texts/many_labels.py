@@ -1,7 +1,8 @@
 """Classification with any number of labels: each is asked for by itself, and a text may have several or none.
 
-The head is the one for sequences, with an output a label and binary cross-entropy. A label is predicted where its
-probability is above a threshold, which may be chosen on dev and is kept with the model.
+The head is the one for sequences, with an output a label and binary cross-entropy. It begins with each label's
+share of the training examples as its probability. A label is predicted where its probability is above a
+threshold, which may be chosen on dev and is kept with the model.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _HALF = 0.5
+_LEAST = 1e-3  # weight that is reckoned with: balanced, one that all examples have weighs nothing
 _STEPS = 99  # thresholds that are tried: 0.01 to 0.99
 
 
 class ManyLabelFacts(TextFacts, LabelFacts):
-    """The labels, what separates them in a file, their thresholds, and what weighs the loss of each."""
+    """The labels, what separates them in a file, their thresholds, what weighs the loss of each, and the share of
+    the training examples that have it."""
 
     separator: str = ","
     thresholds: list[float] | None = None
     weights: list[float] | None = None
+    shares: list[float] | None = None
 
 
 class ManyLabels(TextTask):
@@ -52,7 +56,7 @@ class ManyLabels(TextTask):
     may_name_labels = True
     settings_type = ClassSettings
     facts_type = ManyLabelFacts
-    own_facts = ("thresholds", "weights")
+    own_facts = ("thresholds", "weights", "shares")
     may_be_blank = True
     thresholds: Tensor
     weights_of_labels: Tensor | None
@@ -68,6 +72,8 @@ class ManyLabels(TextTask):
         self.register_buffer("thresholds", torch.tensor(thresholds, dtype=torch.float64))
         weights = None if known.weights is None else torch.tensor(known.weights)
         self.register_buffer("weights_of_labels", weights, persistent=False)
+        if known.shares is not None:
+            self._expect(torch.tensor(known.shares), weights)
 
     @classmethod
     def learnt(cls, examples: Sequence[TextExample], settings: ClassSettings, names: Names | None) -> Facts:
@@ -86,13 +92,17 @@ class ManyLabels(TextTask):
             found = facts_of_names(names)
         cls.check_dev(examples, {**found, "separator": separator})
         naming = Naming.of(found)
-        times = Counter(naming.name(label) for label in every)
+        times = Counter(
+            name for example in examples for name in {naming.name(one) for one in parted(example, separator)}
+        )
         weights = weights_of(
             settings.class_weights,
             found["labels"],
             {label: (len(examples) - times[label]) / max(1, times[label]) for label in found["labels"]},
         )
-        more = {} if weights is None else {"weights": weights}
+        more: dict[str, Any] = {} if weights is None else {"weights": weights}
+        # half an example more with it, half without: a label that none has, or all have, can still be learnt
+        more["shares"] = [(times[label] + 0.5) / (len(examples) + 1) for label in found["labels"]]
         return {**super().learnt(examples, settings, None), **found, "separator": separator, **more}
 
     @classmethod
@@ -148,6 +158,20 @@ class ManyLabels(TextTask):
     def problem_type(self) -> ProblemType:
         """Several labels."""
         return "multi_label_classification"
+
+    def _expect(self, shares: Tensor, weights: Tensor | None) -> None:
+        """Begin with the probabilities that are best where nothing is known of a text: biases are their log-odds
+        (as Lin et al. 2017, section 3.3).
+
+        With 1/2 for each of many rare labels the first updates do nothing but lower all of them, through the
+        encoder as well, and what it has to say of a text may be lost with that.
+        """
+        odds = torch.logit(shares)
+        if weights is not None:
+            odds += weights.clamp(min=_LEAST).log()
+        classifier: Any = self.head.classifier
+        with torch.no_grad():
+            classifier.linear.bias.copy_(odds)
 
     def target(self, example: TextExample) -> NDArray[np.float32] | None:
         """float32 [K]: 1 for the example's labels."""
