@@ -38,6 +38,7 @@ from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from bertsmith.use.paired import compared
+from bertsmith.wording import counted
 from cheap import best_cheap
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
@@ -463,7 +464,7 @@ def report(threads: int) -> None:
                 interval_of(known, name),
                 f"{statistics.median(run['seconds'] for run in sides['ours']):.0f}",
                 ", ".join(sorted({run["precision"] for runs in sides.values() for run in runs})),
-                speed_of(known, name, threads),
+                speed_of(known, name),
             ]
         )
     columns = [
@@ -508,13 +509,14 @@ def interval_of(known: dict[str, Any], name: str) -> str:
     return f"{difference:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def speed_of(known: dict[str, Any], name: str, threads: int) -> str:
-    """Both sides' and their ratio, where they were measured."""
-    found = known.get(f"{name} speed {threads}")
-    if found is None:
+def speed_of(known: dict[str, Any], name: str) -> str:
+    """Both sides' and their ratio, with the most threads that were measured."""
+    measured = {int(key.rpartition(" ")[2]): value for key, value in known.items() if f"{name} speed " in key}
+    if not measured:
         return ""
+    threads, found = max(measured.items())
     spread = f"{found['ratio']:.2f} ({min(found['ratios']):.2f} to {max(found['ratios']):.2f})"
-    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}"
+    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}, {counted(threads, 'thread')}"
 
 
 if __name__ == "__main__":

@@ -237,14 +237,14 @@ def report(threads: int) -> None:
     """The section of RESULTS.md, of all that was measured by now."""
     known = recorded("learning")
     parts = "\n\n".join(text for text in (of_size(name, known) for name in SIZES) if text)
+    shares = " and ".join(f"{share:.0%}" for share in SHARES.values())
     section(
         "Learning",
         f"""`python benchmarks/learning.py`; {where(threads, "fp32")}.
 
 Held-out masked-LM loss (and NSP accuracy) of two recipes with the same seed, on the same instances in the
-same order; judged on the same held-out instances and masks, whatever a recipe is trained to predict. Ours is also
-run with {" and ".join(f"{share:.0%}" for share in SHARES.values())} of the tokens, each a run of its own
-with its own schedule.
+same order; judged on the same held-out instances and masks, whatever a recipe is trained to predict. Ours is
+also run with {shares} of the tokens, each a run with its own schedule.
 
 {parts}
 

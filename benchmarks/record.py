@@ -65,13 +65,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def section(title: str, text: str) -> None:
-    """Write a section of RESULTS.md, in place of an earlier one of the same title."""
+    """Write a section of RESULTS.md, in the place of an earlier one of the same title."""
     whole = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
     head, *parts = whole.split("\n## ")
-    kept = [part for part in parts if part.partition("\n")[0] != title]
-    kept.append(f"{title}\n\n{text.strip()}\n")
+    sections = {part.partition("\n")[0]: part for part in parts}
+    sections[title] = f"{title}\n\n{text.strip()}\n"
     beside = RESULTS.with_name(".RESULTS.md.writing")
     beside.write_text(
-        "\n## ".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in kept)]), encoding="utf-8"
+        "\n## ".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in sections.values())]),
+        encoding="utf-8",
     )
     os.replace(beside, RESULTS)

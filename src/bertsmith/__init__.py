@@ -24,10 +24,10 @@ pretrain(shards, "bert", epochs=3). More of one name: help(bertsmith.prepare).
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from bertsmith.errors import BertsmithError as BertsmithError
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
@@ -116,13 +116,16 @@ _OF_MODEL = (
     "score_pairs",
 )
 
-__version__ = version("bertsmith")
 __all__ = [
     "__version__"
 ]  # help(bertsmith) would print each name's whole help; dir() and the docstring name them all
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("bertsmith")
     if name not in _HOMES:
         raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_meant(name)}")
     return getattr(importlib.import_module(f"bertsmith.{_HOMES[name]}"), name)

@@ -21,15 +21,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
-from typing import Any, ParamSpec, TypeVar
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith.errors import in_python
+
+if TYPE_CHECKING:  # rich is imported by what shows something: a short answer in JSON does not wait for it
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.text import Text
 
 # Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
 # Python reads bytes of a file name that are not UTF-8.
@@ -38,7 +37,6 @@ _LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
 _LARGEST = 20  # cells listed of a square table that is too wide
 _NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
 _SPEED_SECONDS = 60.0  # over which the speed is taken that the time left follows from
-_WIDE, _BAR = 60, 10  # columns of a terminal that has room for a bar beside the line, and of the bar
 _FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
 
 Arguments = ParamSpec("Arguments")
@@ -50,6 +48,8 @@ def _console(stderr: bool) -> Console:
 
     rich honours NO_COLOR and colours only a terminal.
     """
+    from rich.console import Console
+
     return Console(
         stderr=stderr,
         highlight=False,
@@ -114,6 +114,8 @@ def result(text: str) -> None:
 
 def result_text(text: Text) -> None:
     """A paragraph of the result with styles, which show on a terminal alone: to stdout."""
+    from rich.text import Text
+
     console = _console(stderr=False)
     shown = Text()
     for segment in text.render(console):
@@ -154,6 +156,8 @@ def table_text(
 ) -> str:
     """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters.
     ruled: with a line between rows, where cells have several."""
+    from rich.console import Console
+
     width = width or shutil.get_terminal_size((100, 24)).columns
     console = Console(file=StringIO(), width=width, color_system=None, highlight=False, force_jupyter=False)
     with console.capture() as captured:
@@ -169,6 +173,8 @@ def _print_table(
     *,
     ruled: bool = False,
 ) -> None:
+    from rich.table import Table
+
     kept = [[_cell(cell) for cell in row] for row in rows]
     names = [visible(column, one_line=True) for column in columns]
     if not _fits(names, kept, console.width) and len(names) > 2:
@@ -201,6 +207,8 @@ def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
     """Whether a table has room for the words of its headings, for its numbers, and for some words of its texts."""
+    from rich.cells import cell_len
+
     needed = 1
     for i, name in enumerate(names):
         lines = [line for row in rows for line in row[i].splitlines()]
@@ -214,6 +222,8 @@ def _print_paragraphs(
     console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
     """A table as a paragraph a row: what its first column says, then each other column's name and what it says."""
+    from rich.text import Text
+
     if title:
         console.print(Text(visible(title, one_line=True), style="bold"))
     for row in rows:
@@ -295,8 +305,11 @@ class Bar:
         self._page = _PageBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
         if console.is_terminal and self._page is None:
-            line = _BarLine(self, console)
-            columns = [line] if console.width < _WIDE else [BarColumn(bar_width=_BAR), line]
+            from rich.progress import Progress
+
+            from bertsmith.bar_line import columns_of
+
+            columns = columns_of(self.line, console)
             self._progress = Progress(*columns, console=console, transient=True)
             self._task = self._progress.add_task(title, total=total)
 
@@ -364,19 +377,6 @@ class Bar:
         if self._total is None or done <= before:
             return None
         return max(0.0, (now - then) * (self._total - done) / (done - before))
-
-
-class _BarLine(ProgressColumn):
-    """A bar's line, as wide as the terminal has room for."""
-
-    def __init__(self, bar: Bar, console: Console) -> None:
-        super().__init__()
-        self._bar, self._console = bar, console
-
-    def render(self, task: Task) -> Text:
-        width = self._console.width
-        room = width - (_BAR + 2 if width >= _WIDE else 1)
-        return Text(self._bar.line(room), no_wrap=True, overflow="ellipsis")
 
 
 class _PageBar:

@@ -53,6 +53,7 @@ class Settings(BaseModel):
         coerce_numbers_to_str=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        defer_build=True,  # most commands ask few of these classes
     )
 
     @model_validator(mode="before")

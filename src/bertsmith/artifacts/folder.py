@@ -76,12 +76,18 @@ class ModelFolder:
     _table: NameTable = field(repr=False)
     _weights: dict[str, Tensor] | None = field(default=None, repr=False)
 
-    def encoder(self, generator: torch.Generator | None = None, config: ModelConfig | None = None) -> Encoder:
+    def encoder(
+        self,
+        generator: torch.Generator | None = None,
+        config: ModelConfig | None = None,
+        *,
+        copied: bool = True,
+    ) -> Encoder:
         """The encoder with the folder's weights, fp32, in training mode, on the device of `generator`, which is
-        for its dropout. config: the folder's with other dropout."""
+        for its dropout. config: the folder's with other dropout. copied: see `fill`."""
         own = torch.Generator().manual_seed(0) if generator is None else generator
         encoder = _on_meta(config or self.config, own)  # no memory, no time: its weights are replaced at once
-        self.fill("encoder", encoder, own.device)
+        self.fill("encoder", encoder, own.device, copied=copied)
         return encoder
 
     @property
@@ -100,10 +106,14 @@ class ModelFolder:
         """Whether weights for this part are there."""
         return part in self.parts
 
-    def fill(self, part: str, module: nn.Module, device: torch.device | None = None) -> None:
+    def fill(
+        self, part: str, module: nn.Module, device: torch.device | None = None, *, copied: bool = True
+    ) -> None:
         """Replace a module's weights by the folder's, fp32, on `device` or where each of them is.
 
-        Missing or wrongly shaped ones are an `InputError`.
+        Missing or wrongly shaped ones are an `InputError`. copied: whether all of them have memory of their own;
+        if not, what needs no change stays in the file's pages, which modules then share, and the file must stay
+        as it is.
         """
         wanted, weights = module.state_dict(), self.weights()
         _check_shapes(
@@ -117,7 +127,7 @@ class ModelFolder:
         for name, old in wanted.items():
             new = weights[f"{part}.{name}"]
             where = device or (new.device if old.is_meta else old.device)
-            found[name] = new.to(where, torch.float32, copy=True)
+            found[name] = new.to(where, torch.float32, copy=copied)
         module.load_state_dict(found, assign=True)
 
     def weights(self) -> dict[str, Tensor]:

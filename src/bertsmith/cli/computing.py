@@ -8,6 +8,8 @@ from typing import Any, TypedDict
 
 import click
 
+from bertsmith import machine
+
 DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 _PRECISION = click.option(
     "--precision",
@@ -24,6 +26,7 @@ class On(TypedDict):
 
     device: str
     precision: str
+    mapped: bool
 
 
 def computed(verb: Callable[..., None]) -> Callable[..., None]:
@@ -31,6 +34,9 @@ def computed(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
-        verb(*args, on=On(device=device, precision=precision), **given)
+        with machine.importing():
+            import bertsmith.use.model  # noqa: F401  # the verbs import it; here they do so without the collector
+
+        verb(*args, on=On(device=device, precision=precision, mapped=True), **given)
 
     return DEVICE(_PRECISION(with_both))

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from bertsmith import console, disk, machine
 from bertsmith.cli.verbs import Unknown, Verb
@@ -55,6 +53,9 @@ def _wrapped(line: str, indent: int) -> str:
     """A line as a terminal has room for it, the next ones set under its text; elsewhere as it is."""
     if not sys.stderr.isatty():
         return line
+    from rich.console import Console
+    from rich.text import Text
+
     width = shutil.get_terminal_size().columns
     lines = Text(line[indent:]).wrap(Console(width=width), max(20, width - indent))
     return "\n".join(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertsmith import machine
 from bertsmith.cli import task_options
 from bertsmith.cli.verbs import Verb
 
@@ -65,9 +66,10 @@ def _task_for(args: list[str]) -> type[Task] | None:
     name = next((found for word in args if (found := _task_name(word))), None)
     if name is None:
         return None
-    from bertsmith.tasks.task import TASKS, task_type
+    with machine.importing():
+        from bertsmith.tasks.task import TASKS, task_type
 
-    return task_type(name) if name in TASKS else None
+        return task_type(name) if name in TASKS else None
 
 
 def _told(option: click.Parameter, kind: type[Task]) -> click.Parameter:

@@ -52,14 +52,15 @@ def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | Non
         )
     if file.name == "merges.txt":
         file = file.with_name("vocab.json")
-    kept = None
+    kept, says_all = None, False
     if file.name.endswith(".model"):
         library, specials = _of_piece_model(file, lowercase, config)
         kept = file.read_bytes()
     elif file.suffix == ".json":
         whole = read_object(file)
-        if file.name == "tokenizer.json" or isinstance(whole.get("model"), dict):  # "model" is a word, too
-            library, specials = _of_json(file, whole, lowercase, config)
+        says_all = file.name == "tokenizer.json" or isinstance(whole.get("model"), dict)  # it is a word, too
+        if says_all:
+            library, specials = _of_json(file, whole, config)
         else:
             library, specials = _of_merges(file, whole, lowercase, config)
         model = file.with_name("spiece.model")
@@ -77,12 +78,15 @@ def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | Non
             strip_accents=config.strip_accents,
             normalizer=normalizer or ("google" if config.bertsmith_normalizer == "google" else "hf"),
         )
-    _try(file, library)
+    definition = library.to_str()
+    said = json.loads(definition)  # once: a vocabulary takes time to write and to read
+    if says_all:
+        SequenceLayout.of(said, library.get_vocab_size(), str(file))
+        _require_case(file, lowercase, lowercases(said))
+    _try(file, library, said["model"])
     # Files of the field write "no limit" as 10**30.
     length = config.model_max_length or 0
-    return TokenizerSource(
-        library.to_str(), int(length) if 0 < length < 10**9 else _MAX_LENGTH, specials, kept
-    )
+    return TokenizerSource(definition, int(length) if 0 < length < 10**9 else _MAX_LENGTH, specials, kept)
 
 
 def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -> None:
@@ -111,9 +115,9 @@ def kind_of(definition: Mapping[str, Any]) -> Kind:
     return _KINDS[definition["model"]["type"]]
 
 
-def lowercases(definition: str) -> bool:
+def lowercases(definition: Mapping[str, Any]) -> bool:
     """Whether a tokenizer.json's normaliser, or a step of it, lower-cases."""
-    whole = json.loads(definition)["normalizer"] or {}
+    whole = definition["normalizer"] or {}
     steps = [whole, *whole.get("normalizers", [])]
     return any(step.get("lowercase") or step["type"] == "Lowercase" for step in steps if step)
 
@@ -136,7 +140,7 @@ Made = tuple[tokenizers.Tokenizer, dict[str, str]]
 """The library's tokenizer, and the special tokens by role."""
 
 
-def _of_json(file: Path, whole: dict[str, Any], lowercase: bool | None, config: Config) -> Made:
+def _of_json(file: Path, whole: dict[str, Any], config: Config) -> Made:
     outline = checked(whole, Outline, file)
     if outline.model.type not in _KINDS:
         raise InputError(
@@ -159,14 +163,12 @@ def _of_json(file: Path, whole: dict[str, Any], lowercase: bool | None, config: 
     if sorted(known.values()) != list(range(len(known))):
         raise InputError(f"{file}: its ids are not 0 to {len(known) - 1}, each once", AGAIN)
     # Those that the file names keep the flags that it gives them.
-    named = {token["content"] for token in json.loads(library.to_str())["added_tokens"] if token["special"]}
+    named = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     missing = {role: token for role, token in specials.items() if token not in named}
     library.add_special_tokens(list(missing.values()) if kind == "wordpiece" else byte_level.added(missing))
     if library.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
         # This class has its frame in the program, not in the file.
         library.post_processor = wordpiece.framed(specials["cls"], specials["sep"], known, str(file))
-    SequenceLayout.of(json.loads(library.to_str()), len(known), str(file))
-    _require_case(file, lowercase, lowercases(library.to_str()))
     return library, specials
 
 
@@ -177,9 +179,8 @@ def _parsed(file: Path, whole: Mapping[str, Any]) -> tokenizers.Tokenizer:
         raise InputError(f"{file}: the tokenizers library cannot read it ({error})", AGAIN) from None
 
 
-def _try(file: Path, library: tokenizers.Tokenizer) -> None:
+def _try(file: Path, library: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
     """Have the library read a character that no vocabulary has: not every model that it loads has an unknown."""
-    model = json.loads(library.to_str())["model"]
     unknown = model.get("unk_token")
     if unknown is not None and unknown not in model["vocab"]:  # where no normaliser drops what is unknown
         raise InputError(f"{file}: its unknown token {unknown!r} is not in its vocabulary", AGAIN)

@@ -289,7 +289,7 @@ class Tokenizer:
     @cached_property
     def lowercase(self) -> bool:
         """Whether the tokenizer lower-cases what it reads."""
-        return lowercases(self._definition)
+        return lowercases(json.loads(self._definition))
 
     @cached_property
     def digest(self) -> str:

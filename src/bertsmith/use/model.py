@@ -32,19 +32,15 @@ from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
-from bertsmith.use.attention import AttentionMaps, attention_of
-from bertsmith.use.fill_mask import MaskFiller
 from bertsmith.use.int8 import INT8, check_answers, check_vectors, in_int8
-from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.loaded_task import loaded_task
-from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs, told_of_scores
 from bertsmith.use.predictor import Predictor, wants_list
-from bertsmith.use.pseudo_likelihood import Scorer, Variant
-from bertsmith.use.score import as_row, strings, told_of_unscored
 from bertsmith.use.vectors import Embedder, made_so
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others begin sooner
     from bertsmith.retrieval.index import Index
+    from bertsmith.use.attention import AttentionMaps
+    from bertsmith.use.pseudo_likelihood import Scorer, Variant
 
 
 @dataclass
@@ -54,7 +50,7 @@ class Model(Predictor):
     path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
     there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16 where it is
     faster on the device, unless the model was trained in fp32. `encoder` itself, when called, computes in fp32.
-    tell: hears what answers in int8 differ by.
+    tell: hears what answers in int8 differ by. mapped: whether the encoder's weights stay in their file's pages.
     """
 
     path: Path
@@ -63,6 +59,7 @@ class Model(Predictor):
     device: str = "auto"
     precision: str = "auto"
     tell: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    mapped: bool = field(default=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)  # whether vectors in int8 were compared
 
     @cached_property
@@ -202,7 +199,7 @@ class Model(Predictor):
     def encoder(self) -> Encoder:
         """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
         with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
-            encoder = self.folder.encoder(self.place.drawing)
+            encoder = self.folder.encoder(self.place.drawing, copied=not self.mapped)
             self.place.settle(encoder)
         encoder.eval()
         return encoder
@@ -287,6 +284,8 @@ class Model(Predictor):
         tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
         told, each mask is guessed from a window around it.
         """
+        from bertsmith.use.fill_mask import MaskFiller
+
         if top_k < 1:
             raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
         self._refuse_int8("fill-mask")
@@ -298,6 +297,8 @@ class Model(Predictor):
     def attention(self, text: str, second: str | None = None) -> AttentionMaps:
         """What each head looks at in a text, or in a pair: `weights` [L, A, T, T] of its `tokens`, `habits()` of
         the heads, `plot("heads.png")`. InputError where it is longer than the model reads at once."""
+        from bertsmith.use.attention import attention_of
+
         for one in (text, second):
             if one is not None and not isinstance(one, str):
                 raise InputError(f"{one!r:.60} is not a string", "give one text, or a text and a second one")
@@ -307,6 +308,9 @@ class Model(Predictor):
         """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is
         named), or where it reads from left to right by their log-likelihood. InputError where it has no masked-LM
         head."""
+        from bertsmith.use.left_to_right import LeftToRight
+        from bertsmith.use.pseudo_likelihood import Scorer
+
         self._refuse_int8("score")
         if self.folder.config.causal:
             return LeftToRight(
@@ -330,6 +334,9 @@ class Model(Predictor):
         missing one, has the score None, and a
         warning says how many there are.
         """
+        from bertsmith.use.minimal_pairs import told_of_scores
+        from bertsmith.use.score import as_row, strings, told_of_unscored
+
         if isinstance(texts, str):
             raise wants_list("score", texts)
         found = self.scorer(variant).scores(strings(column_of(texts, "texts")))
@@ -359,6 +366,8 @@ class Model(Predictor):
         only so many of them, of each group its share, by the seed. Returns the figures over all pairs, by each
         column of groups (`by_phenomenon`), and the mean over these (`mean_over`).
         """
+        from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs
+
         if isinstance(group_columns, str):
             group_columns = [group_columns]
         found = read_pairs(
@@ -397,13 +406,16 @@ def load(
     tell: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
     *,
     precision: str = "auto",
+    mapped: bool = False,
 ) -> Model:
     """A run, a model folder, or a published name → a model ready for use.
 
     device: where it computes: cpu, cuda, cuda:1, auto. precision: of the products that answers come from: fp32,
     bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
     device, unless the model was trained in fp32. tell: is told that the model's run has not finished, and what
-    int8 changes; by default these are warnings. InputError where no model is found, or none is written yet.
+    int8 changes; by default these are warnings. mapped: leave fp32 weights in the pages of their file instead of
+    copying them, so that the first answer comes sooner and processes share the memory; the file must then stay as
+    it is while the model is in use. InputError where no model is found, or none is written yet.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
     where the score that decides falls by more than 0.01, that is an InputError. Vectors of a model that was
@@ -420,7 +432,7 @@ def load(
     check_precision(precision, INT8)
     if precision == INT8 and not is_processor(device):
         raise InputError("int8 is computed on a processor", "add --device cpu, or leave --precision int8 out")
-    model = Model(path, folder, {}, device, precision, tell)
+    model = Model(path, folder, {}, device, precision, tell, mapped)
     if model.unfinished is not None:
         tell(model.unfinished)
         return model

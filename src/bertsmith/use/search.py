@@ -101,9 +101,14 @@ def search(
 
 
 def searcher_of(
-    index: Index, model: str | Path | Model | None = None, device: str = "auto", precision: str = "auto"
+    index: Index,
+    model: str | Path | Model | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    mapped: bool = False,
 ) -> Searcher:
-    """The index with its model, loaded from where it was when the index was built, or from `model`."""
+    """The index with its model, loaded (device, precision, mapped: as `load` has them) from where it was when the
+    index was built, or from `model`."""
     if model is None:
         where = Path(index.whose.model)
         if where.is_absolute() and not where.exists():
@@ -112,11 +117,13 @@ def searcher_of(
                 "say where it is with --model",
             )
         model = where if where.is_absolute() else index.whose.model
-    return Searcher(index, _loaded(model, device, precision))
+    return Searcher(index, _loaded(model, device, precision, mapped))
 
 
-def _loaded(model: str | Path | Model, device: str, precision: str) -> Model:
-    return load(model, device, precision=precision) if isinstance(model, str | Path) else model
+def _loaded(model: str | Path | Model, device: str, precision: str, mapped: bool = False) -> Model:
+    if not isinstance(model, str | Path):
+        return model
+    return load(model, device, precision=precision, mapped=mapped)
 
 
 def _result(row: TextRow, score: float) -> dict[str, Any]:
