@@ -122,6 +122,9 @@ def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
             losses = [known[f"loss {amount} {seed}"] for seed in seeds] if amount else []
             loss = f"{statistics.mean(losses):.3f}" if losses else ""
             rows.append([f"{amount / 1e6:g} M" if amount else "none: random weights", loss, *cells])
+    cheap = [recorded("learning_tasks")[f"cheap {task}"] for task in TASKS]
+    told = [f"{100 * score:.1f} ({method})" for score, method in cheap]
+    rows.insert(0, ["the best cheap method", "", *told, "61.2 (n-grams: Warstadt et al. 2020)"])
     names = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
         "Tokens until pre-training tells",
@@ -131,7 +134,7 @@ def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
 most 5,000 training rows, three epochs, the best evaluation on dev; {PAIRS_SCORED:,} minimal pairs, chance 50; in
 points, seeds {", ".join(map(str, seeds))}, mean ± standard deviation. In brackets: by how many deviations (the
 root of the mean of both variances) that is above random weights. Rates chosen with seed {TUNING_SEED} on a tenth
-of the training rows, for random weights and for the largest amount.
+of the training rows, for random weights and for the largest amount. The cheap methods learn from the same rows.
 
 {table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
     )

@@ -50,10 +50,11 @@ class LeftToRight(Scorer):
         sums = np.zeros(len(encodings))
         windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
         lengths = [len(window.ids) for window in windows]
-        for some in within_budget(sorted(range(len(windows)), key=lambda i: lengths[i]), lengths):
-            batch = [windows[i] for i in some]
+        by_length = sorted(range(len(windows)), key=lambda i: lengths[i])
+        batches = [[windows[i] for i in some] for some in within_budget(by_length, lengths)]
+        for batch, found in zip(batches, self.place.spread(self._of_windows, batches), strict=True):
             sizes = [window.last - window.first for window in batch]
-            np.add.at(sums, np.repeat([window.text for window in batch], sizes), self._of_windows(batch))
+            np.add.at(sums, np.repeat([window.text for window in batch], sizes), found)
         progress(before + sum(times))
         return [self._copies(one).told(float(total)) for one, total in zip(encodings, sums, strict=True)]
 
