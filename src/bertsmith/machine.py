@@ -13,12 +13,12 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,8 @@ _BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _PROBE_SIZE = 512
 _PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
 _PROBE_PRODUCTS = 5  # in each of the two precisions, in turn
+_PROBE_ROWS, _PROBE_WIDTH = 256, 384  # of an fp32 product
+_ONEDNN_PAYS = 1.3  # no choice at all where both are as good
 _BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
 
 
@@ -167,6 +169,33 @@ def product_rate(device: torch.device, precision: Precision, size: int, seconds:
         torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
         products += 1
     return products * 2 * size**3 / (time.perf_counter() - begin)
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether the processor's fp32 products are quicker by oneDNN than by the library that torch takes for them,
+    which on processors of another maker than its own is at half their rate. A probe of some 10 ms, once, in turn;
+    the quickest of each counts, as in `choose_precision`."""
+    import torch
+
+    here = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not here or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    x, weight = torch.ones(_PROBE_ROWS, _PROBE_WIDTH), torch.ones(_PROBE_WIDTH, _PROBE_WIDTH)
+    ways = (
+        lambda: torch.mm(x, weight),
+        lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
+    )
+    with torch.no_grad():
+        seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS + 1)]
+    usual, other = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
+    return bool(usual > _ONEDNN_PAYS * other)
+
+
+def _seconds_of(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
 def name_of(device: torch.device) -> str:

@@ -17,7 +17,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
 from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix, OtherDirection
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear, product
 from bertsmith.models.start import draw_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -52,8 +52,8 @@ class MaskedHead(nn.Module):
         self.activation = ACTIVATIONS[family(config.model_type).heads.masked_act or config.hidden_act]
         self.norm = nn.LayerNorm(config.embedding_width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        tied = config.tie_word_embeddings
-        self.decoder = None if tied else Table(config.vocab_size, config.embedding_width)
+        self.tied = config.tie_word_embeddings
+        self.decoder = None if self.tied else Table(config.vocab_size, config.embedding_width)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class _TableLoss(torch.autograd.Function):
         low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if low else x.dtype
         x_low, table_low = x.to(dtype), table.to(dtype)
-        logits = x_low @ table_low.T
+        logits = product(x_low, table_low)
         loss, right, of_bias = kernels.table_loss(logits, bias, labels)
         ctx.save_for_backward(logits, x_low, table_low, of_bias)
         ctx.kinds = x.dtype, table.dtype, bias.dtype
@@ -103,8 +103,8 @@ class _TableLoss(torch.autograd.Function):
         slope, x, table, bias = ctx.saved_tensors
         of_x, of_table, of_bias = ctx.kinds
         return (
-            (slope @ table).to(of_x) * grad,
-            (slope.T @ (x * grad).to(x.dtype)).to(of_table),
+            product(slope, table.T).to(of_x) * grad,
+            product(slope.T, (x * grad).to(x.dtype).T).to(of_table),
             bias.to(of_bias) * grad,
             None,
             None,

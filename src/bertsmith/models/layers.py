@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertsmith import machine
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -84,16 +89,76 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     So few rows are joined by zeros, and one column by itself.
     """
     if torch.is_grad_enabled():
-        return F.linear(x, weight, bias)
+        return product(x, weight, bias)
     if len(weight) == 1:
-        return linear(x, weight.expand(2, -1), None if bias is None else bias.expand(2))[..., :1]
+        return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2))[..., :1]
     if x.dim() == 2 and len(x) < _FEW_ROWS:
-        return F.linear(F.pad(x, (0, 0, 0, _FEW_ROWS - len(x))), weight, bias)[: len(x)]
-    return F.linear(x, weight, bias)
+        return product(F.pad(x, (0, 0, 0, _FEW_ROWS - len(x))), weight, bias)[: len(x)]
+    return product(x, weight, bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`: x [N, in] times the transpose of weight [out, in]; in fp32 by oneDNN where that is faster."""
+    if not _is_single(x) or x.dim() != 2 or not x.numel() or not machine.onednn_is_faster():
+        return F.linear(x, weight, bias)
+    x = x.contiguous()
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        trained: Any = _Product.apply  # torch says nothing of its types
+        made: Tensor = trained(x, weight, bias)
+        return made
+    return _by_onednn(x, weight, bias)
+
+
+def _is_single(x: Tensor) -> bool:
+    """Whether products of x are made in fp32 on a processor."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+class _Product(torch.autograd.Function):
+    """A product of oneDNN's, with a way back of the same."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _by_onednn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        grad = grad.contiguous()  # it may be one number, told for all
+        return (
+            _by_onednn(grad, weight.T) if of_x else None,
+            _by_onednn(grad.T, x.T) if of_weight else None,
+            grad.sum(0) if of_bias else None,
+        )
 
 
 class Table(nn.Embedding):
     """A table of vectors whose first values are left to `draw_weights`."""
 
+    _joins = False
+
     def reset_parameters(self) -> None:
         """Nothing."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[…] → […, E]."""
+        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins)
+
+    @contextmanager
+    def beside_decoder(self, decodes: bool) -> Iterator[None]:
+        """Where rows are looked up in a table that also `decodes` in the same loss, which gives all its rows a
+        gradient: on a processor the gradients of these rows are added to that, instead of to a table of zeros
+        which is then added as a whole."""
+        self._joins = decodes and torch.is_grad_enabled() and self.weight.device.type == "cpu"
+        try:
+            yield
+        finally:
+            self._joins = False

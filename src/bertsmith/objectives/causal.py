@@ -59,8 +59,10 @@ class Causal(Objective):
         """Summed cross-entropy of each token of the text, given those that are read before it."""
         whole = batch.unmasked
         rows, wanted = self._rows(whole)
-        hidden = encoder(whole)[rows]
-        lost, right = self.masked.loss(hidden, encoder.embeddings.token.weight, whole.tokens[wanted])
+        tokens = encoder.embeddings.token
+        with tokens.beside_decoder(self.masked.tied):
+            hidden = encoder(whole)[rows]
+        lost, right = self.masked.loss(hidden, tokens.weight, whole.tokens[wanted])
         return Loss({"lm": lost}, self.counts(batch), {"lm": right})
 
     def begin(self, tokens: NDArray[np.int64]) -> None:

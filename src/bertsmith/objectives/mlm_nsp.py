@@ -63,8 +63,10 @@ class MlmNsp(Objective):
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""
-        hidden = encoder(batch.packed)
-        mlm, found = self.masked.loss(hidden[batch.rows], encoder.embeddings.token.weight, batch.labels)
+        tokens = encoder.embeddings.token
+        with tokens.beside_decoder(self.masked.tied):
+            hidden = encoder(batch.packed)
+        mlm, found = self.masked.loss(hidden[batch.rows], tokens.weight, batch.labels)
         sums, right = {"mlm": mlm}, {"mlm": found}
         if self.task != "none":
             logits = self.pair(self.pooler(hidden[batch.packed.first_rows])).float()

@@ -93,12 +93,14 @@ class Replaced(Objective):
         """Summed cross-entropies: `mlm` over the predicted rows, `replaced` over all tokens, special ones too, as
         in the release."""
         table = encoder.embeddings.token.weight
-        rows = self.generator(batch.packed)[batch.rows]
+        with encoder.embeddings.token.beside_decoder(self.masked.tied):
+            rows = self.generator(batch.packed)[batch.rows]
         mlm, found = self.masked.loss(rows, table, batch.labels)
         guesses = self._guesses(rows, table, batch)
         tokens = batch.packed.tokens.index_copy(0, batch.rows, guesses)
         wanted = torch.zeros_like(tokens).index_copy(0, batch.rows, (guesses != batch.labels).long())
-        scores = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
+        with encoder.embeddings.token.beside_decoder(self.masked.tied):
+            scores = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
         replaced = F.binary_cross_entropy_with_logits(scores, wanted.float(), reduction="sum")
         right = ((scores.detach() > 0) == wanted.bool()).sum()
         return Loss({"mlm": mlm, "replaced": replaced}, self.counts(batch), {"mlm": found, "replaced": right})

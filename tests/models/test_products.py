@@ -1,0 +1,103 @@
+"""Products by oneDNN are torch's, there and back; a decoder's table takes in the gradients of looked-up rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tiny_run
+from bertsmith import machine
+from bertsmith.models import layers
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.layers import Linear, Table, linear
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.packed import Packed
+
+HERE = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+SIZES = [(1, 8, 6), (2, 8, 6), (40, 33, 17), (64, 384, 128)]
+
+
+@pytest.fixture(params=[False, True], ids=["usual", "onednn"])
+def by_onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whichever is faster here: both ways are taken."""
+    if request.param and not HERE:
+        pytest.skip("this torch has no products of oneDNN's")
+    monkeypatch.setattr(layers, "machine", SimpleNamespace(onednn_is_faster=lambda: request.param))
+    return bool(request.param)
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
+@pytest.mark.parametrize("biased", [True, False])
+def test_there_and_back_it_is_a_linear(
+    by_onednn: bool, rows: int, inputs: int, outputs: int, biased: bool
+) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    given = [torch.randn(n, inputs, generator=draw) / inputs**0.5 for n in (rows, outputs)]
+    bias = torch.randn(outputs, generator=draw) if biased else None
+    slopes = torch.randn(rows, outputs, generator=draw)
+    found = []
+    for way in (linear, F.linear):
+        leaves = [t.clone().requires_grad_() for t in (*given, *([bias] if bias is not None else []))]
+        out = way(leaves[0], leaves[1], leaves[2] if biased else None)
+        (out * slopes).sum().backward()
+        found.append([out, *(leaf.grad for leaf in leaves)])
+        assert [leaf.grad is not None for leaf in leaves] == [True] * len(leaves)
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+    x = given[0].clone().requires_grad_()
+    linear(x, given[1], bias).sum().backward()  # a slope that is one number for all
+    torch.testing.assert_close(x.grad, given[1].sum(0).expand(rows, -1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 9, 384])
+def test_a_row_does_not_depend_on_the_others(by_onednn: bool, outputs: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, 96, generator=draw) for n in (300, outputs))
+    with torch.inference_mode():
+        whole = linear(x, weight, None)
+        for first, last in ((0, 1), (5, 7), (3, 18), (100, 163), (1, 290)):
+            assert torch.equal(linear(x[first:last], weight, None), whole[first:last])
+
+
+def test_the_choice_is_made_once_and_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, wanted in ((0.010, False), (0.0131, True)):
+        took = iter([seconds, 0.010] * 6)
+        monkeypatch.setattr(machine, "_seconds_of", lambda work, took=took: next(took))
+        machine.onednn_is_faster.cache_clear()
+        assert machine.onednn_is_faster() is (wanted and HERE)
+        assert machine.onednn_is_faster() is (wanted and HERE)
+    monkeypatch.undo()
+    machine.onednn_is_faster.cache_clear()
+
+
+def test_rows_that_are_looked_up_are_added_to_the_decoders_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = preset("bert-tiny-uncased", vocab_size=tiny_run.tokenizer().vocab_size, hidden_dropout_prob=0.0)
+    ids = tiny_run.tokenizer().encode("kaba lode mi kaba").ids
+    whole = Packed.of_lists([ids, ids[:4]], [[0] * len(ids), [0] * 4])
+    batch = SimpleNamespace(
+        packed=whole, rows=torch.tensor([1, 3]), labels=torch.tensor([7, 9]), counts={"mlm": 2}
+    )
+    found = []
+    for joined in (True, False):
+        if not joined:
+            monkeypatch.setattr(Table, "_joins", property(lambda self: False, lambda self, value: None))
+        draw = torch.Generator().manual_seed(0)
+        encoder: Encoder = build_encoder(config, draw).eval()
+        objective = MlmNsp(config, draw, "none").eval()
+        objective.loss(encoder, batch).sums["mlm"].backward()  # type: ignore[arg-type]
+        grad = encoder.embeddings.token.weight.grad
+        assert grad is not None
+        assert not grad.is_sparse
+        found.append(grad.clone())
+        encoder(whole).sum().backward()  # alone, the table's gradient is an ordinary one
+        assert not encoder.embeddings.token.weight.grad.is_sparse  # type: ignore[union-attr]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_batch_has_a_product(by_onednn: bool) -> None:
+    layer = Linear(8, 4)
+    assert layer(torch.empty(0, 8)).shape == (0, 4)
