@@ -81,7 +81,7 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    for precision in ("fp32", "bf16"):
+    for precision in ("fp32", "bf16", "int8"):
         yield f"ours, {precision}", precision, bs.load(CHECKPOINT, precision=precision).embed
     reference = Reference()
     for precision in ("fp32", "bf16"):
@@ -198,7 +198,7 @@ def exported(reference: Reference) -> Path:
 
     axes = {0: "texts", 1: "tokens"}
     torch.onnx.export(
-        Last(),
+        Last().eval(),  # the exporter leaves the whole model as it found this
         tuple(inputs[name] for name in NAMES),
         str(file),
         input_names=list(NAMES),

@@ -111,7 +111,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _is_single(x: Tensor) -> bool:
     """Whether products of x are made in fp32 on a processor."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -157,7 +157,7 @@ class Table(nn.Embedding):
         """Where rows are looked up in a table that also `decodes` in the same loss, which gives all its rows a
         gradient: on a processor the gradients of these rows are added to that, instead of to a table of zeros
         which is then added as a whole."""
-        self._joins = decodes and torch.is_grad_enabled() and self.weight.device.type == "cpu"
+        self._joins = decodes and torch.is_grad_enabled() and self.weight.is_cpu
         try:
             yield
         finally:
