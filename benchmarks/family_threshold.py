@@ -123,8 +123,8 @@ def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
             loss = f"{statistics.mean(losses):.3f}" if losses else ""
             rows.append([f"{amount / 1e6:g} M" if amount else "none: random weights", loss, *cells])
     cheap = [recorded("learning_tasks")[f"cheap {task}"] for task in TASKS]
-    told = [f"{100 * score:.1f} ({method})" for score, method in cheap]
-    rows.insert(0, ["the best cheap method", "", *told, "61.2 (n-grams: Warstadt et al. 2020)"])
+    beside = [f"{100 * score:.1f} ({method})" for score, method in cheap]
+    rows.insert(0, ["the best cheap method", "", *beside, "61.2 (n-grams: Warstadt et al. 2020)"])
     names = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
         "Tokens until pre-training tells",

@@ -511,7 +511,9 @@ def interval_of(known: dict[str, Any], name: str) -> str:
 
 def speed_of(known: dict[str, Any], name: str) -> str:
     """Both sides' and their ratio, with the most threads that were measured."""
-    measured = {int(key.rpartition(" ")[2]): value for key, value in known.items() if f"{name} speed " in key}
+    measured = {
+        int(key.rpartition(" ")[2]): value for key, value in known.items() if key.startswith(f"{name} speed ")
+    }
     if not measured:
         return ""
     threads, found = max(measured.items())

@@ -144,13 +144,11 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
 
     where = torch.device("cpu") if device is None else device
     size = _PROBE_SIZE if where.type == "cpu" else _PROBE_SIZE_ELSEWHERE
-    threads = torch.get_num_threads()
-    use_threads(1)
-    rates = [
-        [product_rate(where, kind, size, 0.0) / 1e9 for kind in ("fp32", "bf16")]
-        for _ in range(_PROBE_PRODUCTS)
-    ]
-    use_threads(threads)
+    with _on_one_thread():
+        rates = [
+            [product_rate(where, kind, size, 0.0) / 1e9 for kind in ("fp32", "bf16")]
+            for _ in range(_PROBE_PRODUCTS)
+        ]
     full, half = (max(of_kind) for of_kind in zip(*rates, strict=True))
     on = " on one thread" if where.type == "cpu" else ""
     measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here{on}, an fp32 one at {full:,.0f}"
@@ -174,8 +172,8 @@ def product_rate(device: torch.device, precision: Precision, size: int, seconds:
 @cache
 def onednn_is_faster() -> bool:
     """Whether the processor's fp32 products are quicker by oneDNN than by the library that torch takes for them,
-    which on processors of another maker than its own is at half their rate. A probe of some 10 ms, once, in turn;
-    the quickest of each counts, as in `choose_precision`."""
+    which on processors of another maker than its own is at half their rate. A probe of some 10 ms, once: in turn
+    on one thread, the quickest of each counts, as in `choose_precision`."""
     import torch
 
     here = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -186,10 +184,22 @@ def onednn_is_faster() -> bool:
         lambda: torch.mm(x, weight),
         lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
     )
-    with torch.no_grad():
+    with torch.no_grad(), _on_one_thread():
         seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS + 1)]
     usual, other = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
     return bool(usual > _ONEDNN_PAYS * other)
+
+
+@contextmanager
+def _on_one_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    use_threads(1)
+    try:
+        yield
+    finally:
+        use_threads(threads)
 
 
 def _seconds_of(work: Callable[[], Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any, TypedDict
 
 import click
@@ -35,7 +36,7 @@ def computed(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
         with machine.importing():
-            import bertsmith.use.model  # noqa: F401  # the verbs import it; here they do so without the collector
+            import_module("bertsmith.use.model")  # as the verbs do
 
         verb(*args, on=On(device=device, precision=precision, mapped=True), **given)
 

@@ -101,7 +101,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`: x [N, in] times the transpose of weight [out, in]; in fp32 by oneDNN where that is faster."""
     if not _is_single(x) or x.dim() != 2 or not x.numel() or not machine.onednn_is_faster():
         return F.linear(x, weight, bias)
-    x = x.contiguous()
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         trained: Any = _Product.apply  # torch says nothing of its types
         made: Tensor = trained(x, weight, bias)
@@ -115,6 +114,8 @@ def _is_single(x: Tensor) -> bool:
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x and weight by rows or by columns; what has neither, such as one number told for all, is copied."""
+    x, weight = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, weight))
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
 
@@ -132,7 +133,6 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        grad = grad.contiguous()  # it may be one number, told for all
         return (
             _by_onednn(grad, weight.T) if of_x else None,
             _by_onednn(grad.T, x.T) if of_weight else None,

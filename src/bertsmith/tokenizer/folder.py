@@ -58,7 +58,8 @@ def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | Non
         kept = file.read_bytes()
     elif file.suffix == ".json":
         whole = read_object(file)
-        says_all = file.name == "tokenizer.json" or isinstance(whole.get("model"), dict)  # it is a word, too
+        # "model" is a word of vocabularies, too
+        says_all = file.name == "tokenizer.json" or isinstance(whole.get("model"), dict)
         if says_all:
             library, specials = _of_json(file, whole, config)
         else:
