@@ -19,6 +19,8 @@ import torch
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic, overload
 
+from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT
+
 SLOTS = 24
 # The threads of torch's own operations: a second set would wait for cores that the first one spins on.
 LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
@@ -471,6 +473,41 @@ def table(given):
         _table(_halves(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
     else:
         _table(_floats(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
+
+
+# AdamW of a table of which few rows have a gradient. Slots: 0 the table, 1 and 2 the means of its gradients and of
+# their squares, 3 which gradient is each row's, see `Kernels.move_rows`, 4 the gradients, 5 rows, 6 columns, 7 how
+# many gradients, 8 and 9 the betas, 10 to 13 what else is in `Step`.
+
+
+@njit(**_LOOPS)
+def _row_moved(row, mean, square, beta1, beta2, keep, stride, root, epsilon, gradient):
+    for j in range(len(row)):
+        m = beta1 * mean[j] + (_F(1) - beta1) * gradient[j]
+        v = beta2 * square[j] + (_F(1) - beta2) * gradient[j] * gradient[j]
+        mean[j], square[j] = m, v
+        row[j] = row[j] * keep - stride * m / (np.sqrt(v) / root + epsilon)
+
+
+@cfunc("void(voidptr)", **_BODY)
+def move_rows(given):
+    s = _slots(given)
+    h, n = s[6], s[5] * s[6]
+    table, means, squares = _floats(s[0], n), _floats(s[1], n), _floats(s[2], n)
+    where, gradients = _integers(s[3], s[5]), _floats(s[4], s[7] * h)
+    beta1, beta2, keep, stride = _float(s[8]), _float(s[9]), _float(s[10]), _float(s[11])
+    root, epsilon = _float(s[12]), _float(s[13])
+    none = np.zeros(h, np.float32)
+    for number in range(np.int64(_my_number()), s[5], np.int64(_how_many())):
+        row, at = table[number * h : number * h + h], where[number]
+        if at == NEVER_ONE:
+            if keep != _F(1):
+                for j in range(h):
+                    row[j] *= keep
+            continue
+        mean, square = means[number * h : number * h + h], squares[number * h : number * h + h]
+        gradient = none if at == NO_GRADIENT else gradients[at * h : at * h + h]
+        _row_moved(row, mean, square, beta1, beta2, keep, stride, root, epsilon, gradient)
 
 
 _gomp: Any = ctypes.CDLL(str(LIBRARY)).GOMP_parallel

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.kernels import compiled
 from bertsmith.kernels.compiled import bits, launch
-from bertsmith.kernels.plain import Drawn, Drops, Kernels
+from bertsmith.kernels.plain import Drawn, Drops, Kernels, Step
 
 _KINDS = (torch.float32, torch.bfloat16)
 
@@ -24,6 +24,7 @@ class Fast(Kernels):
     """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
 
     name = "numba"
+    by_rows = True
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x); GELU's by a kernel."""
@@ -87,6 +88,21 @@ class Fast(Kernels):
             *(losses.data_ptr(), right.data_ptr(), sums.data_ptr()),
         )
         return losses.sum(), right.sum(), sums.sum(0)
+
+    def move_rows(
+        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: Step
+    ) -> None:
+        """Rows that have never had a gradient are left alone, or decay; most of a vocabulary are such rows."""
+        kept = (table, mean, square)
+        if table.dtype != torch.float32 or not all(x.is_cpu and x.is_contiguous() for x in kept):
+            super().move_rows(table, mean, square, where, gradients, step)
+            return
+        gradients = gradients.contiguous()
+        launch(
+            compiled.move_rows,
+            *(x.data_ptr() for x in (*kept, where, gradients)),
+            *(*table.shape, len(gradients), *map(bits, (*step.betas, *step[1:]))),
+        )
 
 
 def _is_known(x: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import machine
+from bertsmith.kernels.plain import TORCH, Kernels
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -21,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+_MANY_ROWS = 4096  # of a table: with fewer most of them are looked up soon, or all are too few to tell
 _FEW_ROWS = 16  # fewer are computed another way by the products' libraries: 4 by MKL, 12 by its threads
 
 
@@ -141,16 +143,26 @@ class _Product(torch.autograd.Function):
 
 
 class Table(nn.Embedding):
-    """A table of vectors whose first values are left to `draw_weights`."""
+    """A table of vectors whose first values are left to `draw_weights`.
 
+    by_rows: whether its gradient is one of the rows looked up alone, sparse as torch calls it.
+    """
+
+    kernels: Kernels = TORCH
+    by_rows = False
     _joins = False
 
     def reset_parameters(self) -> None:
         """Nothing."""
 
+    @property
+    def pays_by_rows(self) -> bool:
+        """Whether it is trained quicker with such a gradient."""
+        return self.kernels.by_rows and self.weight.is_cpu and len(self.weight) >= _MANY_ROWS
+
     def forward(self, ids: Tensor) -> Tensor:
         """[…] → […, E]."""
-        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins)
+        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.by_rows)
 
     @contextmanager
     def beside_decoder(self, decodes: bool) -> Iterator[None]:
