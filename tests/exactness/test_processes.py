@@ -39,7 +39,12 @@ def two_processes(shards: Shards, out: Path, what: str) -> subprocess.CompletedP
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
         [*command, str(home / "of_several.py"), str(shards.folder), str(out), what],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home), *sys.path]), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(home), *sys.path]),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",
+        },
         capture_output=True,
         text=True,
         timeout=280,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from bertsmith.errors import InputError
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH
+from bertsmith.models.attention import attention_by_sequence
+from bertsmith.models.config import Sees
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.packed import Packed
 from bertsmith.place import Place
 
 if not choice.are_here():
@@ -140,6 +144,99 @@ def test_weights_of_attention_and_the_slopes_of_scores(
     close(after, weights if mask is None else weights * mask, kind)
     assert torch.equal(after, again)
     close(slopes, TORCH.weights_back(weights, mask, upstream.clone())[1], kind, 2)
+
+
+def attended(
+    lengths: list[int], heads: int, width: int, sees: Sees, kind: torch.dtype, p: float, more: int = 0
+) -> tuple[Tensor, ...]:
+    """What the kernel makes of sequences and of rows behind them, its slopes, and the same by the plain way."""
+    ids = np.zeros(sum(lengths), dtype=np.int64)
+    packed = Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64))
+    rows, longest = sum(lengths), -(-max(lengths) // 16) * 16
+    qkv = normal(rows + more, 3 * heads * width, kind=kind).requires_grad_()
+    upstream = normal(rows + more, heads * width, seed=2, kind=kind)
+    dropout = Dropout(p, torch.Generator().manual_seed(7))
+    drawn = drawn_next(dropout) if p else None
+    found = FAST.attention(qkv, packed.starts.long(), max(lengths), heads, sees, dropout if p else None)
+    assert found is not None
+    (slopes,) = torch.autograd.grad(found, qkv, upstream)
+
+    masks = iter(
+        mask_of(drawn, rows * heads * longest)
+        .view(rows, heads, longest)[start:end, :, : end - start]
+        .transpose(0, 1)
+        for start, end in pairwise(packed.starts.tolist())
+        if drawn and start < end
+    )
+    exact = qkv.detach()[:rows].float().requires_grad_()
+    wanted = attention_by_sequence(exact, packed, heads, (lambda _: next(masks)) if p else None, sees=sees)
+    (expected,) = torch.autograd.grad(wanted, exact, upstream[:rows].float())
+    return found.detach(), slopes, wanted.detach(), expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(
+        st.one_of(st.integers(0, 20), st.sampled_from([31, 32, 33, 100])), min_size=1, max_size=6
+    ),
+    heads=st.integers(1, 3),
+    width=st.sampled_from([16, 32, 48, 64]),
+    sees=st.sampled_from(["all", "before", "behind"]),
+    kind=kinds,
+    p=st.sampled_from([0.0, 0.3]),
+    more=st.integers(0, 3),
+)
+def test_attention_over_packed_sequences_and_its_slopes(
+    lengths: list[int], heads: int, width: int, sees: Sees, kind: torch.dtype, p: float, more: int
+) -> None:
+    if not any(lengths):
+        lengths = [*lengths, 1]
+    found, slopes, wanted, expected = attended(lengths, heads, width, sees, kind, p, more)
+    rows = sum(lengths)
+    assert found.dtype == slopes.dtype == kind
+    close(found[:rows], wanted, kind, 2)
+    close(slopes[:rows], expected, kind, 4)
+    assert not found[rows:].any()
+    assert not slopes[rows:].any()
+
+
+def test_attention_does_not_depend_on_company_or_threads() -> None:
+    """To the bit, there and back."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = attended([37], 2, 32, "all", torch.float32, 0.0)
+        torch.set_num_threads(2)
+        in_company = attended([37, 5, 90, 0, 16], 2, 32, "all", torch.float32, 0.0)
+    finally:
+        torch.set_num_threads(before)
+    # the first rows are drawn alike: the sequence is the same in both
+    first = normal(37, 3 * 64), normal(37 + 5 + 90 + 16, 3 * 64)[:37]
+    assert torch.equal(*first)
+    assert torch.equal(alone[0], in_company[0][:37])
+
+
+def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -> None:
+    qkv = normal(12, 3 * 32)
+    qkv[7, 40] = torch.nan
+    found = FAST.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 7, 1, "all", None)
+    assert found is not None
+    assert not found[:5].isnan().any()
+    assert found[5:].isnan().all()
+
+
+def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
+    """Heads whose columns are no multiple of 16, long sequences in bf16, fp64, and where nothing is trained."""
+    starts = torch.tensor([0, 5])
+    for qkv, longest in (
+        (normal(5, 3 * 20), 5),
+        (normal(5, 3 * 32, kind=torch.bfloat16), 500),
+        (normal(5, 3 * 32).double(), 5),
+    ):
+        assert FAST.attention(qkv.requires_grad_(), starts, longest, 1, "all", None) is None
+    with torch.no_grad():
+        assert FAST.attention(normal(5, 3 * 32), starts, 5, 1, "all", None) is None
+    assert TORCH.attention(normal(5, 3 * 32), starts, 5, 1, "all", None) is None
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,83 +1,32 @@
-"""The bodies of the compiled kernels: loops over rows, which Numba compiles when this module is imported.
+"""The bodies of the kernels between a layer's products: loops over rows, which Numba compiles when this module is
+imported.
 
-A body reads its arguments from slots of 64 bits: addresses, sizes, and floats by their bits. Threads that enter it
-together share out the rows. bf16 is held as 16-bit integers, whose values are widened to fp32, computed with, and
-rounded to the nearest, ties to even. Compiled code is kept beside this file or in NUMBA_CACHE_DIR; `python -m
-bertsmith.kernels.compiled` compiles ahead.
+Values in bf16 are widened to fp32, computed with, and rounded to the nearest, ties to even.
 """
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
-from typing import Any
-
-import llvmlite.binding as llvm
-import llvmlite.ir as ir
 import numpy as np
-import torch
-from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic, overload
+from numba import cfunc, njit, types
+from numba.extending import overload
 
+from bertsmith.kernels.loops import (
+    BODY,
+    LOOPS,
+    F,
+    U,
+    as_float,
+    floats,
+    halves,
+    how_many,
+    integers,
+    my_number,
+    my_rows,
+    slots,
+)
 from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT
 
-SLOTS = 24
-# The threads of torch's own operations: a second set would wait for cores that the first one spins on.
-LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-llvm.load_library_permanently(str(LIBRARY))
-_my_number = types.ExternalFunction("omp_get_thread_num", types.int32())
-_how_many = types.ExternalFunction("omp_get_num_threads", types.int32())
-
-# Sums may be added in another order, as vectors need it; what is not a number stays one.
-_LOOPS: dict[str, Any] = {
-    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
-    "error_model": "numpy",
-    "boundscheck": False,
-}
-_BODY = {**_LOOPS, "cache": True}
-_U, _F = np.uint32, np.float32
 _LANES = 64
-
-
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    """An address as a pointer."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), made
-
-
-@njit(**_LOOPS)
-def _slots(given):
-    return carray(given, (SLOTS,), np.int64)
-
-
-@njit(**_LOOPS)
-def _floats(address, size):
-    return carray(_pointer(address), (size,), np.float32)
-
-
-@njit(**_LOOPS)
-def _halves(address, size):
-    return carray(_pointer(address), (size,), np.uint16)
-
-
-@njit(**_LOOPS)
-def _integers(address, size):
-    return carray(_pointer(address), (size,), np.int64)
-
-
-@njit(**_LOOPS)
-def _float(bits):
-    return _U(bits).view(np.float32)
-
-
-@njit(**_LOOPS)
-def _my_rows(rows):
-    mine, of = np.int64(_my_number()), np.int64(_how_many())
-    return rows * mine // of, rows * (mine + 1) // of
 
 
 def _get(row, i):
@@ -91,16 +40,16 @@ def _put(row, i, value):
 @overload(_get, inline="always")
 def _get_of(row, i):
     if row.dtype == types.uint16:
-        return lambda row, i: _U(_U(row[i]) << _U(16)).view(np.float32)
+        return lambda row, i: U(U(row[i]) << U(16)).view(np.float32)
     return lambda row, i: row[i]
 
 
 @overload(_put, inline="always")
 def _put_of(row, i, value):
     def rounded(row, i, value):
-        bits = _F(value).view(np.uint32)
-        odd = _U(_U(bits >> _U(16)) & _U(1))
-        row[i] = np.uint16(_U(_U(bits + _U(0x7FFF)) + odd) >> _U(16))
+        bits = F(value).view(np.uint32)
+        odd = U(U(bits >> U(16)) & U(1))
+        row[i] = np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
 
     def as_it_is(row, i, value):
         row[i] = value
@@ -108,49 +57,49 @@ def _put_of(row, i, value):
     return rounded if row.dtype == types.uint16 else as_it_is
 
 
-@njit(inline="always", **_LOOPS)
+@njit(inline="always", **LOOPS)
 def _kept(number, low, high, dropped, scale):
     """What an element is multiplied by in dropout: 16 bits of a hash of its number decide, of 65,536 values
     `dropped` drop it. The hash is lowbias32 (Wellons 2018), its second half with other bits of the seed."""
-    x = _U(_U(_U(number) * _U(0x9E3779B9)) ^ low)
-    x = _U(_U(x ^ _U(x >> _U(16))) * _U(0x7FEB352D))
-    x = _U(x ^ high)
-    x = _U(_U(x ^ _U(x >> _U(15))) * _U(0x846CA68B))
-    x = _U(x ^ _U(x >> _U(16)))
-    return scale if _U(x >> _U(16)) >= dropped else _F(0)
+    x = U(U(U(number) * U(0x9E3779B9)) ^ low)
+    x = U(U(x ^ U(x >> U(16))) * U(0x7FEB352D))
+    x = U(x ^ high)
+    x = U(U(x ^ U(x >> U(15))) * U(0x846CA68B))
+    x = U(x ^ U(x >> U(16)))
+    return scale if U(x >> U(16)) >= dropped else F(0)
 
 
-@njit(inline="always", **_LOOPS)
+@njit(inline="always", **LOOPS)
 def _exp(x):
     """exp of x ≤ 0, to 2e-7 of its value: 2 to a whole number times a polynomial (Cephes)."""
-    x = x if x > _F(-87) else (_F(-87) if x <= _F(-87) else x)
-    whole = np.floor(x * _F(1.44269504) + _F(0.5))
-    r = x - whole * _F(0.693359375) + whole * _F(2.12194440e-4)
-    p = _F(1.9875691500e-4)
-    p = p * r + _F(1.3981999507e-3)
-    p = p * r + _F(8.3334519073e-3)
-    p = p * r + _F(4.1665795894e-2)
-    p = p * r + _F(1.6666665459e-1)
-    p = p * r + _F(5.0000001201e-1)
-    y = p * r * r + r + _F(1)
-    return y * _U(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))).view(np.float32)
+    x = x if x > F(-87) else (F(-87) if x <= F(-87) else x)
+    whole = np.floor(x * F(1.44269504) + F(0.5))
+    r = x - whole * F(0.693359375) + whole * F(2.12194440e-4)
+    p = F(1.9875691500e-4)
+    p = p * r + F(1.3981999507e-3)
+    p = p * r + F(8.3334519073e-3)
+    p = p * r + F(4.1665795894e-2)
+    p = p * r + F(1.6666665459e-1)
+    p = p * r + F(5.0000001201e-1)
+    y = p * r * r + r + F(1)
+    return y * U(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))).view(np.float32)
 
 
-@njit(inline="always", **_LOOPS)
+@njit(inline="always", **LOOPS)
 def _normal(x):
     """The normal distribution's share below x and exp(-x²/2), to 1e-7 (Abramowitz and Stegun, 7.1.26)."""
-    a = abs(x) * _F(0.70710678)
-    t = _F(1) / (_F(1) + _F(0.3275911) * a)
+    a = abs(x) * F(0.70710678)
+    t = F(1) / (F(1) + F(0.3275911) * a)
     bell = _exp(-a * a)
-    p = _F(1.061405429) * t - _F(1.453152027)
-    p = p * t + _F(1.421413741)
-    p = p * t - _F(0.284496736)
-    p = p * t + _F(0.254829592)
-    tail = _F(0.5) * p * t * bell
-    return (_F(1) - tail if x > _F(0) else tail), bell
+    p = F(1.061405429) * t - F(1.453152027)
+    p = p * t + F(1.421413741)
+    p = p * t - F(0.284496736)
+    p = p * t + F(0.254829592)
+    tail = F(0.5) * p * t * bell
+    return (F(1) - tail if x > F(0) else tail), bell
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _top(values, lanes):
     """The largest, by the largest of each lane: a single one would wait for itself at each value."""
     for k in range(_LANES):
@@ -171,7 +120,7 @@ def _top(values, lanes):
 # GELU. Slots: 0 whether bf16, 1 x, 2 the result, 3 elements; on the way back 4 the slope of the result.
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _gelu(x, y):
     for i in range(len(x)):
         value = _get(x, i)
@@ -179,34 +128,34 @@ def _gelu(x, y):
         _put(y, i, value * share)
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _gelu_back(x, g, y):
     for i in range(len(x)):
         value = _get(x, i)
         share, bell = _normal(value)
-        _put(y, i, _get(g, i) * (share + value * bell * _F(0.39894228)))
+        _put(y, i, _get(g, i) * (share + value * bell * F(0.39894228)))
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def gelu(given):
-    s = _slots(given)
-    first, last = _my_rows(s[3])
+    s = slots(given)
+    first, last = my_rows(s[3])
     if s[0]:
-        _gelu(_halves(s[1], s[3])[first:last], _halves(s[2], s[3])[first:last])
+        _gelu(halves(s[1], s[3])[first:last], halves(s[2], s[3])[first:last])
     else:
-        _gelu(_floats(s[1], s[3])[first:last], _floats(s[2], s[3])[first:last])
+        _gelu(floats(s[1], s[3])[first:last], floats(s[2], s[3])[first:last])
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def gelu_back(given):
-    s = _slots(given)
+    s = slots(given)
     n = s[3]
-    first, last = _my_rows(n)
+    first, last = my_rows(n)
     if s[0]:
-        x, g, y = _halves(s[1], n), _halves(s[4], n), _halves(s[2], n)
+        x, g, y = halves(s[1], n), halves(s[4], n), halves(s[2], n)
         _gelu_back(x[first:last], g[first:last], y[first:last])
     else:
-        a, b, c = _floats(s[1], n), _floats(s[4], n), _floats(s[2], n)
+        a, b, c = floats(s[1], n), floats(s[4], n), floats(s[2], n)
         _gelu_back(a[first:last], b[first:last], c[first:last])
 
 
@@ -216,13 +165,13 @@ def gelu_back(given):
 # slopes of weight and bias.
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, dropped, scale, first, last):
     added = np.empty(columns, np.float32)
     for row in range(first, last):
         begin = row * columns
         xs, rs, ys = x[begin : begin + columns], residual[begin : begin + columns], y[begin : begin + columns]
-        total = _F(0)
+        total = F(0)
         if dropped:
             for j in range(columns):
                 value = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
@@ -233,18 +182,18 @@ def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, 
                 value = _get(rs, j) + _get(xs, j)
                 added[j] = value
                 total += value
-        mean = total / _F(columns)
-        square = _F(0)
+        mean = total / F(columns)
+        square = F(0)
         for j in range(columns):
             apart = added[j] - mean
             square += apart * apart
-        inverse = _F(1) / np.sqrt(square / _F(columns) + epsilon)
+        inverse = F(1) / np.sqrt(square / F(columns) + epsilon)
         stats[2 * row], stats[2 * row + 1] = mean, inverse
         for j in range(columns):
             _put(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _add_norm_back(
     x, residual, g, of_sum, of_x, columns, weight, stats, sums, low, high, dropped, scale, first, last
 ):
@@ -255,7 +204,7 @@ def _add_norm_back(
         xs, rs, gs = x[begin : begin + columns], residual[begin : begin + columns], g[begin : begin + columns]
         os, ds = of_sum[begin : begin + columns], of_x[begin : begin + columns]
         mean, inverse = stats[2 * row], stats[2 * row + 1]
-        along, across = _F(0), _F(0)
+        along, across = F(0), F(0)
         if dropped:
             for j in range(columns):
                 value = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
@@ -271,8 +220,8 @@ def _add_norm_back(
             slope[j] = value
             along += value
             across += value * unit[j]
-        along /= _F(columns)
-        across /= _F(columns)
+        along /= F(columns)
+        across /= F(columns)
         if dropped:
             for j in range(columns):
                 value = (slope[j] - along - unit[j] * across) * inverse
@@ -283,42 +232,42 @@ def _add_norm_back(
                 _put(os, j, (slope[j] - along - unit[j] * across) * inverse)
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def add_norm(given):
-    s = _slots(given)
+    s = slots(given)
     n, h = s[4] * s[5], s[5]
-    first, last = _my_rows(s[4])
-    weight, bias, stats = _floats(s[6], h), _floats(s[7], h), _floats(s[8], 2 * s[4])
-    eps, low, high, dropped, scale = _float(s[9]), _U(s[10]), _U(s[11]), _U(s[12]), _float(s[13])
+    first, last = my_rows(s[4])
+    weight, bias, stats = floats(s[6], h), floats(s[7], h), floats(s[8], 2 * s[4])
+    eps, low, high, dropped, scale = as_float(s[9]), U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
     if s[0]:
-        x, r, y = _halves(s[1], n), _halves(s[2], n), _halves(s[3], n)
+        x, r, y = halves(s[1], n), halves(s[2], n), halves(s[3], n)
         _add_norm(x, r, y, h, weight, bias, stats, eps, low, high, dropped, scale, first, last)
     else:
-        a, b, c = _floats(s[1], n), _floats(s[2], n), _floats(s[3], n)
+        a, b, c = floats(s[1], n), floats(s[2], n), floats(s[3], n)
         _add_norm(a, b, c, h, weight, bias, stats, eps, low, high, dropped, scale, first, last)
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def add_norm_back(given):
-    s = _slots(given)
+    s = slots(given)
     n, h = s[4] * s[5], s[5]
-    first, last = _my_rows(s[4])
-    weight, stats = _floats(s[6], h), _floats(s[8], 2 * s[4])
-    low, high, dropped, scale = _U(s[10]), _U(s[11]), _U(s[12]), _float(s[13])
-    mine = np.int64(_my_number()) * 2 * h
-    sums = _floats(s[16], 2 * h * np.int64(_how_many()))[mine : mine + 2 * h]
+    first, last = my_rows(s[4])
+    weight, stats = floats(s[6], h), floats(s[8], 2 * s[4])
+    low, high, dropped, scale = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
+    mine = np.int64(my_number()) * 2 * h
+    sums = floats(s[16], 2 * h * np.int64(how_many()))[mine : mine + 2 * h]
     if s[0]:
         x, r, g, o, d = (
-            _halves(s[1], n),
-            _halves(s[2], n),
-            _halves(s[14], n),
-            _halves(s[3], n),
-            _halves(s[15], n),
+            halves(s[1], n),
+            halves(s[2], n),
+            halves(s[14], n),
+            halves(s[3], n),
+            halves(s[15], n),
         )
         _add_norm_back(x, r, g, o, d, h, weight, stats, sums, low, high, dropped, scale, first, last)
     else:
-        x_, r_, g_ = _floats(s[1], n), _floats(s[2], n), _floats(s[14], n)
-        o_, d_ = _floats(s[3], n), _floats(s[15], n)
+        x_, r_, g_ = floats(s[1], n), floats(s[2], n), floats(s[14], n)
+        o_, d_ = floats(s[3], n), floats(s[15], n)
         _add_norm_back(x_, r_, g_, o_, d_, h, weight, stats, sums, low, high, dropped, scale, first, last)
 
 
@@ -328,7 +277,7 @@ def add_norm_back(given):
 # becomes that of the scores.
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _weights(
     scores,
     weights,
@@ -362,12 +311,12 @@ def _weights(
             for j in range(columns):
                 filled[j] = _get(ss, j)
         top = _top(filled, lanes)
-        total = _F(0)
+        total = F(0)
         for j in range(columns):
             value = _exp(filled[j] - top)
             filled[j] = value
             total += value
-        share = _F(1) / total
+        share = F(1) / total
         if dropped:
             for j in range(columns):
                 _put(ws, j, filled[j] * share)
@@ -377,7 +326,7 @@ def _weights(
                 _put(ws, j, filled[j] * share)
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _weights_back(slopes, weights, after, columns, low, high, dropped, scale, first, last):
     through = np.empty(columns, np.float32)
     for row in range(first, last):
@@ -387,7 +336,7 @@ def _weights_back(slopes, weights, after, columns, low, high, dropped, scale, fi
             weights[begin : begin + columns],
             after[begin : begin + columns],
         )
-        total = _F(0)
+        total = F(0)
         if dropped:
             for j in range(columns):
                 kept = _kept(begin + j, low, high, dropped, scale)
@@ -404,32 +353,32 @@ def _weights_back(slopes, weights, after, columns, low, high, dropped, scale, fi
             _put(gs, j, _get(ws, j) * (through[j] - total))
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def weights(given):
-    s = _slots(given)
+    s = slots(given)
     n = s[4] * s[5]
-    first, last = _my_rows(s[4])
-    bias = _floats(s[6], s[4] // s[7] * s[8] + s[5] * s[9] + s[5] if s[6] else 0)
-    low, high, dropped, scale = _U(s[10]), _U(s[11]), _U(s[12]), _float(s[13])
+    first, last = my_rows(s[4])
+    bias = floats(s[6], s[4] // s[7] * s[8] + s[5] * s[9] + s[5] if s[6] else 0)
+    low, high, dropped, scale = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
     if s[0]:
-        a, b, c = _halves(s[1], n), _halves(s[2], n), _halves(s[3], n)
+        a, b, c = halves(s[1], n), halves(s[2], n), halves(s[3], n)
         _weights(a, b, c, s[5], bias, s[7], s[8], s[9], low, high, dropped, scale, first, last)
     else:
-        x, y, z = _floats(s[1], n), _floats(s[2], n), _floats(s[3], n)
+        x, y, z = floats(s[1], n), floats(s[2], n), floats(s[3], n)
         _weights(x, y, z, s[5], bias, s[7], s[8], s[9], low, high, dropped, scale, first, last)
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def weights_back(given):
-    s = _slots(given)
+    s = slots(given)
     n = s[4] * s[5]
-    first, last = _my_rows(s[4])
-    low, high, dropped, scale = _U(s[10]), _U(s[11]), _U(s[12]), _float(s[13])
+    first, last = my_rows(s[4])
+    low, high, dropped, scale = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
     if s[0]:
-        a, b, c = _halves(s[1], n), _halves(s[2], n), _halves(s[3], n)
+        a, b, c = halves(s[1], n), halves(s[2], n), halves(s[3], n)
         _weights_back(a, b, c, s[5], low, high, dropped, scale, first, last)
     else:
-        x, y, z = _floats(s[1], n), _floats(s[2], n), _floats(s[3], n)
+        x, y, z = floats(s[1], n), floats(s[2], n), floats(s[3], n)
         _weights_back(x, y, z, s[5], low, high, dropped, scale, first, last)
 
 
@@ -438,7 +387,7 @@ def weights_back(given):
 # the slopes.
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _table(logits, columns, bias, labels, losses, right, sums, first, last):
     filled, lanes = np.empty(columns, np.float32), np.empty(_LANES, np.float32)
     for row in range(first, last):
@@ -446,14 +395,14 @@ def _table(logits, columns, bias, labels, losses, right, sums, first, last):
         for j in range(columns):
             filled[j] = _get(ls, j) + bias[j]
         top, gold = _top(filled, lanes), filled[label]
-        total = _F(0)
+        total = F(0)
         for j in range(columns):
             value = _exp(filled[j] - top)
             filled[j] = value
             total += value
         losses[row] = np.log(total) + (top - gold)
         right[row] = gold == top
-        share = _F(1) / total
+        share = F(1) / total
         filled[label] -= total
         for j in range(columns):
             value = filled[j] * share
@@ -461,18 +410,18 @@ def _table(logits, columns, bias, labels, losses, right, sums, first, last):
             _put(ls, j, value)
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def table(given):
-    s = _slots(given)
+    s = slots(given)
     n, v = s[2], s[3]
-    first, last = _my_rows(n)
-    bias, labels, losses, right = _floats(s[4], v), _integers(s[5], n), _floats(s[6], n), _integers(s[7], n)
-    mine = np.int64(_my_number()) * v
-    sums = _floats(s[8], v * np.int64(_how_many()))[mine : mine + v]
+    first, last = my_rows(n)
+    bias, labels, losses, right = floats(s[4], v), integers(s[5], n), floats(s[6], n), integers(s[7], n)
+    mine = np.int64(my_number()) * v
+    sums = floats(s[8], v * np.int64(how_many()))[mine : mine + v]
     if s[0]:
-        _table(_halves(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
+        _table(halves(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
     else:
-        _table(_floats(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
+        _table(floats(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
 
 
 # AdamW of a table of which few rows have a gradient. Slots: 0 the table, 1 and 2 the means of its gradients and of
@@ -480,47 +429,31 @@ def table(given):
 # many gradients, 8 and 9 the betas, 10 to 13 what else is in `Step`.
 
 
-@njit(**_LOOPS)
+@njit(**LOOPS)
 def _row_moved(row, mean, square, beta1, beta2, keep, stride, root, epsilon, gradient):
     for j in range(len(row)):
-        m = beta1 * mean[j] + (_F(1) - beta1) * gradient[j]
-        v = beta2 * square[j] + (_F(1) - beta2) * gradient[j] * gradient[j]
+        m = beta1 * mean[j] + (F(1) - beta1) * gradient[j]
+        v = beta2 * square[j] + (F(1) - beta2) * gradient[j] * gradient[j]
         mean[j], square[j] = m, v
         row[j] = row[j] * keep - stride * m / (np.sqrt(v) / root + epsilon)
 
 
-@cfunc("void(voidptr)", **_BODY)
+@cfunc("void(voidptr)", **BODY)
 def move_rows(given):
-    s = _slots(given)
+    s = slots(given)
     h, n = s[6], s[5] * s[6]
-    table, means, squares = _floats(s[0], n), _floats(s[1], n), _floats(s[2], n)
-    where, gradients = _integers(s[3], s[5]), _floats(s[4], s[7] * h)
-    beta1, beta2, keep, stride = _float(s[8]), _float(s[9]), _float(s[10]), _float(s[11])
-    root, epsilon = _float(s[12]), _float(s[13])
+    table, means, squares = floats(s[0], n), floats(s[1], n), floats(s[2], n)
+    where, gradients = integers(s[3], s[5]), floats(s[4], s[7] * h)
+    beta1, beta2, keep, stride = as_float(s[8]), as_float(s[9]), as_float(s[10]), as_float(s[11])
+    root, epsilon = as_float(s[12]), as_float(s[13])
     none = np.zeros(h, np.float32)
-    for number in range(np.int64(_my_number()), s[5], np.int64(_how_many())):
+    for number in range(np.int64(my_number()), s[5], np.int64(how_many())):
         row, at = table[number * h : number * h + h], where[number]
         if at == NEVER_ONE:
-            if keep != _F(1):
+            if keep != F(1):
                 for j in range(h):
                     row[j] *= keep
             continue
         mean, square = means[number * h : number * h + h], squares[number * h : number * h + h]
         gradient = none if at == NO_GRADIENT else gradients[at * h : at * h + h]
         _row_moved(row, mean, square, beta1, beta2, keep, stride, root, epsilon, gradient)
-
-
-_gomp: Any = ctypes.CDLL(str(LIBRARY)).GOMP_parallel
-_gomp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-_gomp.restype = None
-_Slots = ctypes.c_int64 * SLOTS
-
-
-def launch(body: Any, *slots: int) -> None:
-    """Run a body on as many threads as torch computes on."""
-    _gomp(body.address, ctypes.byref(_Slots(*slots)), torch.get_num_threads(), 0)
-
-
-def bits(value: float) -> int:
-    """Of a float in fp32."""
-    return int(np.float32(value).view(np.uint32))

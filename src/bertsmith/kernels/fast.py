@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import compiled
-from bertsmith.kernels.compiled import bits, launch
+from bertsmith.kernels import attending, compiled
+from bertsmith.kernels.loops import bits, launch
 from bertsmith.kernels.plain import Drawn, Drops, Kernels, Step
 
+# Tokens; above it the products' own bf16 is quicker: measured on a processor with AVX512-BF16, and where there are
+# units for whole tiles (AMX) it must be from fewer on.
+_LONGEST_IN_HALF = 128
 _KINDS = (torch.float32, torch.bfloat16)
 
 
@@ -37,6 +40,16 @@ class Fast(Kernels):
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None or not _serves(x):
             return super().added_norm(residual, x, dropout, norm)
         return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
+
+    def attention(
+        self, qkv: Tensor, starts: Tensor, longest: int, heads: int, sees: str, dropout: Drops | None
+    ) -> Tensor | None:
+        """By one kernel there and one back, in which no score is kept; in bf16 only of sequences so short that
+        products of theirs in bf16 are no quicker."""
+        width = qkv.shape[1] // 3 // heads
+        if not _serves(qkv) or width % attending.COLUMNS or (_is_half(qkv) and longest > _LONGEST_IN_HALF):
+            return None
+        return _called(_Attention, qkv, starts, heads, attending.SEES[sees], _drawn(dropout))
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
@@ -151,6 +164,46 @@ class _Gelu(torch.autograd.Function):
         grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
         launch(compiled.gelu_back, _is_half(x), x.data_ptr(), found.data_ptr(), x.numel(), grad.data_ptr())
         return found
+
+
+def _of_tokens(rows: Tensor, starts: Tensor, columns: int) -> Tensor:
+    """For as many rows, zeros behind the last sequence."""
+    found = rows.new_empty(len(rows), columns)
+    found[int(starts[-1]) :] = 0
+    return found
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(q·kᵀ/√d)·v for each sequence and head. The way back computes the scores again: what is kept of them
+    is each row's highest, and the sum."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, starts: Tensor, heads: int, sees: int, drawn: tuple[int, int, int, int]
+    ) -> Tensor:
+        qkv = qkv.contiguous()
+        rows, columns = len(qkv), qkv.shape[1] // 3
+        found, stats = _of_tokens(qkv, starts, columns), torch.empty(rows, heads, 2)
+        ctx.sizes = len(starts) - 1, heads, columns // heads, sees, *drawn, rows
+        launch(
+            attending.forward,
+            *(_is_half(qkv), qkv.data_ptr(), found.data_ptr(), stats.data_ptr(), starts.data_ptr()),
+            *ctx.sizes,
+        )
+        ctx.save_for_backward(qkv, stats, starts)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, stats, starts = ctx.saved_tensors
+        grad, slopes = grad.to(qkv.dtype).contiguous(), _of_tokens(qkv, starts, qkv.shape[1])
+        launch(
+            attending.backward,
+            *(_is_half(qkv), qkv.data_ptr(), slopes.data_ptr(), stats.data_ptr(), starts.data_ptr()),
+            *ctx.sizes,
+            grad.data_ptr(),
+        )
+        return slopes, None, None, None, None
 
 
 class _AddNorm(torch.autograd.Function):

@@ -3,7 +3,7 @@
 Both take qkv [N, 3H]: for each token its query, key and value side by side, each split into A heads of
 d = H / A columns (Vaswani et al. 2017, section 3.2.2; scores are divided by sqrt(d)). The fast way groups
 sequences of similar length into buckets and pads inside a bucket only; the grouping is computed once for a
-batch and shared by all its layers.
+batch and shared by all its layers. Compiled kernels know another one, where something is trained.
 """
 
 from __future__ import annotations
@@ -68,11 +68,22 @@ def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(len(rows), 3, heads, rows.shape[1] // 3 // heads).permute(1, 2, 0, 3)
 
 
+def attention(
+    qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+) -> Tensor:
+    """The same by the quickest way that there is here, and zeros of the rows behind all tokens. dropout: of the
+    weights, where it is active. kernels: compute where something is trained."""
+    found = kernels.attention(qkv, layout.starts, layout.longest, heads, layout.sees, dropout)
+    if found is not None:
+        return found
+    mixed = attention_by_bucket(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)
+    return F.pad(mixed, (0, 0, 0, layout.spare)) if layout.spare else mixed
+
+
 def attention_by_bucket(
     qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
 ) -> Tensor:
-    """The same by buckets of sequences of similar length. [N, 3H] → [N, H]. dropout: of the weights, where it is
-    active. kernels: compute the weights where something is trained."""
+    """The same by buckets of sequences of similar length."""
     if not layout.buckets:
         return qkv[:, : qkv.shape[1] // 3]  # no token, so nothing but the shape
     if torch.is_grad_enabled() and qkv.requires_grad:

@@ -5,17 +5,18 @@ The encoder is given its parts: members of the family hand it other ones, and on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels
-from bertsmith.models.attention import attention_by_bucket, attention_maps
+from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator
@@ -40,7 +41,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, H] → [N, H]; a token sees the tokens of its own sequence."""
         dropout = self.dropout if self.dropout.active else None
-        mixed = attention_by_bucket(self.qkv(x), layout, self.heads, dropout, self.kernels)
+        mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
         return self.output(mixed)  # type: ignore[no-any-return]
 
 
@@ -207,23 +208,27 @@ class Encoder(nn.Module):
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
         with self.computing():
-            layout = self._layout(inputs)
-            x: Tensor = self.embeddings(inputs)
-            for layer in self.layers:
-                x = layer(x, layout)
+            for state in self._states(inputs):
+                x = state
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """The embeddings' output and each layer's, L + 1 tensors [N, H]; the last are those of `forward`."""
         self._check_length(packed.longest)
         with self.computing():
-            layout = self._layout(packed)
-            states: list[Tensor] = [self.embeddings(packed)]
-            for layer in self.layers:
-                states.append(layer(states[-1], layout))
+            states = list(self._states(packed))
             if self.norm is not None:
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
+
+    def _states(self, packed: Packed) -> Iterator[Tensor]:
+        """The embeddings' output and each layer's. Between layers there are rows of no token behind the others."""
+        layout, count = self._layout(packed), len(packed.tokens)
+        x = F.pad(self.embeddings(packed), (0, 0, 0, layout.spare))
+        yield x[:count]
+        for layer in self.layers:
+            x = layer(x, layout)
+            yield x[:count]
 
     def _layout(self, packed: Packed) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded

@@ -24,6 +24,10 @@ _WIDTH = 16
 # between the products, the softmax and the dropout.
 _SCORES = 2**16
 
+# Rows of a product are a multiple of this on a processor. Preparing a shape takes oneDNN as long as computing some
+# 400 rows, and it remembers a thousand.
+_ROWS = 32
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -44,12 +48,22 @@ class Layout:
     """How a batch's sequences are laid out for attention: made once, used by each layer.
 
     cells: long [C], the packed row in each cell, bucket by bucket; padding cells hold row 0, and nothing ever
-    depends on them. order: long [N], the cell of each packed row. Both are None where they change nothing.
+    depends on them. order: long [N], the cell of each packed row. Both are None where they change nothing. starts,
+    sees: of the batch, for who needs no buckets. spare: how many rows of no token a processor's products are made
+    with, so that batches of nearly as many tokens have products of the same shape: each shape is prepared once.
     """
 
     buckets: tuple[Bucket, ...]
     cells: Tensor | None
     order: Tensor | None
+    starts: Tensor
+    sees: Sees
+    spare: int
+
+    @property
+    def longest(self) -> int:
+        """Cells of the longest sequence."""
+        return max((bucket.length for bucket in self.buckets), default=0)
 
     @property
     def sizes(self) -> list[int]:
@@ -65,6 +79,8 @@ class Layout:
         """
         lengths, device = packed.lengths, packed.tokens.device
         begins = np.cumsum(lengths) - lengths
+        starts = packed.starts.long()
+        more = -len(packed.tokens) % _ROWS if packed.tokens.is_cpu else 0
         buckets, cells, spare = [], [np.empty(0, dtype=np.int64)], len(packed.tokens)
         order = np.empty(spare + 1, dtype=np.int64)
         place = 0
@@ -79,8 +95,9 @@ class Layout:
             buckets.append(Bucket(len(group), length, bias))
             place += real.size
         if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
-            return cls(tuple(buckets), None, None)
-        return cls(tuple(buckets), sent(np.concatenate(cells), device), sent(order[:-1], device))
+            return cls(tuple(buckets), None, None, starts, sees, more)
+        places = sent(np.concatenate(cells), device), sent(order[:-1], device)
+        return cls(tuple(buckets), *places, starts, sees, more)
 
 
 def _groups(lengths: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:

@@ -1,0 +1,251 @@
+"""Sixteen numbers at a time: a type of Numba's for what one register of the processor holds, or two narrower ones.
+
+Numba itself computes so in loops that are long; of short ones it makes single steps. Numbers are in fp32; a sum of
+products may be rounded once, and sums be added up in another order.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import llvmlite.ir as ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+WIDTH = 16
+_LOOSELY = ("reassoc", "contract", "nsz", "arcp")
+_FLOAT, _INT, _SHORT = ir.FloatType(), ir.IntType(32), ir.IntType(16)
+_FLOATS, _INTS, _SHORTS = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT))
+
+
+class _Lanes(types.Type):  # type: ignore[misc]
+    """Numba's name for 16 numbers in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__("lanes")
+
+
+LANES = _Lanes()
+
+
+@register_model(_Lanes)
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    """As LLVM has them."""
+
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _FLOATS)
+
+
+def _at(builder: Any, address: Any, of: Any) -> Any:
+    return builder.inttoptr(address, of.as_pointer())
+
+
+def _spread(builder: Any, value: Any, of: Any) -> Any:
+    """One number in all lanes."""
+    nothing = ir.Constant(of, ir.Undefined)
+    first = ir.Constant(_INTS, [0] * WIDTH)
+    return builder.shuffle_vector(builder.insert_element(nothing, value, _INT(0)), nothing, first)
+
+
+def _known(builder: Any, name: str, result: Any, *given: Any) -> Any:
+    """A call of what LLVM itself provides."""
+    kind = ir.FunctionType(result, [value.type for value in given])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, given, fastmath=_LOOSELY)
+
+
+@intrinsic
+def load(typing: Any, address: Any) -> Any:
+    """16 numbers of memory."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(_at(builder, values[0], _FLOATS), align=4)
+
+    return LANES(types.int64), made
+
+
+@intrinsic
+def store(typing: Any, address: Any, x: Any) -> Any:
+    """Put 16 numbers there."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[1], _at(builder, values[0], _FLOATS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
+def load_half(typing: Any, address: Any) -> Any:
+    """16 numbers of memory that holds bf16."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kept = builder.zext(builder.load(_at(builder, values[0], _SHORTS), align=2), _INTS)
+        return builder.bitcast(builder.shl(kept, _spread(builder, _INT(16), _INTS)), _FLOATS)
+
+    return LANES(types.int64), made
+
+
+@intrinsic
+def store_half(typing: Any, address: Any, x: Any) -> Any:
+    """Put 16 numbers there as bf16: the nearest, of two that are as near the even one."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        half, one, most = (_spread(builder, _INT(n), _INTS) for n in (16, 1, 0x7FFF))
+        bits = builder.bitcast(values[1], _INTS)
+        odd = builder.and_(builder.lshr(bits, half), one)
+        rounded = builder.lshr(builder.add(builder.add(bits, most), odd), half)
+        builder.store(builder.trunc(rounded, _SHORTS), _at(builder, values[0], _SHORTS), align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
+def every(typing: Any, x: Any) -> Any:
+    """A number in all lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _spread(builder, values[0], _FLOATS)
+
+    return LANES(types.float32), made
+
+
+@intrinsic
+def every_at(typing: Any, address: Any) -> Any:
+    """A number of memory in all lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _spread(builder, builder.load(_at(builder, values[0], _FLOAT)), _FLOATS)
+
+    return LANES(types.int64), made
+
+
+@intrinsic
+def _plus(typing: Any, x: Any, y: Any) -> Any:
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fadd(*values, flags=_LOOSELY)
+
+    return LANES(LANES, LANES), made
+
+
+@intrinsic
+def _minus(typing: Any, x: Any, y: Any) -> Any:
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fsub(*values, flags=_LOOSELY)
+
+    return LANES(LANES, LANES), made
+
+
+@intrinsic
+def _times(typing: Any, x: Any, y: Any) -> Any:
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fmul(*values, flags=_LOOSELY)
+
+    return LANES(LANES, LANES), made
+
+
+@overload(operator.add, inline="always")
+def _add(x, y):
+    return (lambda x, y: _plus(x, y)) if x is LANES and y is LANES else None
+
+
+@overload(operator.sub, inline="always")
+def _subtract(x, y):
+    return (lambda x, y: _minus(x, y)) if x is LANES and y is LANES else None
+
+
+@overload(operator.mul, inline="always")
+def _multiply(x, y):
+    return (lambda x, y: _times(x, y)) if x is LANES and y is LANES else None
+
+
+@intrinsic
+def larger(typing: Any, x: Any, y: Any) -> Any:
+    """Of each lane the larger number; x where that is not a number."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, y = values
+        return builder.select(builder.fcmp_ordered("<", x, y), y, x)
+
+    return LANES(LANES, LANES), made
+
+
+@intrinsic
+def unless_below(typing: Any, x: Any, limit: Any, y: Any) -> Any:
+    """y, but 0 where x is below the limit."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, limit, y = values
+        return builder.select(builder.fcmp_ordered("<", x, limit), ir.Constant(_FLOATS, [0.0] * WIDTH), y)
+
+    return LANES(LANES, LANES, LANES), made
+
+
+@intrinsic
+def sum_of(typing: Any, x: Any) -> Any:
+    """Over the lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _known(builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, _FLOAT(0.0), values[0])
+
+    return types.float32(LANES), made
+
+
+@intrinsic
+def top_of(typing: Any, x: Any) -> Any:
+    """The largest of the lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _known(builder, f"llvm.vector.reduce.fmax.v{WIDTH}f32", _FLOAT, values[0])
+
+    return types.float32(LANES), made
+
+
+@intrinsic
+def floor(typing: Any, x: Any) -> Any:
+    """The whole number below, or itself."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _known(builder, f"llvm.floor.v{WIDTH}f32", _FLOATS, values[0])
+
+    return LANES(LANES), made
+
+
+@intrinsic
+def power(typing: Any, x: Any) -> Any:
+    """2 to a whole number between -126 and 127."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        whole = builder.add(builder.fptosi(values[0], _INTS), _spread(builder, _INT(127), _INTS))
+        return builder.bitcast(builder.shl(whole, _spread(builder, _INT(23), _INTS)), _FLOATS)
+
+    return LANES(LANES), made
+
+
+@intrinsic
+def kept(typing: Any, number: Any, low: Any, high: Any, dropped: Any, scale: Any) -> Any:
+    """What 16 elements from a number on are multiplied by in dropout: `compiled._kept` of each."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        number, low, high, dropped, scale = values
+
+        def every_one(value: Any) -> Any:
+            return _spread(builder, value, _INTS)
+
+        def mixed(x: Any, bits: int) -> Any:
+            return builder.xor(x, builder.lshr(x, every_one(_INT(bits))))
+
+        x = builder.add(every_one(builder.trunc(number, _INT)), ir.Constant(_INTS, list(range(WIDTH))))
+        x = builder.xor(builder.mul(x, every_one(_INT(0x9E3779B9))), every_one(low))
+        x = builder.mul(mixed(x, 16), every_one(_INT(0x7FEB352D)))
+        x = builder.xor(x, every_one(high))
+        x = builder.mul(mixed(x, 15), every_one(_INT(0x846CA68B)))
+        x = builder.lshr(mixed(x, 16), every_one(_INT(16)))
+        stays = builder.icmp_unsigned(">=", x, every_one(dropped))
+        return builder.select(stays, _spread(builder, scale, _FLOATS), ir.Constant(_FLOATS, [0.0] * WIDTH))
+
+    u = types.uint32
+    return LANES(types.int64, u, u, u, types.float32), made

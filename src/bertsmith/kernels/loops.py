@@ -1,0 +1,93 @@
+"""What the compiled kernels are written with, and how they are called.
+
+A body reads its arguments from slots of 64 bits: addresses, sizes, and floats by their bits. Threads that enter it
+together share out the work. bf16 is held as 16-bit integers. Compiled code is kept beside these files or in
+NUMBA_CACHE_DIR. Numba compiles anew what stands in a file that has changed: after a change here, or in lanes.py,
+touch the files of the bodies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+import numpy as np
+import torch
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+SLOTS = 24
+# The threads of torch's own operations: a second set would wait for cores that the first one spins on.
+LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+llvm.load_library_permanently(str(LIBRARY))
+my_number = types.ExternalFunction("omp_get_thread_num", types.int32())
+how_many = types.ExternalFunction("omp_get_num_threads", types.int32())
+
+# Sums may be added in another order, as vectors need it; what is not a number stays one.
+LOOPS: dict[str, Any] = {
+    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
+    "error_model": "numpy",
+    "boundscheck": False,
+}
+BODY = {**LOOPS, "cache": True}
+U, F = np.uint32, np.float32
+
+
+@intrinsic
+def _pointer(typing: Any, address: Any) -> Any:
+    """An address as a pointer."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), made
+
+
+@njit(**LOOPS)
+def slots(given):
+    return carray(given, (SLOTS,), np.int64)
+
+
+@njit(**LOOPS)
+def floats(address, size):
+    return carray(_pointer(address), (size,), np.float32)
+
+
+@njit(**LOOPS)
+def halves(address, size):
+    return carray(_pointer(address), (size,), np.uint16)
+
+
+@njit(**LOOPS)
+def integers(address, size):
+    return carray(_pointer(address), (size,), np.int64)
+
+
+@njit(**LOOPS)
+def as_float(bits):
+    return U(bits).view(np.float32)
+
+
+@njit(**LOOPS)
+def my_rows(rows):
+    mine, of = np.int64(my_number()), np.int64(how_many())
+    return rows * mine // of, rows * (mine + 1) // of
+
+
+_gomp: Any = ctypes.CDLL(str(LIBRARY)).GOMP_parallel
+_gomp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+_gomp.restype = None
+_Slots = ctypes.c_int64 * SLOTS
+
+
+def launch(body: Any, *slots: int) -> None:
+    """Run a body on as many threads as torch computes on."""
+    _gomp(body.address, ctypes.byref(_Slots(*slots)), torch.get_num_threads(), 0)
+
+
+def bits(value: float) -> int:
+    """Of a float in fp32."""
+    return int(np.float32(value).view(np.uint32))
