@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import subprocess
 import sys
 from itertools import pairwise
@@ -330,6 +331,16 @@ def test_what_kernels_do_not_serve_torch_computes() -> None:
     norm, off = nn.LayerNorm(5), Dropout(0.0, torch.Generator())
     assert FAST.added_norm(double[:0].float(), double[:0].float(), off, norm).shape == (0, 5)
     assert FAST.weights(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
+
+
+def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:
+    """Numba keeps compiled code as long as a body's own file stays as it is."""
+    from bertsmith.kernels import attending, compiled
+
+    home = Path(compiled.__file__).parent
+    both = b"".join((home / name).read_bytes() for name in ("loops.py", "lanes.py"))
+    now = hashlib.sha256(both).hexdigest()[:16]
+    assert (now, now) == (compiled.WRITTEN_WITH, attending.WRITTEN_WITH), f"write {now!r} there"
 
 
 def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
