@@ -42,7 +42,7 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     if name == "torch":
         return TORCH
     if not _are_compiled():
-        tell("compiling kernels for this machine, once: about 20 s ...")
+        tell("compiling kernels for this machine, once: about 30 s ...")
     from bertsmith.kernels.fast import Fast  # takes Numba along
 
     return Fast()
