@@ -48,6 +48,16 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     return Fast()
 
 
+def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """The kernels of a model of this width that answers: compiled ones too, where they are here and pay."""
+    if chosen("auto", width) == "torch":
+        return TORCH
+    of_name("numba", tell)
+    from bertsmith.kernels.fast import FastAnswers
+
+    return FastAnswers()
+
+
 def _are_compiled() -> bool:
     """Whether Numba has kept compiled code of ours; where it could not write beside it, it is asked each time."""
     place = os.environ.get("NUMBA_CACHE_DIR")

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import attending, compiled
+from bertsmith.kernels import attending, compiled, rounding
 from bertsmith.kernels.loops import bits, launch
-from bertsmith.kernels.plain import Drawn, Drops, Kernels, Step
+from bertsmith.kernels.plain import TINY, Drawn, Drops, IntegerWeights, Kernels, Step
 
 # Tokens; above it the products' own bf16 is quicker: measured on a processor with AVX512-BF16, and where there are
 # units for whole tiles (AMX) it must be from fewer on.
@@ -29,15 +29,24 @@ class Fast(Kernels):
     name = "numba"
     by_rows = True
 
+    def _serves(self, x: Tensor) -> bool:
+        """Whether x is computed by kernels: something is trained, and its kind is known."""
+        return torch.is_grad_enabled() and _is_known(x) and x.numel() > 0
+
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x); GELU's by a kernel."""
-        if activation is not F.gelu or not _serves(x):
+        if activation is not F.gelu or not self._serves(x):
             return super().activated(x, activation)
         return _called(_Gelu, x)
 
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
-        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None or not _serves(x):
+        if (
+            not isinstance(norm, nn.LayerNorm)
+            or norm.weight is None
+            or norm.bias is None
+            or not self._serves(x)
+        ):
             return super().added_norm(residual, x, dropout, norm)
         return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
 
@@ -47,7 +56,11 @@ class Fast(Kernels):
         """By one kernel there and one back, in which no score is kept; in bf16 only of sequences so short that
         products of theirs in bf16 are no quicker."""
         width = qkv.shape[1] // 3 // heads
-        if not _serves(qkv) or width % attending.COLUMNS or (_is_half(qkv) and longest > _LONGEST_IN_HALF):
+        if (
+            not self._serves(qkv)
+            or width % attending.COLUMNS
+            or (_is_half(qkv) and longest > _LONGEST_IN_HALF)
+        ):
             return None
         return _called(_Attention, qkv, starts, heads, attending.SEES[sees], _drawn(dropout))
 
@@ -118,13 +131,43 @@ class Fast(Kernels):
         )
 
 
+class FastAnswers(Fast):
+    """By compiled loops also where nothing is trained."""
+
+    def _serves(self, x: Tensor) -> bool:
+        return _is_known(x) and x.numel() > 0
+
+    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A row is read once."""
+        if not self._serves(x) or x.shape[1] % rounding.COLUMNS:
+            return super().rounded(x, channels)
+        x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
+        step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
+        launch(
+            rounding.rounded,
+            *(_is_half(x), x.data_ptr(), channels.data_ptr(), found.data_ptr(), step.data_ptr()),
+            *(middle.data_ptr(), *x.shape, bits(TINY)),
+        )
+        return found, step, middle
+
+    def restored(
+        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
+    ) -> Tensor:
+        """In one pass."""
+        if dtype not in _KINDS or products.shape[1] % rounding.COLUMNS or not products.is_contiguous():
+            return super().restored(products, step, middle, of, dtype)
+        found = products.new_empty(products.shape, dtype=dtype)
+        launch(
+            rounding.restored,
+            *(_is_half(found), products.data_ptr(), found.data_ptr(), step.data_ptr(), middle.data_ptr()),
+            *(each.data_ptr() for each in of),
+            *products.shape,
+        )
+        return found
+
+
 def _is_known(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _KINDS
-
-
-def _serves(x: Tensor) -> bool:
-    """Whether x is computed by kernels: something is trained, and its kind is known."""
-    return torch.is_grad_enabled() and _is_known(x) and x.numel() > 0
 
 
 def _is_half(x: Tensor) -> int:

@@ -16,8 +16,8 @@ from numba.extending import intrinsic, models, overload, register_model
 
 WIDTH = 16
 _LOOSELY = ("reassoc", "contract", "nsz", "arcp")
-_FLOAT, _INT, _SHORT = ir.FloatType(), ir.IntType(32), ir.IntType(16)
-_FLOATS, _INTS, _SHORTS = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT))
+_FLOAT, _INT, _SHORT, _BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
+_FLOATS, _INTS, _SHORTS, _BYTES = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT, _BYTE))
 
 
 class _Lanes(types.Type):  # type: ignore[misc]
@@ -104,6 +104,33 @@ def store_half(typing: Any, address: Any, x: Any) -> Any:
 
 
 @intrinsic
+def load_whole(typing: Any, address: Any) -> Any:
+    """16 numbers of memory that holds integers of 32 bits."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.sitofp(builder.load(_at(builder, values[0], _INTS), align=4), _FLOATS)
+
+    return LANES(types.int64), made
+
+
+@intrinsic
+def store_bytes(typing: Any, address: Any, x: Any) -> Any:
+    """Put 16 numbers there, rounded to integers of 8 bits, of two that are as near to the even one; those that are
+    larger on either side as the last."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        whole = _known(builder, f"llvm.rint.v{WIDTH}f32", _FLOATS, values[1])
+        least, most = (_spread(builder, _FLOAT(n), _FLOATS) for n in (-128.0, 127.0))
+        whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
+        whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
+        kept = builder.fptosi(whole, _BYTES)
+        builder.store(kept, _at(builder, values[0], _BYTES), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
 def every(typing: Any, x: Any) -> Any:
     """A number in all lanes."""
 
@@ -147,6 +174,14 @@ def _times(typing: Any, x: Any, y: Any) -> Any:
     return LANES(LANES, LANES), made
 
 
+@intrinsic
+def _over(typing: Any, x: Any, y: Any) -> Any:
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fdiv(*values)
+
+    return LANES(LANES, LANES), made
+
+
 @overload(operator.add, inline="always")
 def _add(x, y):
     return (lambda x, y: _plus(x, y)) if x is LANES and y is LANES else None
@@ -162,6 +197,11 @@ def _multiply(x, y):
     return (lambda x, y: _times(x, y)) if x is LANES and y is LANES else None
 
 
+@overload(operator.truediv, inline="always")
+def _divide(x, y):
+    return (lambda x, y: _over(x, y)) if x is LANES and y is LANES else None
+
+
 @intrinsic
 def larger(typing: Any, x: Any, y: Any) -> Any:
     """Of each lane the larger number; x where that is not a number."""
@@ -169,6 +209,17 @@ def larger(typing: Any, x: Any, y: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x, y = values
         return builder.select(builder.fcmp_ordered("<", x, y), y, x)
+
+    return LANES(LANES, LANES), made
+
+
+@intrinsic
+def smaller(typing: Any, x: Any, y: Any) -> Any:
+    """Of each lane the smaller number; x where that is not a number."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, y = values
+        return builder.select(builder.fcmp_ordered(">", x, y), y, x)
 
     return LANES(LANES, LANES), made
 
@@ -200,6 +251,16 @@ def top_of(typing: Any, x: Any) -> Any:
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _known(builder, f"llvm.vector.reduce.fmax.v{WIDTH}f32", _FLOAT, values[0])
+
+    return types.float32(LANES), made
+
+
+@intrinsic
+def bottom_of(typing: Any, x: Any) -> Any:
+    """The smallest of the lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _known(builder, f"llvm.vector.reduce.fmin.v{WIDTH}f32", _FLOAT, values[0])
 
     return types.float32(LANES), made
 

@@ -18,6 +18,10 @@ Drawn = Tensor | tuple[int, int, int, int] | None
 NO_GRADIENT, NEVER_ONE = -1, -2
 """What is said of a row without a gradient in this update, or in any before it."""
 
+_MIDDLE = 128  # of the 256 numbers of 8 bits
+_STEPS = 255  # from the lowest of them to the highest
+TINY = 1e-12
+
 # Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
 _CACHED = 16
 
@@ -40,6 +44,14 @@ class Drops(Protocol):
     def mask(self, x: Tensor) -> Tensor:
         """What x is multiplied by."""
         ...
+
+
+class IntegerWeights(NamedTuple):
+    """Of each output [out]: the sum of its weights in 8 bits, what one of them stands for, and its bias."""
+
+    sums: Tensor
+    scale: Tensor
+    bias: Tensor
 
 
 class Step(NamedTuple):
@@ -117,6 +129,26 @@ class Kernels:
             if rows is not kept:
                 kept.copy_(rows)
         return loss, right, of_bias
+
+    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [N, in] times `channels` [in], in 8 bits: int8 [N, in], and of each row how large a step is and what 0
+        stands for, [N, 1]."""
+        rows = x * channels
+        lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+        step = ((highest - lowest) / _STEPS).clamp_min_(TINY)
+        middle = lowest + _MIDDLE * step  # rounded to 0; the lowest to -128
+        return (
+            rows.sub_(middle).div_(step).round_().clamp_(-_MIDDLE, _MIDDLE - 1).to(torch.int8),
+            step,
+            middle,
+        )
+
+    def restored(
+        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
+    ) -> Tensor:
+        """What products of such integers, int32 [N, out], stand for."""
+        whole = torch.addcmul(middle * of.sums, products, step)
+        return torch.addcmul(of.bias, whole, of.scale).to(dtype)
 
     def move_rows(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: Step

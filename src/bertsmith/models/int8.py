@@ -17,18 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith.kernels.plain import TORCH, IntegerWeights, Kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
 _LARGEST = 127  # of 8 bits, the same on both sides of 0
-_STEPS = 255  # of 8 bits, from the lowest number to the highest
 _TINY = 1e-12
 
 
 class Int8Linear(nn.Module):
     """x Wᵀ + b with x and W rounded to 8 bits; all else in fp32."""
 
+    kernels: Kernels = TORCH
     weight: Tensor
     sums: Tensor
     scale: Tensor
@@ -53,21 +54,18 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, in] → […, out], in bf16 where autocast asks for it."""
-        low = torch.is_autocast_enabled(x.device.type)
-        rows = x.reshape(-1, x.shape[-1]) * self.channels
-        lowest, highest = rows.aminmax(dim=1, keepdim=True)
-        step = ((highest - lowest) / _STEPS).clamp_min_(_TINY)
-        middle = lowest + (_LARGEST + 1) * step  # rounded to 0; the lowest to -128
-        rounded = rows.sub_(middle).div_(step).round_().clamp_(-_LARGEST - 1, _LARGEST).to(torch.int8)
-        products = torch.addcmul(middle * self.sums, torch._int_mm(rounded, self.weight), step)
-        found = torch.addcmul(self.bias, products, self.scale).reshape(*x.shape[:-1], -1)
-        return found.bfloat16() if low else found
+        dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else torch.float32
+        rounded, step, middle = self.kernels.rounded(x.reshape(-1, x.shape[-1]), self.channels)
+        products = torch._int_mm(rounded, self.weight)
+        of = IntegerWeights(self.sums, self.scale, self.bias)
+        return self.kernels.restored(products, step, middle, of, dtype).reshape(*x.shape[:-1], -1)
 
 
-def quantized(encoder: Encoder, texts: Packed) -> Encoder:
+def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:
     """The encoder with the products of its layers in int8, and the rest of it shared; in evaluation.
 
-    texts: of random tokens, on which it is seen how large the inputs of the products become.
+    texts: of random tokens, on which it is seen how large the inputs of the products become. kernels: compute what
+    stands around the products, and between them.
     """
     products = {
         name: part
@@ -78,7 +76,11 @@ def quantized(encoder: Encoder, texts: Packed) -> Encoder:
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
     memo |= {id(part): Int8Linear(part, largest[name]) for name, part in products.items()}
-    return copy.deepcopy(encoder, memo).eval()
+    found = copy.deepcopy(encoder, memo).eval()
+    for part in found.modules():
+        if isinstance(getattr(part, "kernels", None), Kernels):
+            setattr(part, "kernels", kernels)  # noqa: B010  (a Module's type knows no such name)
+    return found
 
 
 def _largest(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bertsmith import draws
 from bertsmith.errors import InputError
+from bertsmith.kernels.choice import for_answers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.int8 import quantized
 from bertsmith.packed import Packed
@@ -28,8 +29,9 @@ _SEQUENCES, _LENGTH = 32, 64  # of random tokens
 _OTHERWISE = "answer in bf16 or fp32 (--precision)"
 
 
-def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
-    """The encoder with its layers' products in 8 bits; the same for every call."""
+def in_int8(encoder: Encoder, tokenizer: Tokenizer, tell: Callable[[str], None]) -> Encoder:
+    """The encoder with its layers' products in 8 bits; the same for every call. tell: hears of kernels that are
+    compiled for it."""
     length = min(_LENGTH, encoder.config.longest)
     special = np.zeros(tokenizer.vocab_size, dtype=bool)
     special[sorted(tokenizer.special_ids)] = True
@@ -38,7 +40,8 @@ def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
     ids = drawn.reshape(_SEQUENCES, length)
     ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
     lengths = np.full(_SEQUENCES, length)
-    return quantized(encoder, Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), lengths))
+    texts = Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), lengths)
+    return quantized(encoder, texts, for_answers(encoder.config.hidden_size, tell))
 
 
 def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[[str], None]) -> None:

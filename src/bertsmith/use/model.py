@@ -206,7 +206,7 @@ class Model(Predictor):
 
     @cached_property
     def _in_int8(self) -> Encoder:
-        return in_int8(self.encoder, self.tokenizer)
+        return in_int8(self.encoder, self.tokenizer, self.tell)
 
     def _refuse_int8(self, verb: str) -> None:
         if self.precision == INT8:

@@ -1,0 +1,75 @@
+"""The bodies around a product of 8-bit integers: its inputs are rounded, its outputs made what they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import cfunc
+
+from bertsmith.kernels.lanes import (
+    WIDTH,
+    bottom_of,
+    every,
+    larger,
+    load,
+    load_half,
+    load_whole,
+    smaller,
+    store,
+    store_bytes,
+    store_half,
+    top_of,
+)
+from bertsmith.kernels.loops import BODY, F, floats, my_rows, slots
+
+WRITTEN_WITH = "fffbb03a48162dc4"  # loops.py and lanes.py, see there
+COLUMNS = WIDTH  # are a multiple of it
+
+
+# Slots: 0 whether bf16, 1 x, 2 factors of its columns, 3 the integers, 4 each row's step, 5 and its middle,
+# 6 rows, 7 columns, 8 the least step by its bits.
+
+
+@cfunc("void(voidptr)", **BODY)
+def rounded(given):
+    s = slots(given)
+    half, columns = s[0], s[7]
+    steps, middles, least = floats(s[4], s[6]), floats(s[5], s[6]), np.uint32(s[8]).view(np.float32)
+    row = np.empty(columns, np.float32)
+    here = row.ctypes.data
+    first, last = my_rows(s[6])
+    for number in range(first, last):
+        begin = number * columns
+        low, high = every(F(np.inf)), every(F(-np.inf))
+        for j in range(0, columns, WIDTH):
+            value = load_half(s[1] + 2 * (begin + j)) if half else load(s[1] + 4 * (begin + j))
+            value = value * load(s[2] + 4 * j)
+            store(here + 4 * j, value)
+            low, high = smaller(value, low), larger(value, high)
+        lowest = bottom_of(low)
+        step = max((top_of(high) - lowest) / F(255), least)
+        middle = lowest + F(128) * step
+        steps[number], middles[number] = step, middle
+        for j in range(0, columns, WIDTH):
+            store_bytes(s[3] + begin + j, (load(here + 4 * j) - every(middle)) / every(step))
+        row[0] = F(0)  # so that it lives to here: what is read above is but its address
+
+
+# Slots: 0 whether bf16, 1 the products, 2 the result, 3 each row's step, 4 and its middle, 5 to 7 each column's
+# sum of weights, scale and bias, 8 rows, 9 columns.
+
+
+@cfunc("void(voidptr)", **BODY)
+def restored(given):
+    s = slots(given)
+    half, columns = s[0], s[9]
+    steps, middles = floats(s[3], s[8]), floats(s[4], s[8])
+    first, last = my_rows(s[8])
+    for number in range(first, last):
+        begin, step, middle = number * columns, every(steps[number]), every(middles[number])
+        for j in range(0, columns, WIDTH):
+            value = load_whole(s[1] + 4 * (begin + j)) * step + middle * load(s[5] + 4 * j)
+            value = value * load(s[6] + 4 * j) + load(s[7] + 4 * j)
+            if half:
+                store_half(s[2] + 2 * (begin + j), value)
+            else:
+                store(s[2] + 4 * (begin + j), value)
