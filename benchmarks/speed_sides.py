@@ -29,6 +29,7 @@ from bertsmith.instances.split import Split
 from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.layers import product
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
@@ -312,10 +313,15 @@ class Limit:
         begin = machine.clock()
         for _ in range(self.updates):
             for x, weight, gradient in self.products:
-                torch.matmul(x, weight)
-                torch.matmul(gradient, weight.mT)
-                torch.matmul(x.mT, gradient)
+                multiplied(x, weight)
+                multiplied(gradient, weight.mT)
+                multiplied(x.mT, gradient)
         return self.updates * self.tokens / (machine.clock() - begin)
+
+
+def multiplied(x: Tensor, y: Tensor) -> Tensor:
+    """x · y, one of them or many, by the library that is quicker here."""
+    return product(x, y.mT) if x.dim() == 2 else torch.matmul(x, y)
 
 
 def operands(count: int, rows: int, inner: int, columns: int, kind: torch.dtype) -> tuple[Tensor, ...]:

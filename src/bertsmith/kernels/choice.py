@@ -11,6 +11,7 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
 
+_BODIES = ("attending", "compiled", "rounding")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
@@ -62,4 +63,4 @@ def _are_compiled() -> bool:
     """Whether Numba has kept compiled code of ours; where it could not write beside it, it is asked each time."""
     place = os.environ.get("NUMBA_CACHE_DIR")
     folders = Path(place).glob("**") if place else [Path(__file__).parent / "__pycache__"]
-    return any(any(folder.glob("compiled.*.nbi")) for folder in folders)
+    return any(all(any(folder.glob(f"{name}.*.nbi")) for name in _BODIES) for folder in folders)
