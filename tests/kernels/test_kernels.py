@@ -158,7 +158,7 @@ def attended(
     upstream = normal(rows + more, heads * width, seed=2, kind=kind)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     drawn = drawn_next(dropout) if p else None
-    found = FAST.attention(qkv, packed.starts.long(), max(lengths), heads, sees, dropout if p else None)
+    found = FAST.attention(qkv, packed.starts.long(), heads, sees, dropout if p else None)
     assert found is not None
     (slopes,) = torch.autograd.grad(found, qkv, upstream)
 
@@ -220,7 +220,7 @@ def test_attention_does_not_depend_on_company_or_threads() -> None:
 def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -> None:
     qkv = normal(12, 3 * 32)
     qkv[7, 40] = torch.nan
-    found = FAST.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 7, 1, "all", None)
+    found = FAST.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 1, "all", None)
     assert found is not None
     assert not found[:5].isnan().any()
     assert found[5:].isnan().all()
@@ -228,16 +228,12 @@ def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -
 
 def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
     """Heads whose columns are no multiple of 16, long sequences in bf16, fp64, and where nothing is trained."""
+    for qkv in (normal(5, 3 * 20), normal(500, 3 * 32, kind=torch.bfloat16), normal(5, 3 * 32).double()):
+        assert FAST.attention(qkv.requires_grad_(), torch.tensor([0, len(qkv)]), 1, "all", None) is None
     starts = torch.tensor([0, 5])
-    for qkv, longest in (
-        (normal(5, 3 * 20), 5),
-        (normal(5, 3 * 32, kind=torch.bfloat16), 500),
-        (normal(5, 3 * 32).double(), 5),
-    ):
-        assert FAST.attention(qkv.requires_grad_(), starts, longest, 1, "all", None) is None
     with torch.no_grad():
-        assert FAST.attention(normal(5, 3 * 32), starts, 5, 1, "all", None) is None
-    assert TORCH.attention(normal(5, 3 * 32), starts, 5, 1, "all", None) is None
+        assert FAST.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
+    assert TORCH.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
 
 
 @settings(deadline=None, max_examples=40)

@@ -42,6 +42,16 @@ WRITTEN_WITH = "fffbb03a48162dc4"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
+
+
+def room(longest: int, width: int, back: bool) -> int:
+    """How many fp32 numbers a thread needs to compute in."""
+    most = -(-longest // WIDTH) * WIDTH
+    if back:
+        return 6 * most * width + 3 * _QUERIES * most + 2 * _QUERIES * width
+    return 3 * most * width + _QUERIES * width + _QUERIES * most
+
+
 SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
 COLUMNS = WIDTH  # a head's are a multiple of it
 
@@ -171,17 +181,9 @@ def _up(count):
     return (count + WIDTH - 1) // WIDTH * WIDTH
 
 
-@njit(**LOOPS)
-def _longest(starts, sequences):
-    found = np.int64(0)
-    for one in range(sequences):
-        found = max(found, starts[one + 1] - starts[one])
-    return found
-
-
 # Slots: 0 whether bf16, 1 qkv, 2 the result, 3 of each row and head the highest score and 1 / the sum, 4 starts, 5
-# sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 rows; on the way back 2 is the
-# slope of qkv, 14 that of the result.
+# sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 rows, 14 tokens of the longest
+# sequence, 15 `room` of each thread; on the way back 2 is the slope of qkv, 16 that of the result.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -190,11 +192,12 @@ def forward(given):
     half, qkv, out, heads, width, sees, rows = s[0], s[1], s[2], s[6], s[7], s[8], s[13]
     stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
-    inner, most = heads * width, _up(_longest(starts, s[5]))
+    inner, most = heads * width, _up(s[14])
     stride = 3 * inner
-    keys, values = np.empty(width * most, np.float32), np.empty(most * width, np.float32)
-    some_rows = np.zeros(max(most, _QUERIES) * width, np.float32)
-    scores = np.empty(_QUERIES * most, np.float32)
+    each, block = most * width, _QUERIES * most
+    mine = s[15] + 4 * np.int64(my_number()) * (3 * each + _QUERIES * width + block)
+    keys, values, scores = floats(mine, each), floats(mine + 4 * each, each), floats(mine + 8 * each, block)
+    some_rows = floats(mine + 8 * each + 4 * block, each + _QUERIES * width)
     root = F(1) / np.sqrt(F(width))
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
@@ -235,17 +238,23 @@ def forward(given):
 @cfunc("void(voidptr)", **BODY)
 def backward(given):
     s = slots(given)
-    half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[14]
+    half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[16]
     stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
-    inner, most = heads * width, _up(_longest(starts, s[5]))
+    inner, most = heads * width, _up(s[14])
     stride = 3 * inner
-    keys, keys_turned = np.empty(most * width, np.float32), np.empty(width * most, np.float32)
-    values, values_turned = np.empty(most * width, np.float32), np.empty(width * most, np.float32)
-    of_keys, of_values = np.empty(most * width, np.float32), np.empty(most * width, np.float32)
-    queries, upstream = np.zeros(_QUERIES * width, np.float32), np.zeros(_QUERIES * width, np.float32)
-    weights, through = np.empty(_QUERIES * most, np.float32), np.empty(_QUERIES * most, np.float32)
-    after = np.empty(_QUERIES * most, np.float32)
+    each, block, few = most * width, _QUERIES * most, _QUERIES * width
+    mine = s[15] + 4 * np.int64(my_number()) * (6 * each + 3 * block + 2 * few)
+    keys, keys_turned = floats(mine, each), floats(mine + 4 * each, each)
+    values, values_turned = floats(mine + 8 * each, each), floats(mine + 12 * each, each)
+    of_keys, of_values = floats(mine + 16 * each, each), floats(mine + 20 * each, each)
+    mine += 24 * each
+    weights, through, after = (
+        floats(mine, block),
+        floats(mine + 4 * block, block),
+        floats(mine + 8 * block, block),
+    )
+    queries, upstream = floats(mine + 12 * block, few), floats(mine + 12 * block + 4 * few, few)
     root = F(1) / np.sqrt(F(width))
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads

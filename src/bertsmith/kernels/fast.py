@@ -51,18 +51,16 @@ class Fast(Kernels):
         return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
 
     def attention(
-        self, qkv: Tensor, starts: Tensor, longest: int, heads: int, sees: str, dropout: Drops | None
+        self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 only of sequences so short that
         products of theirs in bf16 are no quicker."""
-        width = qkv.shape[1] // 3 // heads
-        if (
-            not self._serves(qkv)
-            or width % attending.COLUMNS
-            or (_is_half(qkv) and longest > _LONGEST_IN_HALF)
-        ):
+        if not self._serves(qkv) or qkv.shape[1] // 3 // heads % attending.COLUMNS:
             return None
-        return _called(_Attention, qkv, starts, heads, attending.SEES[sees], _drawn(dropout))
+        longest = int(starts.diff().max())
+        if _is_half(qkv) and longest > _LONGEST_IN_HALF:
+            return None
+        return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout))
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
@@ -143,10 +141,11 @@ class FastAnswers(Fast):
             return super().rounded(x, channels)
         x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
         step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
+        room = torch.empty(torch.get_num_threads(), x.shape[1])
         launch(
             rounding.rounded,
             *(_is_half(x), x.data_ptr(), channels.data_ptr(), found.data_ptr(), step.data_ptr()),
-            *(middle.data_ptr(), *x.shape, bits(TINY)),
+            *(middle.data_ptr(), *x.shape, bits(TINY), room.data_ptr()),
         )
         return found, step, middle
 
@@ -222,16 +221,23 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, starts: Tensor, heads: int, sees: int, drawn: tuple[int, int, int, int]
+        ctx: Any,
+        qkv: Tensor,
+        starts: Tensor,
+        longest: int,
+        heads: int,
+        sees: int,
+        drawn: tuple[int, int, int, int],
     ) -> Tensor:
         qkv = qkv.contiguous()
         rows, columns = len(qkv), qkv.shape[1] // 3
         found, stats = _of_tokens(qkv, starts, columns), torch.empty(rows, heads, 2)
-        ctx.sizes = len(starts) - 1, heads, columns // heads, sees, *drawn, rows
+        ctx.sizes = len(starts) - 1, heads, columns // heads, sees, *drawn, rows, longest
+        room = _room(longest, columns // heads, back=False)
         launch(
             attending.forward,
             *(_is_half(qkv), qkv.data_ptr(), found.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *ctx.sizes,
+            *(*ctx.sizes, room.data_ptr()),
         )
         ctx.save_for_backward(qkv, stats, starts)
         return found
@@ -240,13 +246,18 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         qkv, stats, starts = ctx.saved_tensors
         grad, slopes = grad.to(qkv.dtype).contiguous(), _of_tokens(qkv, starts, qkv.shape[1])
+        room = _room(ctx.sizes[-1], ctx.sizes[2], back=True)
         launch(
             attending.backward,
             *(_is_half(qkv), qkv.data_ptr(), slopes.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *ctx.sizes,
-            grad.data_ptr(),
+            *(*ctx.sizes, room.data_ptr(), grad.data_ptr()),
         )
-        return slopes, None, None, None, None
+        return slopes, None, None, None, None, None
+
+
+def _room(longest: int, width: int, *, back: bool) -> Tensor:
+    """For all threads."""
+    return torch.empty(torch.get_num_threads() * attending.room(longest, width, back))
 
 
 class _AddNorm(torch.autograd.Function):

@@ -84,11 +84,11 @@ class Kernels:
         return found
 
     def attention(
-        self, qkv: Tensor, starts: Tensor, longest: int, heads: int, sees: str, dropout: Drops | None
+        self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
         """Attention over packed sequences, [N, 3H] → [N, H], where something is trained; zeros of rows behind the
-        last sequence. starts: long [B + 1]. longest: sequence. sees: as a model's configuration has it. None where
-        `weights` are the better way."""
+        last sequence. starts: long [B + 1]. sees: as a model's configuration has it. None where `weights` are the
+        better way."""
         return None
 
     def weights(

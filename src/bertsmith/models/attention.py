@@ -73,7 +73,7 @@ def attention(
 ) -> Tensor:
     """The same by the quickest way that there is here, and zeros of the rows behind all tokens. dropout: of the
     weights, where it is active. kernels: compute where something is trained."""
-    found = kernels.attention(qkv, layout.starts, layout.longest, heads, layout.sees, dropout)
+    found = kernels.attention(qkv, layout.starts, heads, layout.sees, dropout)
     if found is not None:
         return found
     mixed = attention_by_bucket(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)

@@ -61,11 +61,6 @@ class Layout:
     spare: int
 
     @property
-    def longest(self) -> int:
-        """Cells of the longest sequence."""
-        return max((bucket.length for bucket in self.buckets), default=0)
-
-    @property
     def sizes(self) -> list[int]:
         """Cells of each bucket."""
         return [bucket.sequences * bucket.length for bucket in self.buckets]
