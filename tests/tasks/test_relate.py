@@ -271,7 +271,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model, fine-tuned on data in memory; its tokenizer has neither @ nor #: both are unknown to it."""
     folder = tmp_path_factory.mktemp("relate")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    short = ["train.max_steps=60", "train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false"]
+    short = [
+        "train.max_steps=120",
+        "train.learning_rate=3e-3",
+        "train.threads=1",
+        "train.precision=fp32",
+        "train.tensorboard=false",
+    ]
     return bs.finetune("relate", base, folder / "run", train=rows(300, 0), dev=rows(60, 1), settings=short)
 
 

@@ -224,7 +224,9 @@ class Encoder(nn.Module):
     def _states(self, packed: Packed) -> Iterator[Tensor]:
         """The embeddings' output and each layer's. Between layers there are rows of no token behind the others."""
         layout, count = self._layout(packed), len(packed.tokens)
-        x = F.pad(self.embeddings(packed), (0, 0, 0, layout.spare))
+        x: Tensor = self.embeddings(packed)
+        if layout.spare:
+            x = F.pad(x, (0, 0, 0, layout.spare))
         yield x[:count]
         for layer in self.layers:
             x = layer(x, layout)
