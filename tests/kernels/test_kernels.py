@@ -6,7 +6,7 @@ import copy
 import hashlib
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -203,18 +203,20 @@ def test_attention_over_packed_sequences_and_its_slopes(
 
 def test_attention_does_not_depend_on_company_or_threads() -> None:
     """To the bit, there and back."""
-    before = torch.get_num_threads()
+    qkv, upstream = normal(148, 3 * 64), normal(148, 64, seed=2)
+    found, before = [], torch.get_num_threads()
     try:
-        torch.set_num_threads(1)
-        alone = attended([37], 2, 32, "all", torch.float32, 0.0)
-        torch.set_num_threads(2)
-        in_company = attended([37, 5, 90, 0, 16], 2, 32, "all", torch.float32, 0.0)
+        for threads, lengths in ((1, [37]), (2, [37, 5, 90, 0, 16])):
+            torch.set_num_threads(threads)
+            own = qkv[: sum(lengths)].clone().requires_grad_()
+            starts = torch.tensor([0, *accumulate(lengths)])
+            mixed = FAST.attention(own, starts, 2, "all", None)
+            assert mixed is not None
+            found.append((mixed.detach(), *torch.autograd.grad(mixed, own, upstream[: sum(lengths)])))
     finally:
         torch.set_num_threads(before)
-    # the first rows are drawn alike: the sequence is the same in both
-    first = normal(37, 3 * 64), normal(37 + 5 + 90 + 16, 3 * 64)[:37]
-    assert torch.equal(*first)
-    assert torch.equal(alone[0], in_company[0][:37])
+    for alone, in_company in zip(*found, strict=True):
+        assert torch.equal(alone, in_company[:37])
 
 
 def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -> None:
@@ -234,6 +236,16 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
     with torch.no_grad():
         assert FAST.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
     assert TORCH.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
+    assert FAST.attention(normal(5, 3 * 32).requires_grad_(), starts[:1], 1, "all", None) is None
+
+
+def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bertsmith.kernels.fast", None)  # its import fails
+    with pytest.raises(InputError, match="kernels cannot be compiled here"):
+        choice.of_name("numba")
+    told: list[str] = []
+    assert choice.for_answers(128, told.append) is TORCH
+    assert "without them" in told[-1]
 
 
 @settings(deadline=None, max_examples=40)

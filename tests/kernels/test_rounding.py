@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, IntegerWeights
+from bertsmith.machine import Precision
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.int8 import quantized
 from bertsmith.packed import Packed
+from bertsmith.place import Place
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -75,17 +77,34 @@ def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
     torch.testing.assert_close(step * found + middle, torch.full((1, 16), 2.5))
 
 
-def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company() -> None:
+def test_what_is_not_a_number_stays_none_in_its_row() -> None:
+    x = normal(4, 64, seed=0)
+    x[1, 5] = torch.nan
+    products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(3, 64))
+    with torch.inference_mode():
+        _, step, middle = FAST.rounded(x, torch.ones(64))
+        found = FAST.restored(products, step, middle, of, torch.float32)
+    assert found.isnan().all(1).tolist() == [False, True, False, False]
+    assert not found[[0, 2, 3]].isnan().any()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
+    precision: Precision,
+) -> None:
     config = preset("bert-mini-uncased", vocab_size=300)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
-    texts = RandomPairs(300, 60, 0.15).batch(0, 0, 7).packed
+    lengths = [7, 60, 200, 1, 128, 33, 129, 16]
+    ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
+    texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
+    place = Place(torch.device("cpu"), precision, torch.Generator())
     quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, TORCH))
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
     assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {TORCH}
     with torch.inference_mode():
-        found, wanted = quick(texts), plain(texts)
+        found, wanted = (place.reader(one)(texts) for one in (quick, plain))
         assert float(torch.cosine_similarity(found, wanted).min()) > 0.998
         for start, end in zip(texts.starts[:-1].tolist(), texts.starts[1:].tolist(), strict=True):
             own = texts.tokens[start:end].numpy(), texts.segments[start:end].numpy()
             alone = Packed.of_lists(*([part.tolist()] for part in own))
-            assert torch.equal(quick(alone), found[start:end])
+            assert torch.equal(place.reader(quick)(alone), found[start:end])

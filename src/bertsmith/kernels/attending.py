@@ -38,22 +38,22 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "fffbb03a48162dc4"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "a4ef16d45260a263"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
 
 
+SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
+COLUMNS = WIDTH  # a head's are a multiple of it
+
+
 def room(longest: int, width: int, back: bool) -> int:
-    """How many fp32 numbers a thread needs to compute in."""
+    """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
     most = -(-longest // WIDTH) * WIDTH
     if back:
         return 6 * most * width + 3 * _QUERIES * most + 2 * _QUERIES * width
     return 3 * most * width + _QUERIES * width + _QUERIES * most
-
-
-SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
-COLUMNS = WIDTH  # a head's are a multiple of it
 
 
 @njit(inline="always", **LOOPS)

@@ -39,21 +39,32 @@ def are_here() -> bool:
 
 
 def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kernels:
-    """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine."""
+    """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
+    InputError where it cannot be, as with a NumPy that Numba does not know."""
     if name == "torch":
         return TORCH
     if not _are_compiled():
         tell("compiling kernels for this machine, once: about 30 s ...")
-    from bertsmith.kernels.fast import Fast  # takes Numba along
-
+    try:
+        from bertsmith.kernels.fast import Fast  # takes Numba along
+    except (ImportError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"kernels cannot be compiled here: {str(error).splitlines()[0]}",
+            "mend that, or do without them: --set train.kernels=torch",
+        ) from None
     return Fast()
 
 
 def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
-    """The kernels of a model of this width that answers: compiled ones too, where they are here and pay."""
+    """The kernels of a model of this width that answers: compiled ones too, where they are here and pay. That they
+    cannot be compiled is told."""
     if chosen("auto", width) == "torch":
         return TORCH
-    of_name("numba", tell)
+    try:
+        of_name("numba", tell)
+    except InputError as error:
+        tell(f"{error.args[0]}; answers are computed without them, more slowly")
+        return TORCH
     from bertsmith.kernels.fast import FastAnswers
 
     return FastAnswers()

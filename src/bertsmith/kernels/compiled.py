@@ -24,10 +24,10 @@ from bertsmith.kernels.loops import (
     my_rows,
     slots,
 )
-from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT
 
-WRITTEN_WITH = "fffbb03a48162dc4"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "a4ef16d45260a263"  # loops.py and lanes.py, see there
 _LANES = 64
+NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 
 
 def _get(row, i):
@@ -427,7 +427,7 @@ def table(given):
 
 # AdamW of a table of which few rows have a gradient. Slots: 0 the table, 1 and 2 the means of its gradients and of
 # their squares, 3 which gradient is each row's, see `Kernels.move_rows`, 4 the gradients, 5 rows, 6 columns, 7 how
-# many gradients, 8 and 9 the betas, 10 to 13 what else is in `Step`.
+# many gradients, 8 and 9 the betas, 10 to 13 what else is in `AdamWStep`.
 
 
 @njit(**LOOPS)

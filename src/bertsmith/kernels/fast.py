@@ -1,4 +1,4 @@
-"""The kernels of compiled.py as torch knows functions: each with its way back.
+"""The compiled kernels as torch knows functions: those of training each with its way back.
 
 Dropout draws one seed a call from its generator and decides by a hash of the seed and an element's number, on both
 ways: no mask is kept. Where dropout is off, so is the hash.
@@ -6,20 +6,19 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding
 from bertsmith.kernels.loops import bits, launch
-from bertsmith.kernels.plain import TINY, Drawn, Drops, IntegerWeights, Kernels, Step
+from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels
 
-# Tokens; above it the products' own bf16 is quicker: measured on a processor with AVX512-BF16, and where there are
-# units for whole tiles (AMX) it must be from fewer on.
-_LONGEST_IN_HALF = 128
 _KINDS = (torch.float32, torch.bfloat16)
 
 
@@ -28,6 +27,9 @@ class Fast(Kernels):
 
     name = "numba"
     by_rows = True
+    # Tokens; above it the products' own bf16 is quicker: measured on a processor with AVX512-BF16, and where there
+    # are units for whole tiles (AMX) it must be from fewer on.
+    longest_in_half: ClassVar[float] = 128
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
@@ -57,8 +59,8 @@ class Fast(Kernels):
         products of theirs in bf16 are no quicker."""
         if not self._serves(qkv) or qkv.shape[1] // 3 // heads % attending.COLUMNS:
             return None
-        longest = int(starts.diff().max())
-        if _is_half(qkv) and longest > _LONGEST_IN_HALF:
+        longest = int(starts.diff().max()) if len(starts) > 1 else 0
+        if not longest or (_is_half(qkv) and longest > self.longest_in_half):
             return None
         return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout))
 
@@ -114,7 +116,7 @@ class Fast(Kernels):
         return losses.sum(), right.sum(), sums.sum(0)
 
     def move_rows(
-        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: Step
+        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:
         """Rows that have never had a gradient are left alone, or decay; most of a vocabulary are such rows."""
         kept = (table, mean, square)
@@ -130,7 +132,9 @@ class Fast(Kernels):
 
 
 class FastAnswers(Fast):
-    """By compiled loops also where nothing is trained."""
+    """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
+
+    longest_in_half = math.inf
 
     def _serves(self, x: Tensor) -> bool:
         return _is_known(x) and x.numel() > 0
@@ -153,7 +157,8 @@ class FastAnswers(Fast):
         self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
     ) -> Tensor:
         """In one pass."""
-        if dtype not in _KINDS or products.shape[1] % rounding.COLUMNS or not products.is_contiguous():
+        served = products.is_cpu and products.is_contiguous() and dtype in _KINDS
+        if not served or products.shape[1] % rounding.COLUMNS:
             return super().restored(products, step, middle, of, dtype)
         found = products.new_empty(products.shape, dtype=dtype)
         launch(
@@ -201,6 +206,7 @@ class _Gelu(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
@@ -243,6 +249,7 @@ class _Attention(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         qkv, stats, starts = ctx.saved_tensors
         grad, slopes = grad.to(qkv.dtype).contiguous(), _of_tokens(qkv, starts, qkv.shape[1])
@@ -285,6 +292,7 @@ class _AddNorm(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         residual, x, weight, stats = ctx.saved_tensors
         grad, of_sum = grad.to(x.dtype).contiguous(), torch.empty_like(x)

@@ -204,7 +204,7 @@ def _divide(x, y):
 
 @intrinsic
 def larger(typing: Any, x: Any, y: Any) -> Any:
-    """Of each lane the larger number; x where that is not a number."""
+    """Of each lane the larger number; x where one of them is none."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x, y = values
@@ -215,7 +215,7 @@ def larger(typing: Any, x: Any, y: Any) -> Any:
 
 @intrinsic
 def smaller(typing: Any, x: Any, y: Any) -> Any:
-    """Of each lane the smaller number; x where that is not a number."""
+    """Of each lane the smaller number; x where one of them is none."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x, y = values

@@ -54,7 +54,7 @@ class IntegerWeights(NamedTuple):
     bias: Tensor
 
 
-class Step(NamedTuple):
+class AdamWStep(NamedTuple):
     """What AdamW makes a parameter's update with. keep: what decay leaves of it. stride: the rate over the first
     mean's correction for its beginning with 0. root: the square root of the second's."""
 
@@ -86,9 +86,9 @@ class Kernels:
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
-        """Attention over packed sequences, [N, 3H] → [N, H], where something is trained; zeros of rows behind the
-        last sequence. starts: long [B + 1]. sees: as a model's configuration has it. None where `weights` are the
-        better way."""
+        """Attention over packed sequences, [N, 3H] → [N, H], by another way than buckets; zeros of rows behind the
+        last sequence. starts: long [B + 1]. sees: as a model's configuration has it. None where buckets
+        are the better way."""
         return None
 
     def weights(
@@ -151,7 +151,7 @@ class Kernels:
         return torch.addcmul(of.bias, whole, of.scale).to(dtype)
 
     def move_rows(
-        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: Step
+        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:
         """AdamW's update, in place, of a table [V, E] of which some rows have a gradient. mean, square: of all
         gradients so far, and of their squares. where: of each row which of the gradients [n, E] is its own; or

@@ -3,7 +3,7 @@
 Both take qkv [N, 3H]: for each token its query, key and value side by side, each split into A heads of
 d = H / A columns (Vaswani et al. 2017, section 3.2.2; scores are divided by sqrt(d)). The fast way groups
 sequences of similar length into buckets and pads inside a bucket only; the grouping is computed once for a
-batch and shared by all its layers. Compiled kernels know another one, where something is trained.
+batch and shared by all its layers. Compiled kernels know another one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def attention(
     qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
 ) -> Tensor:
     """The same by the quickest way that there is here, and zeros of the rows behind all tokens. dropout: of the
-    weights, where it is active. kernels: compute where something is trained."""
+    weights, where it is active. kernels: may know another way than buckets."""
     found = kernels.attention(qkv, layout.starts, heads, layout.sees, dropout)
     if found is not None:
         return found

@@ -27,7 +27,7 @@ _TINY = 1e-12
 
 
 class Int8Linear(nn.Module):
-    """x Wᵀ + b with x and W rounded to 8 bits; all else in fp32."""
+    """x Wᵀ + b with x and W rounded to 8 bits; what comes of it in bf16 where autocast asks for it."""
 
     kernels: Kernels = TORCH
     weight: Tensor
@@ -58,7 +58,8 @@ class Int8Linear(nn.Module):
         rounded, step, middle = self.kernels.rounded(x.reshape(-1, x.shape[-1]), self.channels)
         products = torch._int_mm(rounded, self.weight)
         of = IntegerWeights(self.sums, self.scale, self.bias)
-        return self.kernels.restored(products, step, middle, of, dtype).reshape(*x.shape[:-1], -1)
+        found = self.kernels.restored(products, step, middle, of, dtype)
+        return found.reshape(*x.shape[:-1], found.shape[1])
 
 
 def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT, TORCH, Kernels, Step
+from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels
 
 
 class AdamW(torch.optim.AdamW):
@@ -52,7 +52,7 @@ class AdamW(torch.optim.AdamW):
         state["step"] += 1
         made, rate = int(state["step"]), group["lr"]
         beta1, beta2 = group["betas"]
-        step = Step(
+        step = AdamWStep(
             betas=(beta1, beta2),
             keep=1 - rate * group["weight_decay"],
             stride=rate / (1 - beta1**made),
