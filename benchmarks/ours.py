@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.choice import chosen, of_name
+from bertsmith.kernels.choice import for_training
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
@@ -20,7 +20,7 @@ class OurTrainer:
 
     def __init__(self, encoder: Encoder, objective: Objective, settings: TrainSettings) -> None:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
-        kernels = of_name(chosen(settings.kernels, encoder.config.hidden_size))
+        kernels = for_training(settings.kernels, encoder.config.hidden_size)
         self.place = Place(torch.device("cpu"), precision, encoder.generator, kernels)
         self.place.settle(encoder, objective)
         self.trained = Trained(encoder, objective).train()

@@ -113,7 +113,7 @@ def serve(options: argparse.Namespace) -> None:
     import torch
 
     from bertsmith.instances.random_text import RandomPairs
-    from bertsmith.kernels.choice import chosen, of_name
+    from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp
     from bertsmith.place import Place
@@ -129,7 +129,7 @@ def serve(options: argparse.Namespace) -> None:
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     objective = MlmNsp(config, encoder.generator)
     settings = TrainSettings(batch_size=options.batch)
-    kernels = of_name(chosen(settings.kernels, config.hidden_size))
+    kernels = for_training(settings.kernels, config.hidden_size)
     place = Place(torch.device("cpu"), machine.choose_precision().precision, encoder.generator, kernels)
     place.settle(encoder, objective)
     trained = Trained(encoder, objective).train()

@@ -18,7 +18,7 @@ from torch import nn
 
 from bertsmith import machine
 from bertsmith.errors import InputError
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.machine import Precision
 
 
@@ -94,8 +94,7 @@ class Place:
             for part in module.modules():
                 if isinstance(getattr(part, "generator", None), torch.Generator):
                     setattr(part, "generator", self.generator)  # noqa: B010  (a Module's type knows no such name)
-                if isinstance(getattr(part, "kernels", None), Kernels):
-                    setattr(part, "kernels", self.kernels)  # noqa: B010
+            use_kernels(module, self.kernels)
 
     def computing(self) -> AbstractContextManager[object]:
         """The context in which a forward pass computes in this place's precision."""

@@ -241,11 +241,15 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
 
 def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.fast", None)  # its import fails
-    with pytest.raises(InputError, match="kernels cannot be compiled here"):
+    with pytest.raises(InputError, match="kernels cannot be compiled here: import of"):
         choice.of_name("numba")
     told: list[str] = []
+    assert choice.for_training("auto", 128, told.append) is TORCH
     assert choice.for_answers(128, told.append) is TORCH
-    assert "without them" in told[-1]
+    assert sum("torch computes without them" in line for line in told) == 2
+    assert not any("\n" in line for line in told)
+    with pytest.raises(InputError, match="repair or remove Numba"):
+        choice.for_training("numba", 128)
 
 
 @settings(deadline=None, max_examples=40)

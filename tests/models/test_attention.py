@@ -44,7 +44,7 @@ def both(lengths: list[int], heads: int, size: int, drop: bool = False, sees: Se
     dropped = Masked(lambda w: torch.full_like(w, 0.5)) if drop else None
     for way in (
         lambda qkv: attention_by_sequence(qkv, packed, heads, dropped and dropped.mask, sees=sees),
-        lambda qkv: attention_by_bucket(qkv, Layout.of(packed, sees=sees), heads, dropped),
+        lambda qkv: attention_by_bucket(qkv, Layout(packed, sees=sees), heads, dropped),
     ):
         qkv = x.clone().requires_grad_()
         out = way(qkv)
@@ -76,20 +76,20 @@ def forward_only(lengths: list[int], heads: int, size: int, sees: Sees) -> None:
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
     plain = attention_by_sequence(qkv, packed, heads, sees=sees)
-    layout = Layout.of(packed, sees=sees)
+    layout = Layout(packed, sees=sees)
     torch.testing.assert_close(attention_by_bucket(qkv, layout, heads), plain, atol=2e-6, rtol=1e-6)
 
 
 def test_long_sequences_are_shared_out_over_several_buckets() -> None:
     lengths = [200, 195, 193, 130, 196]
-    layout = Layout.of(packed_of(lengths))
+    layout = Layout(packed_of(lengths))
     assert len(layout.buckets) == 5
     assert sum(b.sequences for b in layout.buckets) == 5
     (plain, plain_grad), (fast, fast_grad) = both(lengths, 2, 8, drop=True)
     torch.testing.assert_close(fast, plain, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(fast_grad, plain_grad, atol=2e-6, rtol=1e-5)
     forward_only(lengths, 2, 8, sees="all")
-    equal = Layout.of(packed_of([100] * 13))
+    equal = Layout(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
     assert equal.cells is not None
 
@@ -97,7 +97,7 @@ def test_long_sequences_are_shared_out_over_several_buckets() -> None:
 def test_no_sequence_and_only_empty_sequences() -> None:
     for lengths in ([], [0], [0, 0, 0]):
         packed = packed_of(lengths)
-        out = attention_by_bucket(torch.zeros(0, 12), Layout.of(packed), 2)
+        out = attention_by_bucket(torch.zeros(0, 12), Layout(packed), 2)
         assert out.shape == attention_by_sequence(torch.zeros(0, 12), packed, 2).shape == (0, 4)
 
 
@@ -110,7 +110,7 @@ def test_worked_example_of_the_seeds() -> None:
     qkv = torch.stack([torch.cat([q, k1, value[0]]), torch.cat([q, k2, value[1]])])
     for out in (
         attention_by_sequence(qkv, packed_of([2]), 1),
-        attention_by_bucket(qkv, Layout.of(packed_of([2])), 1),
+        attention_by_bucket(qkv, Layout(packed_of([2])), 1),
     ):
         weights = out[0, :2]
         assert weights.tolist() == pytest.approx([0.8808, 0.1192], abs=5e-5)
@@ -130,7 +130,7 @@ def test_a_double_loop_gives_the_same() -> None:
     t, d = 5, 4
     qkv = torch.randn(t, 3 * d, generator=g)
     q, k, v = qkv[:, :d], qkv[:, d : 2 * d], qkv[:, 2 * d :]
-    out = attention_by_bucket(qkv, Layout.of(packed_of([t])), 1)
+    out = attention_by_bucket(qkv, Layout(packed_of([t])), 1)
     for i in range(t):
         scores = [math.exp(float(q[i] @ k[j]) / math.sqrt(d)) for j in range(t)]
         row = sum(s / sum(scores) * v[j] for j, s in enumerate(scores))
@@ -145,7 +145,7 @@ def test_dropout_on_weights_reaches_each_weight_once() -> None:
         shapes.append(tuple(weights.shape))
         return torch.ones_like(weights)
 
-    attention_by_bucket(torch.zeros(9, 12), Layout.of(packed_of([4, 5])), 2, Masked(mask))
+    attention_by_bucket(torch.zeros(9, 12), Layout(packed_of([4, 5])), 2, Masked(mask))
     assert shapes == [(2, 2, 5, 5)]
 
 
@@ -159,7 +159,7 @@ def test_weights_that_are_not_trained_take_any_layout(dtype: torch.dtype, *, gra
         exact = attention_by_sequence(qkv, packed, 2, sees=sees)
         for mask in (None, Masked(torch.ones_like)):
             for alike in (False, True):
-                layout = Layout.of(packed, sees=sees, alike=alike)
+                layout = Layout(packed, sees=sees, alike=alike)
                 with torch.set_grad_enabled(grad):
                     found = attention_by_bucket(qkv.to(dtype), layout, 2, mask)
                 torch.testing.assert_close(found.float(), exact, atol=0.05, rtol=0.05)
@@ -168,8 +168,8 @@ def test_weights_that_are_not_trained_take_any_layout(dtype: torch.dtype, *, gra
 def test_bf16_inputs_stay_near_fp32() -> None:
     g = torch.Generator().manual_seed(1)
     qkv = torch.randn(30, 48, generator=g)
-    exact = attention_by_bucket(qkv, Layout.of(packed_of([13, 17])), 4)
-    half = attention_by_bucket(qkv.bfloat16(), Layout.of(packed_of([13, 17])), 4)
+    exact = attention_by_bucket(qkv, Layout(packed_of([13, 17])), 4)
+    half = attention_by_bucket(qkv.bfloat16(), Layout(packed_of([13, 17])), 4)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.05, rtol=0.05)
 
@@ -178,7 +178,7 @@ def test_of_the_scores_only_weights_and_their_mask_are_kept_for_the_way_back() -
     kept = []
     qkv = torch.randn(40, 48, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x), x)[1], lambda x: x):
-        attention_by_bucket(qkv, Layout.of(packed_of([20, 20])), 4, Masked(torch.ones_like))
+        attention_by_bucket(qkv, Layout(packed_of([20, 20])), 4, Masked(torch.ones_like))
     scores = [x for x in kept if x.shape == (2, 4, 20, 20)]
     assert [x.dtype for x in scores] == [torch.bfloat16] * 2
     assert len(kept) == 5

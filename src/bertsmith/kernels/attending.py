@@ -42,8 +42,6 @@ WRITTEN_WITH = "a4ef16d45260a263"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
-
-
 SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
 COLUMNS = WIDTH  # a head's are a multiple of it
 
@@ -183,7 +181,8 @@ def _up(count):
 
 # Slots: 0 whether bf16, 1 qkv, 2 the result, 3 of each row and head the highest score and 1 / the sum, 4 starts, 5
 # sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 rows, 14 tokens of the longest
-# sequence, 15 `room` of each thread; on the way back 2 is the slope of qkv, 16 that of the result.
+# sequence, 15 `room` for all threads, 16 how much of it a thread has; on the way back 2 is the slope of qkv, 17
+# that of the result.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -195,7 +194,7 @@ def forward(given):
     inner, most = heads * width, _up(s[14])
     stride = 3 * inner
     each, block = most * width, _QUERIES * most
-    mine = s[15] + 4 * np.int64(my_number()) * (3 * each + _QUERIES * width + block)
+    mine = s[15] + 4 * np.int64(my_number()) * s[16]
     keys, values, scores = floats(mine, each), floats(mine + 4 * each, each), floats(mine + 8 * each, block)
     some_rows = floats(mine + 8 * each + 4 * block, each + _QUERIES * width)
     root = F(1) / np.sqrt(F(width))
@@ -238,13 +237,13 @@ def forward(given):
 @cfunc("void(voidptr)", **BODY)
 def backward(given):
     s = slots(given)
-    half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[16]
+    half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[17]
     stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most = heads * width, _up(s[14])
     stride = 3 * inner
     each, block, few = most * width, _QUERIES * most, _QUERIES * width
-    mine = s[15] + 4 * np.int64(my_number()) * (6 * each + 3 * block + 2 * few)
+    mine = s[15] + 4 * np.int64(my_number()) * s[16]
     keys, keys_turned = floats(mine, each), floats(mine + 4 * each, each)
     values, values_turned = floats(mine + 8 * each, each), floats(mine + 12 * each, each)
     of_keys, of_values = floats(mine + 16 * each, each), floats(mine + 20 * each, each)

@@ -47,23 +47,31 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
         tell("compiling kernels for this machine, once: about 30 s ...")
     try:
         from bertsmith.kernels.fast import Fast  # takes Numba along
-    except (ImportError, OSError, RuntimeError) as error:
+    except Exception as error:  # Numba's are of no type that is known before it is loaded
+        why = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"kernels cannot be compiled here: {str(error).splitlines()[0]}",
-            "mend that, or do without them: --set train.kernels=torch",
+            f"the kernels cannot be compiled here: {why}",
+            "repair or remove Numba, or train without compiled kernels: --set train.kernels=torch",
         ) from None
     return Fast()
 
 
-def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
-    """The kernels of a model of this width that answers: compiled ones too, where they are here and pay. That they
-    cannot be compiled is told."""
-    if chosen("auto", width) == "torch":
-        return TORCH
+def for_training(asked: str, width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
+    operations compute where Numba cannot, which is told. InputError where what is asked for cannot be had."""
+    name = chosen(asked, width)
     try:
-        of_name("numba", tell)
+        return of_name(name, tell)
     except InputError as error:
-        tell(f"{error.args[0]}; answers are computed without them, more slowly")
+        if asked != "auto":
+            raise
+        tell(f"{error.sentence}; torch computes without them, more slowly")
+        return TORCH
+
+
+def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """The kernels of a model of this width that answers: the same, also where nothing is trained."""
+    if for_training("auto", width, tell) is TORCH:
         return TORCH
     from bertsmith.kernels.fast import FastAnswers
 

@@ -243,7 +243,7 @@ class _Attention(torch.autograd.Function):
         launch(
             attending.forward,
             *(_is_half(qkv), qkv.data_ptr(), found.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr()),
+            *(*ctx.sizes, room.data_ptr(), room.shape[1]),
         )
         ctx.save_for_backward(qkv, stats, starts)
         return found
@@ -257,14 +257,14 @@ class _Attention(torch.autograd.Function):
         launch(
             attending.backward,
             *(_is_half(qkv), qkv.data_ptr(), slopes.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr(), grad.data_ptr()),
+            *(*ctx.sizes, room.data_ptr(), room.shape[1], grad.data_ptr()),
         )
         return slopes, None, None, None, None, None
 
 
 def _room(longest: int, width: int, *, back: bool) -> Tensor:
-    """For all threads."""
-    return torch.empty(torch.get_num_threads() * attending.room(longest, width, back))
+    """A row for each thread."""
+    return torch.empty(torch.get_num_threads(), attending.room(longest, width, back))
 
 
 class _AddNorm(torch.autograd.Function):

@@ -173,3 +173,10 @@ def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 TORCH = Kernels()
+
+
+def use_kernels(module: nn.Module, kernels: Kernels) -> None:
+    """Let every part of `module` that asks kernels ask these."""
+    for part in module.modules():
+        if isinstance(getattr(part, "kernels", None), Kernels):
+            setattr(part, "kernels", kernels)  # noqa: B010  (a Module's type knows no such name)

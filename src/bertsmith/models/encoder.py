@@ -235,7 +235,7 @@ class Encoder(nn.Module):
     def _layout(self, packed: Packed) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
         in one batch and not in another would differ in the last bits."""
-        return Layout.of(packed, sees=self.config.sees, alike=not torch.is_grad_enabled())
+        return Layout(packed, sees=self.config.sees, alike=not torch.is_grad_enabled())
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
         """What the heads of each layer look at: L lists with a tensor [A, t, t] for each sequence, before dropout,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import TORCH, IntegerWeights, Kernels
+from bertsmith.kernels.plain import TORCH, IntegerWeights, Kernels, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
@@ -78,9 +78,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
     memo |= {id(part): Int8Linear(part, largest[name]) for name, part in products.items()}
     found = copy.deepcopy(encoder, memo).eval()
-    for part in found.modules():
-        if isinstance(getattr(part, "kernels", None), Kernels):
-            setattr(part, "kernels", kernels)  # noqa: B010  (a Module's type knows no such name)
+    use_kernels(found, kernels)
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,52 +48,67 @@ class Bucket:
 class Layout:
     """How a batch's sequences are laid out for attention: made once, used by each layer.
 
-    cells: long [C], the packed row in each cell, bucket by bucket; padding cells hold row 0, and nothing ever
-    depends on them. order: long [N], the cell of each packed row. Both are None where they change nothing. starts,
-    sees: of the batch, for who needs no buckets. spare: how many rows of no token a processor's products are made
-    with, so that batches of nearly as many tokens have products of the same shape: each shape is prepared once.
+    sees: which tokens a token sees besides itself. alike: only sequences of one length share a bucket, so that
+    none is padded. Buckets are made when they are first asked for: not every way of computing needs them.
     """
 
-    buckets: tuple[Bucket, ...]
-    cells: Tensor | None
-    order: Tensor | None
-    starts: Tensor
-    sees: Sees
-    spare: int
+    packed: Packed
+    sees: Sees = "all"
+    alike: bool = False
+
+    @property
+    def spare(self) -> int:
+        """How many rows of no token a processor's products are made with, so that batches of nearly as many tokens
+        have products of one shape: each shape is prepared once."""
+        return -len(self.packed.tokens) % _ROWS if self.packed.tokens.is_cpu else 0
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Of the sequences, long [B + 1]."""
+        return self.packed.starts.long()
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Sequences of similar length; empty ones take part in nothing."""
+        return self._laid[0]
+
+    @property
+    def cells(self) -> Tensor | None:
+        """The packed row in each cell, long [C], bucket by bucket; padding cells hold row 0, and nothing ever
+        depends on them. None where they change nothing."""
+        return self._laid[1]
+
+    @property
+    def order(self) -> Tensor | None:
+        """The cell of each packed row, long [N]. None where the cells are."""
+        return self._laid[2]
 
     @property
     def sizes(self) -> list[int]:
         """Cells of each bucket."""
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
-    @classmethod
-    def of(cls, packed: Packed, *, sees: Sees = "all", alike: bool = False) -> Layout:
-        """Group a batch's sequences by length; empty sequences take part in nothing. sees: which tokens a token
-        sees besides itself. alike: only sequences of one length share a bucket, so that none is padded.
-
-        All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are.
-        """
-        lengths, device = packed.lengths, packed.tokens.device
+    @cached_property
+    def _laid(self) -> tuple[tuple[Bucket, ...], Tensor | None, Tensor | None]:
+        """All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are."""
+        lengths, device = self.packed.lengths, self.packed.tokens.device
         begins = np.cumsum(lengths) - lengths
-        starts = packed.starts.long()
-        more = -len(packed.tokens) % _ROWS if packed.tokens.is_cpu else 0
-        buckets, cells, spare = [], [np.empty(0, dtype=np.int64)], len(packed.tokens)
-        order = np.empty(spare + 1, dtype=np.int64)
+        buckets, cells, nowhere = [], [np.empty(0, dtype=np.int64)], len(self.packed.tokens)
+        order = np.empty(nowhere + 1, dtype=np.int64)
         place = 0
-        for group in _groups(lengths, 1 if alike else _WIDTH):
+        for group in _groups(lengths, 1 if self.alike else _WIDTH):
             length = int(lengths[group].max())
             columns = np.arange(length)
             real = columns < lengths[group, None]
             rows = begins[group, None] + columns
-            order[np.where(real, rows, spare).ravel()] = np.arange(place, place + real.size)
+            order[np.where(real, rows, nowhere).ravel()] = np.arange(place, place + real.size)
             cells.append(np.where(real, rows, 0).ravel())
-            bias = _bias(real, device) if sees == "all" else _one_side(real, sees, device)
+            bias = _bias(real, device) if self.sees == "all" else _one_side(real, self.sees, device)
             buckets.append(Bucket(len(group), length, bias))
             place += real.size
         if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
-            return cls(tuple(buckets), None, None, starts, sees, more)
-        places = sent(np.concatenate(cells), device), sent(order[:-1], device)
-        return cls(tuple(buckets), *places, starts, sees, more)
+            return tuple(buckets), None, None
+        return tuple(buckets), sent(np.concatenate(cells), device), sent(order[:-1], device)
 
 
 def _groups(lengths: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:

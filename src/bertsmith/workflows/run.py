@@ -16,7 +16,7 @@ from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError
-from bertsmith.kernels.choice import chosen, of_name
+from bertsmith.kernels.choice import for_training
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
 from bertsmith.place import Place
@@ -280,7 +280,7 @@ def place_of(train: TrainSettings, width: int, tell: Callable[[str], None] = lam
     place = Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
     if not place.uses_threads:
         return place
-    return replace(place, kernels=of_name(chosen(train.kernels, width), tell))
+    return replace(place, kernels=for_training(train.kernels, width, tell))
 
 
 def is_written(out: Path, step: int) -> bool:
