@@ -2,8 +2,9 @@
 
 Weights have a scale for each output, inputs a scale and a middle for each token. Before that each input channel is
 divided by a factor that its weights are multiplied by, since a few channels are far larger than the rest and would
-take the others' digits (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). How large the channels become is seen on
-texts of random tokens: those that are large are so for any text. A product of integers is exact, so that what a
+take the others' digits (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). How large the channels are is seen on
+texts of random tokens: those that are large are so for any text. Their root mean square stands where that paper
+has the largest value, which is another one for each draw of tokens. A product of integers is exact, so that what a
 token gets depends on no other row.
 """
 
@@ -36,12 +37,11 @@ class Int8Linear(nn.Module):
     channels: Tensor
     bias: Tensor
 
-    def __init__(self, linear: nn.Linear, largest: Tensor) -> None:
-        """largest: the absolute value that each input channel [in] reaches."""
+    def __init__(self, linear: nn.Linear, usual: Tensor) -> None:
+        """usual: the root mean square of each input channel [in]."""
         super().__init__()
         weight = linear.weight.detach().float()
-        reached, weighed = largest.clamp_min(1e-5), weight.abs().amax(0).clamp_min(1e-5)
-        factor = (reached / weighed).sqrt()
+        factor = (usual.clamp_min(1e-5) / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
         smooth = weight * factor
         scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
         rounded = (smooth / scale[:, None]).round_().to(torch.int8)
@@ -65,7 +65,7 @@ class Int8Linear(nn.Module):
 def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:
     """The encoder with the products of its layers in int8, and the rest of it shared; in evaluation.
 
-    texts: of random tokens, on which it is seen how large the inputs of the products become. kernels: compute what
+    texts: of random tokens, on which it is seen how large the inputs of the products are. kernels: compute what
     stands around the products, and between them.
     """
     products = {
@@ -73,22 +73,21 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
         for name, part in encoder.named_modules()
         if isinstance(part, Linear) and name.startswith("blocks.")
     }
-    largest = _largest(encoder, products, texts)
+    usual = _usual(encoder, products, texts)
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    memo |= {id(part): Int8Linear(part, largest[name]) for name, part in products.items()}
+    memo |= {id(part): Int8Linear(part, usual[name]) for name, part in products.items()}
     found = copy.deepcopy(encoder, memo).eval()
     use_kernels(found, kernels)
     return found
 
 
-def _largest(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, Tensor]:
-    """The absolute value that each input channel of each product reaches."""
-    found: dict[str, Tensor] = {}
+def _usual(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, Tensor]:
+    """The root mean square of each input channel of each product."""
+    squares: dict[str, list[Tensor]] = {name: [] for name in products}  # several, where layers share it
 
     def watch(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
-        reached = given[0].detach().abs().flatten(0, -2).amax(0).float()
-        found[name] = torch.maximum(found[name], reached) if name in found else reached
+        squares[name].append(given[0].detach().flatten(0, -2).float().square().mean(0))
 
     handles = [part.register_forward_pre_hook(partial(watch, name)) for name, part in products.items()]
     try:
@@ -97,4 +96,4 @@ def _largest(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed)
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return {name: torch.stack(of).mean(0).sqrt() for name, of in squares.items()}
