@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,15 @@ def main() -> None:
         tell=lambda text: print(text, flush=True),
     )
     if options.longer:
-        for row in LONGER:
-            for seed in range(options.seeds):
-                once(NAME_LONGER, f"{row} {seed}", lambda row=row, seed=seed: longer(row, seed, out))
+        runs = [(row, seed, out) for row in LONGER for seed in range(options.seeds)]
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as several:
+            list(several.map(longer_once, *zip(*runs, strict=True)))
     write(report, options.tokens)
+
+
+def longer_once(row: str, seed: int, out: Path) -> None:
+    """Measured now, or known from an earlier call."""
+    once(NAME_LONGER, f"{row} {seed}", lambda: longer(row, seed, out))
 
 
 def longer(row: str, seed: int, out: Path) -> float:
