@@ -36,6 +36,13 @@ def packed(segments: tuple[int, ...] = (0, 0, 0, 0)) -> Packed:
     return Packed.of_lists([[7, 8, 9, 10], [11, 12]], [list(segments), [0, 0]])
 
 
+def test_a_name_without_its_version_is_the_newest() -> None:
+    assert preset("albert-base") == preset("albert-base-v2") != preset("albert-base-v1")
+    assert preset("albert-mini").hidden_size == 256
+    with pytest.raises(InputError, match="there is no preset"):
+        preset("albert")
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_preset_is_a_model_of_its_family(name: str) -> None:
     kind = family(name)

@@ -11,7 +11,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig, encoder_terms
-from bertsmith.models.family import Family, family, near_presets, preset, presets
+from bertsmith.models.family import Family, family, known_as, near_presets, preset
 
 
 def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
@@ -39,8 +39,7 @@ def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
 def _config_of(name: str | Path) -> ModelConfig:
     if Path(name).exists():
         return read_folder(locate(name)).config
-    known = presets()
-    if str(name) in known:
+    if known_as(str(name)):
         return preset(str(name))
     if near := near_presets(str(name), alike=0.8):
         raise InputError(

@@ -213,6 +213,15 @@ def _one_of(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
+def known_as(name: str) -> str | None:
+    """The preset that a name stands for: its own, or of a name without its version (albert-base) the newest. None
+    where there is none."""
+    known = presets()
+    if name in known:
+        return name
+    return max((one for one in known if one.rpartition("-v")[0] == name), default=None)
+
+
 def near_presets(name: str, alike: float = 0.5) -> list[str]:
     """At most three presets that a name may have been meant for: those it is the beginning of, else those whose
     spelling is `alike`, from 0 to 1."""
@@ -221,15 +230,15 @@ def near_presets(name: str, alike: float = 0.5) -> list[str]:
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """The configuration of a published model by its name, with changes.
+    """The configuration of a published model by its name (see `known_as`), with changes.
 
     An unknown name or setting is an `InputError` that names the nearest known ones.
     """
-    known = presets()
-    if name not in known:
+    known = known_as(name)
+    if known is None:
         near = near_presets(name)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         families = (", ".join(braced(family(kind).presets)) for kind in FAMILIES)
         hint += f"known presets: {'; '.join(families)}"
         raise InputError(f"{name}: there is no preset of this name", hint)
-    return ModelConfig.of({**known[name], **changes}, f"preset {name}")
+    return ModelConfig.of({**presets()[known], **changes}, f"preset {known}")
