@@ -30,7 +30,8 @@ from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameters import encoder_terms
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.ablate import ablate, told
+from bertsmith.workflows.ablate import ablate
+from bertsmith.workflows.ablation_report import told
 from bertsmith.workflows.pretrain_recipe import settings_in_minutes
 from bertsmith.workflows.run import as_assignments, holds_run
 from family_tables import figures_of, recipe_of

@@ -22,7 +22,8 @@ import zstandard
 
 import bertsmith as bs
 from bertsmith import machine
-from bertsmith.workflows.ablate import ablate, told
+from bertsmith.workflows.ablate import ablate
+from bertsmith.workflows.ablation_report import told
 from corpus import prepared
 from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
 from learning_tasks import BENCHES, RATES, ROWS, spread

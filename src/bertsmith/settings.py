@@ -26,6 +26,7 @@ _NUMBERS = re.compile(rf"\(?\s*{_NUMBER}(?:\s*,\s*{_NUMBER})+\s*\)?", re.ASCII)
 _LARGEST_FILE = 2**20  # bytes of a recipe
 _MOST_NODES, _DEEPEST = 10_000, 50  # of one YAML document, with each alias counted as what it stands for
 _TOO_DEEP, _TOO_MANY = "nested too deeply", "too many values"
+_TWICE = "this name stands here for the second time"
 _LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
 _FEW = 10  # names that are listed in a message
 _LONGEST_SHOWN = 60  # characters of a value in a message
@@ -228,7 +229,18 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
         if self._sizes[id(node)] > _MOST_NODES:
             raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=mark)
+        _refuse_twice(node)
         return node
+
+
+def _refuse_twice(node: Any) -> None:
+    """YAML's error where a mapping has a name twice: the first value would be lost."""
+    seen: set[str] = set()
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=_TWICE, problem_mark=key.start_mark)
+            seen.add(key.value)
 
 
 def _children(node: Any) -> list[Any]:
@@ -260,6 +272,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f":{mark.line + 1}" if mark else ""
+        if problem == _TWICE:
+            raise InputError(f"{path}{line}: {_TWICE}", "remove one of the two") from None
         said = f" ({problem})" if problem in (_TOO_DEEP, _TOO_MANY) else ""
         raise InputError(
             f"{path}{line}: this is not YAML{said}", "compare it with a recipe in recipes/"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.look.difference import difference
@@ -33,6 +34,7 @@ def test_two_presets() -> None:
     habits = rows(document, "family")
     assert habits["usual tokenizer"] == ("wordpiece", "byte_level")
     assert habits["pre-trained with data.sentence_task"] == ("nsp", "none")
+    assert habits["pre-trained with train.betas"] == ([0.9, 0.999], [0.9, 0.98])
     assert habits["a head for pairs of sentences"] == (True, False)
     assert "a pooler" not in habits  # both have one
     assert rows(document, "parameters") == {
@@ -51,6 +53,17 @@ def test_a_folder_beside_a_preset(tmp_path: Path) -> None:
     assert rows(document, "settings")["num_hidden_layers"] == (1, 6)
     assert document["family"] == []
     assert rows(document, "parameters")["the layers' LayerNorms"] == (4 * 16, 6 * 4 * 768)
+
+
+def test_two_runs(tmp_path: Path) -> None:
+    """Also what they were trained with; beside what is no run, nothing of that."""
+    shards = tiny_run.make_shards(tmp_path)
+    for name, steps in (("a", 2), ("b", 3)):
+        tiny_run.run(shards, tmp_path / name, f"train.max_steps={steps}")
+    document = difference(tmp_path / "a", tmp_path / "b")
+    assert rows(document, "runs") == {"train.max_steps": (2, 3)}
+    assert document["settings"] == document["family"] == []
+    assert difference(tmp_path / "a", "bert-tiny-uncased")["runs"] == []
 
 
 def test_a_model_beside_itself_differs_in_nothing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import bertsmith as bs
 import tiny_run
@@ -159,7 +160,10 @@ def test_a_run_leaves_a_model_that_reads_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("objective.name=causal",), "asks nothing of pairs"),
+        (
+            ("objective.name=causal", "data.sentence_task=nsp", "data.instances=segment_pair"),
+            "asks nothing of pairs",
+        ),
         ((*CAUSAL, "model.causal=false"), "model.causal is False, and the objective 'causal'"),
         (("model.causal=true",), "model.causal is True, and the objective 'mlm_nsp'"),
     ],
@@ -168,6 +172,17 @@ def test_what_does_not_fit_is_refused(more: tuple[str, ...], said: str, tmp_path
     shards = tiny_run.make_shards(tmp_path)
     with pytest.raises(InputError, match=said):
         tiny_run.run(shards, tmp_path / "run", *more, "train.max_steps=2")
+
+
+def test_its_data_goes_with_it_and_with_what_continues_it(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    model = tiny_run.run(shards, tmp_path / "run", "objective.name=causal", "train.max_steps=2")
+    few = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
+    more = bs.pretrain(shards, tmp_path / "more", model=model, settings=[*few, "train.max_steps=2"])
+    for made in (model, more):
+        assert made.report["objective"] == "causal"
+        own = yaml.safe_load((made.path / "settings.yaml").read_text(encoding="utf-8"))["data"]
+        assert (own["instances"], own["sentence_task"]) == ("full_sentences", "none")
 
 
 def test_a_head_that_reads_the_first_token_of_such_a_model_is_refused(tmp_path: Path) -> None:

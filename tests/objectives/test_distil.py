@@ -13,10 +13,10 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedHead
-from bertsmith.objectives.distil import Distil, DistilSettings, layers_of_teacher
+from bertsmith.objectives.distil import Distil, DistilSettings, layers_of_teacher, start_from_teacher
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from outcomes import killed_in
@@ -219,3 +219,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     elsewhere = bs.prepare([file], other, tmp_path / "elsewhere", workers=1)
     with pytest.raises(InputError, match="the teacher's tokenizer is another than the data's"):
         bs.distill(elsewhere, tmp_path / "student", teacher, settings=FEW)
+
+
+@pytest.mark.parametrize("share", ["attention", "feed_forward", "none"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_student_begins_with_shared_layers_too(share: str, groups: int, tmp_path: Path) -> None:
+    """Each part of its own begins as that of the teacher's layer, wherever the teacher keeps it."""
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 40}
+    shared = {"embedding_size": 8, "share": share, "share_groups": groups if share != "none" else 1}
+    draw = torch.Generator().manual_seed(0)
+    configs = [preset("albert-mini", **sizes, **shared, num_hidden_layers=layers) for layers in (4, 3)]
+    teacher, student = (build_encoder(config, draw) for config in configs)
+    heads = [MaskedHead(config, draw) for config in configs]
+    start_from_teacher(student, heads[1], teacher, heads[0])
+    for block, layer in zip(student.blocks, layers_of_teacher(4, 3), strict=True):
+        for name, part in block.named_children():
+            if not isinstance(part, Borrowed):
+                its = owner(getattr(teacher.blocks[layer], name)).state_dict()
+                assert all(torch.equal(value, its[key]) for key, value in part.state_dict().items())

@@ -79,3 +79,23 @@ def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     assert len(again["runs"]) == 2
     with pytest.raises(InputError, match="was begun with task classify, not tag"):
         adapt(**{**world, "task": "tag"}, resume=True)
+
+
+def test_what_is_wrong_is_told_before_anything_is_made(world: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"there is no setting 'train\.sed'"):
+        adapt(**{**world, "settings": ["train.sed=1"]}, words=1)
+    with pytest.raises(InputError, match=r"train\.seed is set here"):
+        adapt(**{**world, "task_settings": ["train.seed=7"]})
+    assert not world["out"].exists()
+
+
+def test_arguments_may_change_until_they_have_been_used(world: dict[str, Any]) -> None:
+    world["out"].mkdir()
+    (world["out"] / "adapt.json").write_text('{"corpus": "another", "settings": ["train.max_steps=9"]}')
+    first = adapt(**world)  # nothing was made of it
+    with pytest.raises(InputError, match=r"was begun with settings .*, not \["):
+        adapt(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-5"]}, resume=True)
+    (world["out"] / "adapt.json").write_text("[")
+    with pytest.raises(InputError, match=r"adapt\.json: is damaged"):
+        adapt(**world, resume=True)
+    assert first["runs"]

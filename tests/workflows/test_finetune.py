@@ -11,6 +11,8 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.models.family import preset
+from bertsmith.workflows.finetune_settings import DropoutSettings
 
 FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 
@@ -257,3 +259,11 @@ def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
         weights.append((tuned.model_folder / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
     assert len(set(weights)) == 3
+
+
+def test_a_head_keeps_the_dropout_that_its_base_names() -> None:
+    """DistilBERT's is 0.2; who sets the encoder's dropout means the head's as well."""
+    base = preset("distilbert-base-cased")
+    for own, expected in (({}, 0.2), ({"hidden_dropout_prob": 0.4}, 0.4), ({"classifier_dropout": 0.3}, 0.3)):
+        assert DropoutSettings(**own).within(base).head_dropout == expected
+    assert DropoutSettings().within(preset("bert-base-cased")).head_dropout == 0.1

@@ -360,6 +360,7 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
     for preset, file in ((None, recipe), ("bert-base-uncased", None), ("roberta-base", None)):
         chosen = resolved(*asked_for(preset, file), file, [], tiny_run.tokenizer())
         assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
+        assert chosen.train.betas == ((0.9, 0.98) if preset == "roberta-base" else (0.9, 0.999))
         assert chosen.model.hidden_dropout_prob == 0.1
         assert (chosen.train.optimizer, chosen.train.schedule) == ("adamw", "linear")
 

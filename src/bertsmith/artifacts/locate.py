@@ -12,6 +12,7 @@ from bertsmith.nearest import nearest_here
 
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED = "*.bin"
 _WANTED = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
@@ -52,6 +53,8 @@ def _from_hub(name: str) -> Path:
             continue
         if (found / CONFIG).is_file() and any((found / weights).is_file() for weights in _WEIGHTS):
             return found
+        if (found / CONFIG).is_file() and any(found.glob(_PICKLED)):
+            return found  # who opens it says why that is not read
         reason, reached = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}", True
     if not reached and not offline:
         raise InputError(

@@ -60,13 +60,15 @@ def ablate(
       bertsmith ablate … --resume
 
     RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures. --set holds for
-    all pre-training runs. Differences are paired by seed; with few seeds most cannot be told from chance, and the
-    report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures. Of
+    all pre-training runs; all compute in one precision, chosen once. A figure of ours is held against the paper's
+    of the same name (a task sst2 against SST-2), any other against what all of the paper's figures agree on.
+    Differences are paired by seed; with few seeds most cannot be told from chance, and the report says which. Each
+    run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures. Of
     several models at a time each says what it does in a file, such as OUT/static/0/output.txt.
     """
     from bertsmith import console
     from bertsmith.workflows.ablate import ablate as run
-    from bertsmith.workflows.ablate import told
+    from bertsmith.workflows.ablation_report import told
 
     report = run(
         recipe,
@@ -89,23 +91,39 @@ def ablate(
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """A table a figure: each row's mean and deviation, its difference from the first, and the paper's figures."""
+    """A table a figure: each row's mean and deviation, its difference from the first, and the paper's figure of
+    that name; then all of the paper's figures, and which of its orderings hold here."""
     from bertsmith import console
 
     for name, rows in report["figures"].items():
+        its = report["paper"].get(report["beside"].get(name), {})
         cells = [
-            (row, _spread(one), _difference(one, row == report["baseline"])) for row, one in rows.items()
+            (
+                row,
+                _spread(one),
+                _difference(one, row == report["baseline"]),
+                *([str(its.get(row, ""))] if its else []),
+            )
+            for row, one in rows.items()
         ]
         console.result_table(
             f"{name}, {counted(report['seeds'], 'seed')}",
-            ["row", "mean", f"against {report['baseline']}"],
+            ["row", "mean", f"against {report['baseline']}", *(["in the paper"] if its else [])],
             cells,
         )
     if report["paper"]:
         columns = list(report["paper"])
         every = dict.fromkeys(row for of in report["paper"].values() for row in of)
         cells = [(row, *(str(report["paper"][name].get(row, "")) for name in columns)) for row in every]
-        console.result_table(f"in the paper ({report['source']})", ["row", *columns], cells)
+        source = f" ({report['source']})" if report["source"] else ""
+        console.result_table(f"in the paper{source}", ["row", *columns], cells)
+    if report["orderings"]:
+        cells = [
+            (one["better"], one["worse"], one["figure"], one["verdict"], _p(one))
+            for one in report["orderings"]
+        ]
+        columns = ["better in the paper", "than", "figure", "here that", "p, adjusted"]
+        console.result_table("the paper's orderings", columns, cells)
 
 
 def _spread(one: Mapping[str, Any]) -> str:
@@ -117,3 +135,7 @@ def _difference(one: Mapping[str, Any], first: bool) -> str:
         return ""
     p = "" if one["p"] is None else f" (p = {one['p']:.2g})"
     return f"{one['difference']:+.4f}{p}"
+
+
+def _p(one: Mapping[str, Any]) -> str:
+    return "" if one["adjusted_p"] is None else f"{one['adjusted_p']:.2g}"

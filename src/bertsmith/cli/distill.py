@@ -85,6 +85,11 @@ def distill(
 
     given = options.short_of(short)
     if train is not None:
+        if layers is not None or minutes is not None:
+            option = "--layers" if layers is not None else "--minutes"
+            raise click.UsageError(
+                f"{option} is for a student of token shards; --model brings this one's layers"
+            )
         _distill_task(
             teacher, model, train, dev, data, out, given, assignments, resume=resume, as_json=as_json
         )

@@ -74,13 +74,14 @@ def _show_difference(a: str, b: str, as_json: bool) -> None:
     titles = {
         "settings": "settings that differ",
         "family": "what their families do otherwise",
+        "runs": "what the runs were trained with",
         "parameters": "parameters of the encoders",
     }
     for part, title in titles.items():
         rows = [(row["what"], *(_line(row[side]) for side in "ab")) for row in document[part]]
         if rows:
             console.result_table(title, ["", document["a"], document["b"]], rows)
-    if not document["settings"] and not document["family"]:
+    if not any(document[part] for part in ("settings", "family", "runs")):
         console.note("they have the same settings")
 
 

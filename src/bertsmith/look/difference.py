@@ -12,15 +12,19 @@ from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig, encoder_terms
 from bertsmith.models.family import Family, family, known_as, near_presets, preset
+from bertsmith.settings import read_yaml
+from bertsmith.training.settings import TrainSettings
 
 
 def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
     """In what two models differ. a, b: each a preset's name, a run, a model folder, or a published model's name.
 
-    Returns plain JSON: `settings`, `family` and `parameters` (of the encoders), each a list of the rows {"what",
-    "a", "b"} that differ; the last row of `parameters` has both sums. InputError for a name that is no model's.
+    Returns plain JSON: `settings`, `family`, `runs` (what two runs were trained with, else empty) and `parameters`
+    (of the encoders), each a list of the rows {"what", "a", "b"} that differ; the last row of `parameters` has
+    both sums. InputError for a name that is no model's.
     """
     configs = [_config_of(name) for name in (a, b)]
+    runs = [_of_run(name) for name in (a, b)]
     kinds = [family(config.model_type) for config in configs]
     settings = [config.model_dump(mode="json") for config in configs]
     sums = [_sums(config) for config in configs]
@@ -32,6 +36,7 @@ def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
         "b": str(b),
         "settings": _differing(*settings),
         "family": _differing(*map(_habits, kinds)),
+        "runs": _differing(*runs) if all(runs) else [],
         "parameters": rows,
     }
 
@@ -48,6 +53,17 @@ def _config_of(name: str | Path) -> ModelConfig:
     return read_folder(locate(name)).config
 
 
+def _of_run(name: str | Path) -> dict[str, Any]:
+    """The settings of a run that are not its model's, by their dotted names; of what is no run none."""
+    file = Path(name) / "settings.yaml"
+    values = read_yaml(file) if file.is_file() else {}
+    flat: dict[str, Any] = {}
+    for group, own in values.items():
+        if group != "model":
+            flat |= {f"{group}.{key}": v for key, v in own.items()} if isinstance(own, dict) else {group: own}
+    return flat
+
+
 def _habits(kind: Family) -> dict[str, Any]:
     """What a family does that its settings do not say."""
     heads = kind.heads
@@ -62,6 +78,7 @@ def _habits(kind: Family) -> dict[str, Any]:
         "a head for pairs of sentences": has_pair,
         "pre-trained with objective": kind.objective,
         **{f"pre-trained with data.{name}": value for name, value in data.items()},
+        "pre-trained with train.betas": list(kind.training.get("betas", TrainSettings().betas)),
     }
 
 

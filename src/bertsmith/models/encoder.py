@@ -127,9 +127,19 @@ class Borrowed(nn.Module):
         super().__init__()
         self._owned = (owned,)  # inside a tuple, so that torch does not count it among this module's own
 
+    @property
+    def owned(self) -> nn.Module:
+        """The part itself."""
+        return self._owned[0]
+
     def forward(self, *inputs: Any) -> Any:
         """What the owned part gives."""
-        return self._owned[0](*inputs)
+        return self.owned(*inputs)
+
+
+def owner(part: nn.Module) -> nn.Module:
+    """A block's part, also where it is another block's."""
+    return part.owned if isinstance(part, Borrowed) else part
 
 
 BlockOf = Callable[[ModelConfig, torch.Generator], Block]

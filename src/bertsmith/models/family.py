@@ -62,8 +62,8 @@ class Family:
     family has in one position; needs: settings that it cannot do without. defaults: what a key that config.json
     leaves out means, where BERT's default is another. keys: our settings that have another name there; told: what
     it says of our settings in another way. fixed: keys that must have one value, some a function of the sizes.
-    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; objective: what its
-    text is asked; a preset brings both.
+    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; training: such of
+    `train`, for sizes that nothing was measured for; objective: what its text is asked; a preset brings them.
     """
 
     model_type: str
@@ -82,6 +82,7 @@ class Family:
     none_where: Mapping[str, str] = field(default_factory=dict)
     heads: HeadShape = HeadShape()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
     encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
 

@@ -34,6 +34,7 @@ class Causal(Objective):
     name = "causal"
     shown_by = "masked"
     model = MappingProxyType({"causal": True})
+    data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
     perplexities = ("lm",)
     starts = True
 

@@ -24,7 +24,7 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss, far_apart
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.start import start_from_unigrams, unigram_loss
@@ -63,6 +63,7 @@ class Distil(Objective):
     name = "distil"
     settings_type = DistilSettings
     model = MappingProxyType({"causal": False})
+    data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
     perplexities = ("mlm",)
     frozen = ("teacher", "teacher_masked")
 
@@ -101,13 +102,7 @@ class Distil(Objective):
 
     def fits(self, tokenizer: Tokenizer) -> None:
         """InputError where the teacher reads by another tokenizer."""
-        own = Tokenizer.load(self._folder.path)
-        if own.digest != tokenizer.digest:
-            raise InputError(
-                f"{self._folder.path}: the teacher's tokenizer is another than the data's",
-                f"prepare the data with it: bertsmith data prepare FILES --tokenizer {self._folder.path} "
-                "--out SHARDS",
-            )
+        check_tokenizer(self._folder, tokenizer)
 
     @property
     def depends_on(self) -> tuple[str, ...]:
@@ -179,11 +174,22 @@ _COPIED = (
 """What must be alike where weights are copied."""
 
 
+def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
+    """InputError where the teacher reads by another tokenizer."""
+    if Tokenizer.load(teacher.path).digest != tokenizer.digest:
+        raise InputError(
+            f"{teacher.path}: the teacher's tokenizer is another than the data's",
+            f"prepare the data with it: bertsmith data prepare FILES --tokenizer {teacher.path} --out SHARDS",
+        )
+
+
 def _check_fit(teacher: ModelFolder, config: ModelConfig, settings: DistilSettings) -> None:
     if not teacher.has("masked"):
         raise InputError(
             f"{teacher.path}: the teacher has no masked-LM head",
-            "take a pre-trained run, not a fine-tuned one",
+            "name its generator, which has one"
+            if teacher.has("detector")
+            else "take a pre-trained run, not a fine-tuned one",
         )
     if teacher.config.causal:
         raise InputError(
@@ -243,7 +249,9 @@ def start_from_teacher(
         if teacher.config.share == "all":
             chosen = list(range(len(teacher.blocks)))
         for block, layer in zip(encoder.blocks, chosen, strict=True):
-            block.load_state_dict(teacher.blocks[layer].state_dict())
+            for name, part in block.named_children():  # a part of an earlier block is that one's
+                if not isinstance(part, Borrowed):
+                    part.load_state_dict(owner(getattr(teacher.blocks[layer], name)).state_dict())
         if encoder.norm is not None and teacher.norm is not None:
             encoder.norm.load_state_dict(teacher.norm.state_dict())
         masked.load_state_dict(teacher_masked.state_dict())

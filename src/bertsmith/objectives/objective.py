@@ -57,7 +57,8 @@ class Objective(nn.Module):
     """Heads and their loss. A subclass answers `loss`, and `folders` where more than the encoder leaves.
 
     name: in settings. shown_by: the part of a model that shows it was trained so, "" for none. settings_type: of
-    the group `objective`, {} for most. model: settings that every model of it has. weights: of the parts of the
+    the group `objective`, {} for most. model: settings that every model of it has. data: settings of `data` that
+    it is trained with, where nobody says otherwise. weights: of the parts of the
     loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. summed: the
     parts of which training minimises the sum, not the mean; figures are means all the same. frozen: names of
     modules that are not trained, and never saved (a teacher). starts: whether small models begin with what the
@@ -68,6 +69,7 @@ class Objective(nn.Module):
     shown_by: ClassVar[str] = ""
     settings_type: ClassVar[type[Settings]] = Settings
     model: ClassVar[Mapping[str, Any]] = {}
+    data: ClassVar[Mapping[str, Any]] = {}
     weights: Mapping[str, float] = {}
     perplexities: ClassVar[tuple[str, ...]] = ()
     summed: tuple[str, ...] = ()

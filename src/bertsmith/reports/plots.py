@@ -121,9 +121,18 @@ def png(drawn: Figure) -> bytes:
 def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> Figure:
     """A figure of what `draw` puts on its axes, in the page's type and colours. size: in inches of 72 units."""
 
+    return side_by_side([draw], size)
+
+
+def side_by_side(draws: Sequence[Callable[[Axes], None]], size: tuple[float, float] = _SIZE) -> Figure:
+    """A figure as `figure` makes it, with several axes beside each other. size: of all of it."""
+
     def lay_out(made: Figure) -> None:
-        axes = made.add_subplot()
-        draw(axes)
+        for draw, axes in zip(draws, made.subplots(1, len(draws), squeeze=False)[0], strict=True):
+            draw(axes)
+            settle(axes)
+
+    def settle(axes: Axes) -> None:
         axes.set_axisbelow(True)
         axes.grid(axis="y", color=LINE, linewidth=0.8)
         axes.spines[["top", "right", "left"]].set_visible(False)

@@ -8,44 +8,45 @@ and each fine-tuning is an ordinary one in a folder of its own, so that what is 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
-
-from scipy.stats import ttest_rel
 
 from bertsmith import console, disk, machine
 from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.family import preset
-from bertsmith.place import is_processor
+from bertsmith.place import Place, is_processor
 from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
-from bertsmith.wording import counted
+from bertsmith.use.minimal_pairs import read_pairs
 from bertsmith.workflows.ablation import (
+    PAIRS,
+    PRECISION,
     PRETRAIN,
+    SMALL,
     AblationRecipe,
     Measurement,
     TaskRecipe,
-    assigned,
-    check_task,
+    begun_with,
+    check_row,
+    check_tasks,
     folder_of,
+    names_of,
     pretrained_as,
     read_recipe,
     refuse_one_folder,
+    refuse_seed,
 )
+from bertsmith.workflows.ablation_report import report_of
+from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.pretrain_settings import USUAL_PRESET
 from bertsmith.workflows.run import write_report, write_whole
 from bertsmith.workflows.side_by_side import side_by_side
 
 _ASKED = "ablation.json"
-_APART = 0.05  # the largest p at which two rows are said to be told apart
-_SMALL = 30e6  # parameters of an encoder: larger ones keep several cores busy by themselves
 
 
 def ablate(
@@ -75,17 +76,21 @@ def ablate(
 
     Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
     deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
-    of rows that the paper orders whether that order holds here, is reversed, or cannot be told. InputError for
-    what a user can fix.
+    of rows that the paper orders whether that order holds here, is reversed, or cannot be told (see
+    `ablation_report`). All runs compute in one precision, chosen once, unless settings name one. InputError for
+    what a user can fix, before anything is trained.
     """
     out = Path(out)
     chosen = read_recipe(recipe)
     shards = data if isinstance(data, Shards) else Shards.open(data)
-    named = _tasks_of(tasks)
+    named = _tasks_of(tasks, chosen)
     wanted = _rows_of(chosen, rows, recipe)
+    _refuse_what_rows_change(chosen, settings, recipe)
     for row in wanted:
-        for task in named.values():
-            check_task(chosen, row, task, recipe)
+        check_row(chosen, row, shards.tokenizer, settings, recipe)
+    check_tasks(chosen, wanted, named, "tasks" if isinstance(tasks, Mapping) else str(tasks))
+    if pairs is not None:
+        read_pairs(str(pairs))
     scored_on = None if pairs is None else str(pairs)
     asked = {
         "recipe": chosen.model_dump(mode="json"),
@@ -93,15 +98,19 @@ def ablate(
         "pairs": scored_on,
         "settings": list(settings),
     }
+    before = _begin(out, asked, resume=resume)
+    precision = before.get("precision") or _precision(chosen, wanted, settings, tell)
+    if precision != "auto" and PRECISION not in _named(chosen, settings):
+        settings = [f"{PRECISION}={precision}", *settings]
     works = [
-        Measurement(chosen, some, seed, out, shards.folder, named, scored_on, settings)
+        Measurement(chosen, some, seed, out, shards.folder, named, scored_on, settings, precision)
         for seed in range(seeds)
         for some in _together(chosen, wanted)
     ]
     at_once = min(jobs or _jobs(chosen, wanted, settings), len(works))
-    _begin(out, asked, resume=resume)
     with disk.locked(out, "ablation"):
-        write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+        written = {**asked, "precision": precision}
+        write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}
         for work, figures in _measured(works, at_once, tell):
             for row, of_row in figures.items():
@@ -129,23 +138,51 @@ def _together(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
 
 def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) -> int:
     """As many models at a time as there are cores where all are small and computed on them, else one."""
-    every = [[*assigned({**recipe.settings, **recipe.rows[row]}), *settings] for row in rows]
-    if not all(is_processor(_device(of_row)) for of_row in every):
+    every = [begun_with(recipe, row, settings) for row in rows]
+    if not all(is_processor(_device(of_row)) for _, of_row in every):
         return 1
     sizes = (
-        preset(recipe.preset or USUAL_PRESET).changed(
+        preset(name or USUAL_PRESET).changed(
             [one.removeprefix("model.") for one in of_row if one.startswith("model.")]
         )
-        for of_row in every
+        for name, of_row in every
     )
     largest = max(sum(term.size for term in encoder_terms(size)) for size in sizes)
-    return machine.allowed_cores() if largest <= _SMALL else 1
+    return machine.allowed_cores() if largest <= SMALL else 1
 
 
 def _device(settings: Sequence[str]) -> str:
     """The device that a row's settings ask for; the last of several decides."""
     asked = [one.partition("=")[2].strip("\"'") for one in settings if one.startswith("train.device=")]
     return asked[-1] if asked else "auto"
+
+
+def _named(recipe: AblationRecipe, settings: Sequence[str]) -> set[str]:
+    """The settings of pre-training that anybody names."""
+    return names_of(recipe.settings).union(
+        *map(names_of, recipe.rows.values()), (name_of(one) for one in settings)
+    )
+
+
+def _precision(
+    recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str], tell: Callable[[str], None]
+) -> str:
+    """One for all runs, so that none differs from another by rounding: what each would choose for itself depends
+    on what else the machine does. "auto" where rows are on several devices."""
+    devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
+    return Place.of(devices.pop(), "auto", 0, tell).precision if len(devices) == 1 else "auto"
+
+
+def _refuse_what_rows_change(recipe: AblationRecipe, settings: Sequence[str], place: str | Path) -> None:
+    """InputError for settings of all runs that would take away what rows differ in, or their seeds."""
+    refuse_seed({name_of(one): None for one in settings}, "--set")
+    for one in settings:
+        if rows := [row for row, own in recipe.rows.items() if name_of(one) in names_of(own)]:
+            raise InputError(
+                f"--set {one}: the row '{rows[0]}' of {place} has a {name_of(one)} of its own, which this would "
+                "take away",
+                "write what the rows are to have into a copy of the recipe",
+            )
 
 
 def _measured(
@@ -167,7 +204,10 @@ def _measured(
 def _plot(folder: Path, report: Mapping[str, Any]) -> None:
     """A PNG of each figure, and of each of the paper's."""
     folder.mkdir(exist_ok=True)
-    pictures = {name: seeds_plot(name, rows) for name, rows in report["figures"].items()}
+    pictures = {
+        name: seeds_plot(name, rows, report["paper"].get(report["beside"].get(name)))
+        for name, rows in report["figures"].items()
+    }
     pictures |= {
         f"paper {name}": paper_plot(name, rows) for name, rows in report["paper"].items() if len(rows) > 1
     }
@@ -176,19 +216,29 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
             beside.write_bytes(picture)
 
 
-def _tasks_of(tasks: str | Path | Mapping[str, Any] | None) -> dict[str, TaskRecipe]:
+def _tasks_of(tasks: str | Path | Mapping[str, Any] | None, recipe: AblationRecipe) -> dict[str, TaskRecipe]:
     if tasks is None:
         return {}
     place = "tasks" if isinstance(tasks, Mapping) else str(tasks)
     values = dict(tasks) if isinstance(tasks, Mapping) else read_yaml(tasks)
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"{place}: '{name}' is {value!r}, not a task",
+                "write verb, train and dev below it, indented",
+            )
     found = {name: TaskRecipe.of(dict(value), f"{place}: {name}") for name, value in values.items()}
     refuse_one_folder(found, place)
-    if taken := [name for name in found if folder_of(name) == PRETRAIN]:
-        raise InputError(
-            f"{place}: '{taken[0]}' would stand in the folder {PRETRAIN}, which is the model's own",
-            "give the task another name",
-        )
     for name, task in found.items():
+        if folder_of(name) == PRETRAIN:
+            raise InputError(
+                f"{place}: '{name}' would stand in the folder {PRETRAIN}, which is the model's own",
+                "give the task another name",
+            )
+        if name in (*recipe.losses, PAIRS):
+            raise InputError(
+                f"{place}: '{name}' is the name of another figure of the table", "give the task another name"
+            )
         for part in ("train", "dev"):
             if not Path(getattr(task, part)).is_file():
                 raise InputError(
@@ -207,114 +257,29 @@ def _rows_of(recipe: AblationRecipe, rows: Sequence[str] | None, place: str | Pa
     return [row for row in recipe.rows if row == first or row in rows]
 
 
-def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
-    """InputError where the folder holds something else, or an ablation of other things."""
+def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
+    """What the ablation in the folder was begun with, {} where none is. InputError where the folder holds
+    something else, or models that were pre-trained otherwise. Tasks, pairs and rows may come and go."""
     file = out / _ASKED
     if not (resume and file.exists()):
         disk.refuse_filled(out, in_place=True)
-        return
-    if json.loads(file.read_text(encoding="utf-8")) != json.loads(json.dumps(asked)):
+        return {}
+    try:
+        before = dict(json.loads(file.read_text(encoding="utf-8")))
+        rows = dict(before["recipe"]["rows"])
+        known = _of_models(before)
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{file}: is damaged", "name another --out") from None
+    now, wanted = json.loads(json.dumps(_of_models(asked))), asked["recipe"]["rows"]
+    changed = [row for row in rows if row in wanted and rows[row] != wanted[row]]
+    if changed or now != known:
+        what = f"another row '{changed[0]}'" if changed else "other settings"
         raise InputError(
-            f"{out}: was begun with another recipe, other tasks or settings",
-            "resume with the same, or name another --out",
+            f"{out}: its models were begun with {what}", "resume with the same, or name another --out"
         )
+    return before
 
 
-def report_of(
-    recipe: AblationRecipe, found: Mapping[str, Mapping[int, Mapping[str, float]]]
-) -> dict[str, Any]:
-    """The table. found: of each row the figures of each seed that is done; the first row has one at least."""
-    rows = [row for row in found if found[row]]
-    first = rows[0]
-    names = list(next(iter(found[first].values())))
-    having = {
-        name: [row for row in rows if all(name in one for one in found[row].values())] for name in names
-    }
-    figures = {
-        name: {row: _figure(name, found[row], found[first]) for row in having[name]}
-        for name in names
-        if len(having[name]) > 1 or len(rows) == 1
-    }
-    return {
-        "title": recipe.title,
-        "source": recipe.source,
-        "baseline": first,
-        "seeds": min(len(found[row]) for row in rows),
-        "figures": figures,
-        "paper": {name: {row: of[row] for row in rows if row in of} for name, of in recipe.paper.items()},
-        "orderings": list(_orderings(recipe, having, found)),
-    }
-
-
-def _paired(
-    name: str, a: Mapping[int, Mapping[str, float]], b: Mapping[int, Mapping[str, float]]
-) -> tuple[list[float], list[float]]:
-    """A figure of two rows, with the seeds that both have."""
-    seeds = sorted(a.keys() & b.keys())
-    return [a[seed][name] for seed in seeds], [b[seed][name] for seed in seeds]
-
-
-def _figure(
-    name: str, row: Mapping[int, Mapping[str, float]], first: Mapping[int, Mapping[str, float]]
-) -> dict[str, Any]:
-    """Mean and deviation, and the difference from the first row's, paired by seed."""
-    values = [row[seed][name] for seed in sorted(row)]
-    own, others = _paired(name, row, first)
-    gains = [value - other for value, other in zip(own, others, strict=True)]
-    return {
-        "mean": fmean(values),
-        "deviation": stdev(values) if len(values) > 1 else None,
-        "values": values,
-        "difference": fmean(gains) if gains else None,
-        "p": _p(own, others),
-    }
-
-
-def _p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Of a paired t-test, two-sided; None where it says nothing: of one seed, or of equal differences."""
-    gains = [x - y for x, y in zip(a, b, strict=True)]
-    if len(gains) < 2 or max(gains) == min(gains):
-        return None
-    return float(ttest_rel(a, b).pvalue)
-
-
-def is_better_low(name: str) -> bool:
-    """Whether less of a figure is better."""
-    return name.endswith(("loss", "perplexity"))
-
-
-def _orderings(
-    recipe: AblationRecipe,
-    having: Mapping[str, Sequence[str]],
-    found: Mapping[str, Mapping[int, Mapping[str, float]]],
-) -> Iterator[dict[str, Any]]:
-    """Of each two rows that the paper's figures order: whether ours agree, figure by figure."""
-    for a, b in combinations([row for row in found if found[row]], 2):
-        signs = {(of[a] > of[b]) - (of[a] < of[b]) for of in recipe.paper.values() if a in of and b in of}
-        if len(signs) != 1 or signs == {0}:
-            continue  # the paper's own figures do not agree
-        better, worse = (a, b) if signs == {1} else (b, a)
-        for name in [name for name, rows in having.items() if a in rows and b in rows]:
-            mine, theirs = _paired(name, found[better], found[worse])
-            if not mine:
-                continue
-            gain = fmean(x - y for x, y in zip(mine, theirs, strict=True)) * (
-                -1 if is_better_low(name) else 1
-            )
-            p = _p(mine, theirs)
-            apart = p is not None and p < _APART
-            verdict = "cannot be told" if not apart else "holds" if gain > 0 else "is reversed"
-            yield {"better": better, "worse": worse, "figure": name, "verdict": verdict, "p": p}
-
-
-def told(report: Mapping[str, Any]) -> str:
-    """What came of the paper's orderings, in a sentence."""
-    orderings = report["orderings"]
-    if not orderings:
-        return "no two of these rows have the same order in all of the paper's figures, so none is checked"
-    times = Counter(one["verdict"] for one in orderings)
-    return (
-        f"{counted(len(orderings), 'ordering')} of the paper checked, figure by figure, with "
-        f"{counted(report['seeds'], 'seed')} (p < {_APART} in a paired t-test): {times['holds']} held, "
-        f"{times['is reversed']} reversed, {times['cannot be told']} not to be told from chance"
-    )
+def _of_models(asked: Mapping[str, Any]) -> list[Any]:
+    """What all models of an ablation depend on."""
+    return [asked["recipe"]["preset"], asked["recipe"]["settings"], asked["settings"]]

@@ -10,25 +10,41 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field
 
 from bertsmith import console, machine
+from bertsmith.artifacts.folder import read_folder
+from bertsmith.artifacts.locate import locate
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.models.config import encoder_terms
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
+from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.model import Model
+from bertsmith.workflows.budget import name_of
+from bertsmith.workflows.distill import student_settings
+from bertsmith.workflows.examples import gather
 from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.finetune_settings import settings_type
+from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
+from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.pretrain_settings import asked_for, resolved
+from bertsmith.workflows.pretrain_settings import settings_type as settings_of_distil
+from bertsmith.workflows.pretrain_work import check_length
 from bertsmith.workflows.run import as_assignments, holds_run, write_whole
 
 PAIRS = "minimal pairs"
+SEED, PRECISION = "train.seed", "train.precision"
+_TEACHER = "objective.teacher"
+SMALL = 30e6  # parameters of an encoder: larger ones keep several cores busy by themselves
 PRETRAIN = "pretrain"  # the folder of a row's pre-training, beside those of its tasks
 
 
@@ -71,10 +87,15 @@ class AblationRecipe(Settings):
 
 def read_recipe(file: str | Path) -> AblationRecipe:
     """A recipe. InputError for what is no recipe, for rows of one folder, and for a paper's row that is none."""
-    recipe = AblationRecipe.of(read_yaml(file), str(file))
+    values = read_yaml(file)
+    if isinstance(rows := values.get("rows"), dict):
+        values["rows"] = {name: {} if own is None else own for name, own in rows.items()}
+    recipe = AblationRecipe.of(values, str(file))
     if len(recipe.rows) < 2:
         raise InputError(f"{file}: a table has at least two rows", "give each below 'rows' what it changes")
     refuse_one_folder(recipe.rows, str(file))
+    for own in (recipe.settings, *recipe.rows.values(), *recipe.task_settings.values()):
+        refuse_seed(own, str(file))
     named: dict[str, Mapping[str, Any]] = {
         **recipe.paper,
         "task_settings": recipe.task_settings,
@@ -91,7 +112,8 @@ def read_recipe(file: str | Path) -> AblationRecipe:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of some rows with one seed. out: the ablation's folder; data: of the shards."""
+    """What is measured of some rows with one seed. out: the ablation's folder; data: of the shards; precision: of
+    each fine-tuning whose task names none, "auto": each chooses."""
 
     recipe: AblationRecipe
     rows: Sequence[str]
@@ -101,6 +123,7 @@ class Measurement:
     tasks: Mapping[str, TaskRecipe]
     pairs: str | None
     settings: Sequence[str]
+    precision: str = "auto"
 
     def measured(self, tell: Callable[[str], None]) -> dict[str, dict[str, float]]:
         """The figures of each row. What is finished stays, what was interrupted continues."""
@@ -117,6 +140,7 @@ class Measurement:
             "tasks": {name: task.model_dump(mode="json") for name, task in self.tasks.items()},
             "pairs": self.pairs,
             "settings": list(self.settings),
+            "precision": self.precision,
         }
 
     @classmethod
@@ -138,21 +162,18 @@ class Measurement:
         for name, task in self.tasks.items():
             found[name] = self._fine_tuned(row, place / folder_of(name), model, beside, task, tell)
         if self.pairs is not None:
-            pairs = self.pairs
-            found[PAIRS] = _kept(
-                model.path.parent / "pairs.json", lambda: model.score_pairs(pairs, tell=tell)["accuracy"]
-            )
+            found[PAIRS] = _scored(model, self.pairs, tell)
         return found
 
     def _model(self, row: str, tell: Callable[[str], None]) -> Model:
         """A row's pre-trained model, trained now if it is not there."""
         run = self.place(pretrained_as(self.recipe, row)) / PRETRAIN
-        own = assigned({**self.recipe.settings, **self.recipe.rows[row], "train.seed": self.seed})
+        preset, own = begun_with(self.recipe, row, self.settings)
         return pretrain(
             Shards.open(self.data),
             run,
-            preset=self.recipe.preset,
-            settings=[*own, *self.settings],
+            preset=preset,
+            settings=[*own, f"{SEED}={self.seed}"],
             resume=holds_run(run),
             tell=tell,
         )
@@ -167,7 +188,10 @@ class Measurement:
         tell: Callable[[str], None],
     ) -> float:
         joined = {} if beside is None else {"task.beside": str(beside.path)}
-        settings = {**task_settings(self.recipe, row, task), **joined, "train.seed": self.seed}
+        own = task_settings(self.recipe, row, task)
+        settings = {**own, **joined, SEED: self.seed}
+        if PRECISION not in names_of(own):
+            settings[PRECISION] = self.precision
         made = finetune(
             task.verb,
             model,
@@ -197,9 +221,35 @@ def refuse_one_folder(names: Iterable[str], place: str) -> None:
             )
 
 
+def names_of(settings: Mapping[str, Any]) -> set[str]:
+    """The dotted names of settings."""
+    return {name_of(assignment) for assignment in assigned(settings)}
+
+
+def refuse_seed(settings: Mapping[str, Any], place: str) -> None:
+    """InputError where settings name the seed, which is each run's own."""
+    if SEED in names_of(settings):
+        raise InputError(
+            f"{place}: {SEED} is set here, and each run has a seed of its own: 0, 1, …",
+            "leave it out; --seeds says how many there are",
+        )
+
+
 def pretrained_as(recipe: AblationRecipe, row: str) -> str:
     """The first row whose settings of pre-training are this row's: their models are one."""
     return next(other for other, settings in recipe.rows.items() if settings == recipe.rows[row])
+
+
+def begun_with(recipe: AblationRecipe, row: str, settings: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The preset and the assignments of a row's pre-training. Where the recipe names no preset, a student has the
+    sizes of its teacher's student."""
+    own = [*assigned({**recipe.settings, **recipe.rows[row]}), *settings]
+    named = {name_of(assignment): assignment for assignment in own}
+    if recipe.preset is None and _TEACHER in named:
+        objective: Any = settings_of_distil("distil")().changed([named[_TEACHER]]).objective
+        preset, sizes = student_settings(read_folder(locate(objective.teacher)))
+        return preset, [*sizes, *own]
+    return recipe.preset, own
 
 
 def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[str, Any]:
@@ -207,11 +257,14 @@ def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[st
     return {**task.settings, **recipe.task_settings.get(row, {})}
 
 
-def _kept(file: Path, measure: Callable[[], float]) -> float:
-    """What is in the file, or is measured now and put there."""
-    if not file.exists():
-        write_whole(file, json.dumps(measure()) + "\n")
-    return float(json.loads(file.read_text(encoding="utf-8")))
+def _scored(model: Model, pairs: str, tell: Callable[[str], None]) -> float:
+    """The accuracy on minimal pairs, kept beside the model's run."""
+    file = model.path.parent / "pairs.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if known.get("file") != pairs:
+        known = {"file": pairs, "accuracy": model.score_pairs(pairs, tell=tell)["accuracy"]}
+        write_whole(file, json.dumps(known) + "\n")
+    return float(known["accuracy"])
 
 
 def assigned(values: Mapping[str, Any]) -> list[str]:
@@ -223,12 +276,47 @@ def assigned(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_task(recipe: AblationRecipe, row: str, task: TaskRecipe, place: str | Path) -> None:
-    """InputError for settings of fine-tuning that the task does not have: before any model is pre-trained."""
+def check_tasks(
+    recipe: AblationRecipe, rows: Sequence[str], tasks: Mapping[str, TaskRecipe], place: str
+) -> None:
+    """InputError for settings of fine-tuning that a task does not have, and then for files that it cannot read:
+    before any model is pre-trained."""
+    every: dict[str, tuple[str, str, FinetuneSettings]] = {}
+    for name, task in tasks.items():
+        with _in_place(f"{place}: '{name}': "):
+            refuse_seed(task.settings, "settings")
+            chosen = settings_type(task_type(task.verb)).of(
+                {"files": {"train": task.train, "dev": task.dev}}, "settings"
+            )
+        for row in rows:
+            with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}: "):
+                own = chosen.changed(assigned(task_settings(recipe, row, task)))
+                every.setdefault(f"{name} {own.to_yaml()}", (name, task.verb, own))
+    for name, verb, own in every.values():
+        with _in_place(f"{place}: '{name}': finetune {verb}: "):
+            gather(task_type(verb).variant(own.task), own.files, own.task)
+
+
+def check_row(
+    recipe: AblationRecipe, row: str, tokenizer: Tokenizer, settings: Sequence[str], place: str | Path
+) -> None:
+    """InputError for a row that cannot be pre-trained as it is asked for, before any is. Large models are not made
+    for that: of them settings alone are checked."""
+    with _in_place(f"{place}: row '{row}': "):
+        preset, own = begun_with(recipe, row, settings)
+        chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
+        check_length(chosen)
+        if sum(term.size for term in encoder_terms(chosen.model)) <= SMALL:
+            first_weights(chosen, torch.Generator())[1].fits(tokenizer)
+
+
+@contextmanager
+def _in_place(place: str) -> Iterator[None]:
+    """An InputError inside of it tells the place."""
     try:
-        settings_type(task_type(task.verb))().changed(assigned(task_settings(recipe, row, task)))
+        yield
     except InputError as error:
-        raise InputError(f"{place}: '{row}': finetune {task.verb}: {error.sentence}", error.remedy) from None
+        raise InputError(f"{place}{error.sentence.removeprefix('--set: ')}", error.remedy) from None
 
 
 def main() -> None:

@@ -23,13 +23,17 @@ from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
 from bertsmith.use.compare import compare
 from bertsmith.use.model import Model, load
+from bertsmith.vocabulary.extend import check_extendable
 from bertsmith.wording import counted
+from bertsmith.workflows.ablation import refuse_seed
+from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import gather
 from bertsmith.workflows.extend import RECORD as EXTENSION
 from bertsmith.workflows.extend import Choice, extend_tokenizer
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import new_settings
 from bertsmith.workflows.pretrain import pretrain
+from bertsmith.workflows.pretrain_base import settings_from
 from bertsmith.workflows.run import holds_run, write_report, write_whole
 
 _ASKED = "adapt.json"
@@ -80,6 +84,9 @@ def adapt(
     }
     _begin(out, asked, resume=resume)
     base = load(model, tell=tell)
+    if words:
+        check_extendable(base.tokenizer, str(model))
+    _check_settings(base, settings, task_settings)
     _read_all(corpus, task, train, dev, base, task_settings)
     with disk.locked(out, "adaptation"):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
@@ -106,19 +113,39 @@ def adapt(
     return Report(found, ("score", "before", "after", "gain"))
 
 
+# What each step depends on, by the folder that it leaves: other arguments may change until that is there.
+_STEPS = {
+    "extended": ("model", "corpus", "words"),
+    "shards": ("model", "corpus", "words"),
+    "model": ("model", "corpus", "words", "settings"),
+    f"{_BEFORE}-0": ("model", "task", "train", "dev", "task_settings"),
+}
+
+
 def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
-    """InputError where the folder holds something else, or an adaptation of other things."""
+    """InputError where the folder holds something else, or steps that were made with other arguments."""
     file = out / _ASKED
-    if not (resume and file.exists()):
+    made = [step for step in _STEPS if (out / step).exists()]
+    if not file.exists() or (made and not resume):
         disk.refuse_filled(out, in_place=True)
         return
-    before = json.loads(file.read_text(encoding="utf-8"))
-    for name, value in asked.items():
-        if before.get(name) != value:
+    try:
+        before = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise InputError(f"{file}: is damaged", "name another --out") from None
+    for name in dict.fromkeys(name for step in made for name in _STEPS[step]):
+        if before.get(name) != asked[name]:
             raise InputError(
-                f"{out}: was begun with {name.replace('_', ' ')} {before.get(name)}, not {value}",
+                f"{out}: was begun with {name.replace('_', ' ')} {before.get(name)}, not {asked[name]}",
                 "resume with the same arguments, or name another --out",
             )
+
+
+def _check_settings(base: Model, settings: Sequence[str], task_settings: Sequence[str]) -> None:
+    """InputError for settings that pre-training does not have, and for the seed of fine-tuning, which each run
+    has of its own."""
+    settings_from(base, {}, {}, None, settings, base.tokenizer)
+    refuse_seed({name_of(one): None for one in task_settings}, "--task-set")
 
 
 def _read_all(

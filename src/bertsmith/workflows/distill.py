@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console
-from bertsmith.artifacts.folder import read_folder
+from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
+from bertsmith.objectives.distil import check_tokenizer
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import Task
 from bertsmith.use.model import Model, load
@@ -52,20 +53,16 @@ def distill(
     Returns the student, with its report. InputError where teacher and data, or teacher and settings, do not fit.
     """
     folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
-    sizes = student_of(folder.config, layers)
-    own = [
-        "objective.name=distil",
-        *as_assignments({"objective": {"teacher": str(folder.path)}, "model": sizes}),
-    ]
+    shards = data if isinstance(data, Shards) else Shards.open(data)
+    check_tokenizer(folder, shards.tokenizer)
+    preset, own = student_settings(folder, layers)
     said = assignments_of(settings_type("distil"), settings, keywords, distill)
     return pretrain(
-        data,
+        shards,
         out,
-        preset=next(
-            iter(family(sizes["model_type"]).presets)
-        ),  # its sizes are set below: none is to be chosen
+        preset=preset,
         minutes=minutes,
-        settings=[*own, *_data_of(sizes), *said],
+        settings=[*own, *said],
         resume=resume,
         overwrite=overwrite,
         begun=begun,
@@ -121,6 +118,14 @@ def _as_the_teacher_reads(task: Task) -> dict[str, Any]:
     }
 
 
+def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[str, list[str]]:
+    """A preset of the student's family and the assignments that make it this teacher's; these set all sizes."""
+    sizes = student_of(teacher.config, layers)
+    own = as_assignments({"objective": {"teacher": str(teacher.path)}, "model": sizes})
+    preset = next(iter(family(sizes["model_type"]).presets))
+    return preset, ["objective.name=distil", *own, *_data_of(sizes)]
+
+
 def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     """The settings of a teacher's student. InputError where it would not be smaller."""
     number = teacher.num_hidden_layers // 2 if layers is None else layers
@@ -130,7 +135,8 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
             f"give --layers from 1 to {teacher.num_hidden_layers}",
         )
     kind = family(_STUDENTS.get(teacher.model_type, teacher.model_type))
-    own = {"model_type": kind.model_type, "num_hidden_layers": number}
+    groups = min(teacher.share_groups, number)
+    own = {"model_type": kind.model_type, "num_hidden_layers": number, "share_groups": groups}
     return {**teacher.model_dump(), **kind.structure, **own}
 
 

@@ -88,14 +88,20 @@ class DropoutSettings(Settings):
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
     classifier_dropout: float | None = Field(
-        None, ge=0, lt=1, description="dropout in the task's head; none: as hidden_dropout_prob"
+        None,
+        ge=0,
+        lt=1,
+        description="dropout in the task's head; none: the base's, where it names one and hidden_dropout_prob is "
+        "left alone, else as that",
     )
 
     def within(self, base: ModelConfig) -> ModelConfig:
         """The base's configuration with this dropout."""
         head = self.classifier_dropout
         if head is None and base.classifier_dropout is not None:
-            head = self.hidden_dropout_prob  # where the field's own default would be another
+            usual = type(self).model_fields["hidden_dropout_prob"].default
+            asked = self.hidden_dropout_prob
+            head = base.classifier_dropout if asked == usual else asked
         return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertsmith.artifacts.folder import ModelFolder
+from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.locate import CONFIG
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
-from bertsmith.objectives.objective import MODEL, Objective, objective_of
+from bertsmith.objectives.objective import MODEL, Objective, Parts, objective_of, objective_type
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -70,11 +71,13 @@ def settings_from(
     own = base.folder.config
     named = {name: value for name, value in sizes.items() if name not in (*DROPOUTS, "initializer_range")}
     given = values.get("data", {})
-    data = {**family(own.model_type).pretraining, **_sentence_task(base.folder)}
+    objective = objective_of(own, base.folder.parts)
+    asked = {**family(own.model_type).pretraining, **objective_type(objective).data}
+    data = {**asked, **_sentence_task(base.folder)}
     chosen = resolved(
         own.model_dump() | named,
         {
-            "objective": {"name": objective_of(own, base.folder.parts)},
+            "objective": {"name": objective},
             **values,
             "base": str(base.path),
             "data": {**data, **given} if isinstance(given, dict) else given,
@@ -125,8 +128,25 @@ def take_over(
                 )
         else:
             tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
-    for beside in sorted(objective.folders(encoder).keys() - {MODEL}):
-        tell(f"{base.path}: the {beside} beside the model starts anew")
+    for beside, parts in objective.folders(encoder).items():
+        if beside != MODEL:
+            _take_over_beside(base, beside, parts, tell)
+
+
+def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, tell: Callable[[str], None]) -> None:
+    """Fill what stands beside the model, such as a generator, where a run of the same sizes left one there."""
+    place = base.path.parent / beside
+    why = "is not there"
+    if (place / CONFIG).is_file():
+        found = read_folder(place)
+        own = {name: getattr(parts.config, name) for name in ModelConfig.model_fields if name not in DROPOUTS}
+        other = [name for name, value in own.items() if getattr(found.config, name) != value]
+        if not other and all(found.has(part) for part in parts.modules if part != "encoder"):
+            for part, module in parts.modules.items():
+                found.fill(part, module)
+            return
+        why = f"has another {other[0]}" if other else "has no head"
+    tell(f"{place}: {why}: the {beside} beside the model starts anew")
 
 
 def exchange_answers(pair: nn.Module) -> None:

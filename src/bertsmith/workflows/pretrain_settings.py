@@ -223,14 +223,16 @@ def resolved(
         values = {**values, "objective": _below(values.get("objective", {}), usually)}
     below: list[Mapping[str, Mapping[str, Any]]] = []
     if not of_model:
-        below.append({"data": family(sizes["model_type"]).pretraining})
+        kind_of = family(sizes["model_type"])
+        below.append({"data": kind_of.pretraining, "train": kind_of.training})
         if recipe is None:
             objective = _objective_name(values, assignments)
             of_objective = objective_type(objective).model
             below.append(_learning(_sized({**sizes, **of_objective}, assignments), objective, assignments))
-    needed = objective_type(_objective_name(values, assignments)).model
-    if needed and not of_model:
-        below.append({"model": needed})
+    kind_asked = objective_type(_objective_name(values, assignments))
+    below.append({"data": kind_asked.data})
+    if kind_asked.model and not of_model:
+        below.append({"model": kind_asked.model})
     for usual in reversed(below):
         values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
     own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}

@@ -78,7 +78,7 @@ class Work:
 
         restored: weights will come from a checkpoint, so that what takes long to begin with is left out.
         """
-        _check_length(chosen)
+        check_length(chosen)
         pairs = pairs_of(chosen.evaluate)
         place = place_of(chosen.train, chosen.model.hidden_size, tell)
         _check_memory(chosen, place)
@@ -305,7 +305,7 @@ def _check_memory(chosen: PretrainSettings, place: Place) -> None:
     machine.check_memory(parameters, machine.memory_bytes(place.device))
 
 
-def _check_length(chosen: PretrainSettings) -> None:
+def check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
     if longest > chosen.model.longest:
         raise InputError(

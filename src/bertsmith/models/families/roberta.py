@@ -55,4 +55,5 @@ ROBERTA = Family(
     # the reference's RobertaLMHead takes GELU whatever hidden_act is
     heads=HeadShape(masked_act="gelu", dense_act="tanh"),
     pretraining={"instances": "full_sentences", "sentence_task": "none"},
+    training={"betas": (0.9, 0.98)},
 )
