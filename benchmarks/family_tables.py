@@ -154,12 +154,22 @@ brackets the difference from the first row, paired by seed, and the p of a paire
 
 {figures_of(report)}
 
-{told(report)}.
+{told(report)}.{held(report)}
 
 {beside()} In the papers:
 
 {table(["figure", *[""] * (most - 1)], [[*line, *[""] * (most - len(line))] for line in paper])}""",
     )
+
+
+def held(report: Mapping[str, Any]) -> str:
+    """Which of the paper's orderings hold here, or are reversed."""
+    found = [
+        f"{one['better']} above {one['worse']} on {one['figure']} {one['verdict']} ({one['adjusted_p']:.2g})"
+        for one in report["orderings"]
+        if one["verdict"] != "cannot be told"
+    ]
+    return f" By figure, with the adjusted p: {'; '.join(found)}." if found else ""
 
 
 def beside() -> str:

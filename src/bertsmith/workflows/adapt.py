@@ -145,7 +145,7 @@ def _check_settings(base: Model, settings: Sequence[str], task_settings: Sequenc
     """InputError for settings that pre-training does not have, and for the seed of fine-tuning, which each run
     has of its own."""
     settings_from(base, {}, {}, None, settings, base.tokenizer)
-    refuse_seed({name_of(one): None for one in task_settings}, "--task-set")
+    refuse_seed({name_of(one): None for one in task_settings}, "settings of the task")
 
 
 def _read_all(
