@@ -143,6 +143,23 @@ def test_a_model_folder_is_as_before(world: Path) -> None:
     assert found["parameters"] == sum(term["parameters"] for term in found["terms"])
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "architecture", "parameters"),
+    [
+        ("bert-base-uncased", "bert-base-uncased", "BertModel", 109_482_240),
+        ("albert-xxlarge", "albert-xxlarge-v2", "AlbertModel", 222_595_584),
+        ("distilbert-base-uncased", "distilbert-base-uncased", "DistilBertModel", 66_362_880),
+    ],
+)
+def test_a_published_name_without_weights_here_has_its_sizes(
+    name: str, known: str, architecture: str, parameters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = bs.info(name)
+    assert (found["kind"], found["path"], found["architecture"]) == ("preset", known, architecture)
+    assert found["parameters"] == parameters
+
+
 def test_what_is_none_of_these_says_what_may_be_meant(world: Path, tmp_path: Path) -> None:
     for folder, words in (
         (world, r"this is no run, no model.*\nin it: \S+bert \(a run\), .*shards \(prepared data\)"),

@@ -86,6 +86,12 @@ def test_what_is_wrong_is_told_before_anything_is_made(world: dict[str, Any]) ->
         adapt(**{**world, "settings": ["train.sed=1"]}, words=1)
     with pytest.raises(InputError, match=r"train\.seed is set here"):
         adapt(**{**world, "task_settings": ["train.seed=7"]})
+    other = world["train"].with_name("other.csv")
+    other.write_text(world["train"].read_text(encoding="utf-8").replace("text", "words", 1), encoding="utf-8")
+    with pytest.raises(InputError, match=r"other\.csv") as caught:
+        adapt(**{**world, "train": other})
+    assert caught.value.remedy
+    assert "task.text_column" in caught.value.remedy
     assert not world["out"].exists()
 
 

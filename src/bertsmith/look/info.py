@@ -12,6 +12,8 @@ from bertsmith import machine
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.several import OF_RUNS, runs_in
 from bertsmith.errors import InputError
+from bertsmith.models.family import family, known_as, preset
+from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import MODEL
 from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
@@ -43,9 +45,9 @@ def info(name: str | Path | None = None, tell: Callable[[str], None] = lambda te
     """What is behind a name: a run, a model folder, prepared data, a tokenizer, or a model's published name;
     without one, what this machine is and how it computes.
 
-    Returns plain JSON: `kind`, one of these four words, "runs" for a folder of several, or "machine", and what
-    there is to say. Of a run with a model, the model's own information too. InputError for anything else, with
-    what may be meant.
+    Returns plain JSON: `kind`, one of these four words, "runs" for a folder of several, "preset" for a published
+    name whose weights are not here, or "machine", and what there is to say. Of a run with a model, the model's own
+    information too. InputError for anything else, with what may be meant.
     """
     if name is None:
         return _machine()
@@ -65,8 +67,28 @@ def info(name: str | Path | None = None, tell: Callable[[str], None] = lambda te
         try:
             return {"kind": "model", **load(name, tell=tell).info()}
         except InputError as error:
+            if not path.exists() and (known := known_as(str(name))):
+                return _preset(known)
             raise InputError(error.sentence, (error.remedy or "").replace(_MODELS, _ALL) or None) from None
     raise _refused(path, kind)
+
+
+def _preset(name: str) -> dict[str, Any]:
+    """A published model's sizes and parameters, without its weights; with the pooler, where its family has one."""
+    config = preset(name)
+    classes = family(config.model_type).architectures
+    heads = ["pooler"] if frozenset({"encoder", "pooler"}) in classes else []
+    terms = count_parameters(config, heads)
+    return {
+        "kind": "preset",
+        "path": name,
+        "architecture": classes[frozenset({"encoder", *heads})],
+        "config": config.model_dump(mode="json"),
+        "parameters": sum(term.size for term in terms),
+        "terms": [{"term": t.term, "formula": t.formula, "parameters": t.size} for t in terms],
+        "labels": None,
+        "record": {},
+    }
 
 
 def _machine() -> dict[str, Any]:

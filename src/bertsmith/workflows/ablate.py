@@ -118,8 +118,15 @@ def ablate(
             if len(found[wanted[0]]):
                 write_report(out, report_of(chosen, found))
         report = report_of(chosen, found)
+        if unknown := [name for name in chosen.losses if name not in _figures_in(found)]:
+            tell(f"{recipe}: losses: no row has a figure '{unknown[0]}'; a run's report.json lists its own")
         _plot(out / "figures", report)
     return Report(report, ("title", "figures", "orderings"))
+
+
+def _figures_in(found: Mapping[str, Mapping[int, Mapping[str, float]]]) -> set[str]:
+    """The figures that any row has with any seed."""
+    return {name for of_row in found.values() for of_seed in of_row.values() for name in of_seed}
 
 
 def _together(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:

@@ -9,6 +9,7 @@ measures the model that is described on stdin, for `side_by_side`, not for peopl
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -293,8 +294,28 @@ def check_tasks(
                 own = chosen.changed(assigned(task_settings(recipe, row, task)))
                 every.setdefault(f"{name} {own.to_yaml()}", (name, task.verb, own))
     for name, verb, own in every.values():
-        with _in_place(f"{place}: '{name}': finetune {verb}: "):
+        with (
+            _in_place(f"{place}: '{name}': finetune {verb}: "),
+            options_as_settings(verb, "{} in its settings"),
+        ):
             gather(task_type(verb).variant(own.task), own.files, own.task)
+
+
+@contextmanager
+def options_as_settings(verb: str, said: str) -> Iterator[None]:
+    """An InputError inside of it names settings of the task where its remedy has options of `finetune`, in the
+    words `said`."""
+    fields = task_type(verb).settings_type.model_fields
+
+    def setting(option: re.Match[str]) -> str:
+        name = option[1].replace("-", "_")
+        return said.format(f"task.{name}") if name in fields else option[0]
+
+    try:
+        yield
+    except InputError as error:
+        remedy = error.remedy and re.sub(r"--([a-z]+(?:-[a-z]+)*)", setting, error.remedy)
+        raise InputError(error.sentence, remedy) from None
 
 
 def check_row(

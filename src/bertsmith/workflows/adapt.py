@@ -25,7 +25,7 @@ from bertsmith.use.compare import compare
 from bertsmith.use.model import Model, load
 from bertsmith.vocabulary.extend import check_extendable
 from bertsmith.wording import counted
-from bertsmith.workflows.ablation import refuse_seed
+from bertsmith.workflows.ablation import options_as_settings, refuse_seed
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import gather
 from bertsmith.workflows.extend import RECORD as EXTENSION
@@ -156,7 +156,8 @@ def _read_all(
     kind = task_type(task)
     files = {"train": str(train), "dev": str(dev)}
     chosen = new_settings(kind, base, files, None, {}, settings, lambda _: None)
-    gather(kind.variant(chosen.task), chosen.files, chosen.task)
+    with options_as_settings(task, "--task-set {}=…"):
+        gather(kind.variant(chosen.task), chosen.files, chosen.task)
 
 
 def _prepared(corpus: Sources, model: Model, out: Path, tell: Callable[[str], None]) -> Shards:
