@@ -24,12 +24,14 @@ _FIELDS = {"base": "began from", "held_out": "scores on what was held out", "ste
 )
 @options.as_json
 def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> None:
-    """What FOLDER is: a run, a model, prepared data or a tokenizer; without one, what this machine is.
+    """What FOLDER is: a run, a model, prepared data, a tokenizer or a published model's name; without one, what
+    this machine is.
 
     \b
     Example:
       bertsmith info bert
       bertsmith info shards --json
+      bertsmith info albert-base
       bertsmith info --diff bert-base-uncased roberta-base
       bertsmith info
     """
