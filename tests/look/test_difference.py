@@ -32,7 +32,7 @@ def test_two_presets() -> None:
         "pad_token_id": (0, 1),
     }
     habits = rows(document, "family")
-    assert habits["usual tokenizer"] == ("wordpiece", "byte_level")
+    assert habits["usual tokenizer"] == ("wordpiece", "byte_level_bpe")
     assert habits["pre-trained with data.sentence_task"] == ("nsp", "none")
     assert habits["pre-trained with train.betas"] == ([0.9, 0.999], [0.9, 0.98])
     assert habits["a head for pairs of sentences"] == (True, False)

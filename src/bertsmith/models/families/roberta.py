@@ -42,7 +42,7 @@ ROBERTA = Family(
         frozenset({"encoder", "span"}): "RobertaForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "RobertaForMultipleChoice",
     },
-    tokenizer="byte_level",
+    tokenizer="byte_level_bpe",
     presets={
         "roberta-mini": _sizes(4, 256),
         "roberta-small": _sizes(4, 512),
