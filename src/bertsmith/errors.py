@@ -46,7 +46,7 @@ def in_python(text: str) -> str:
     text = _ROW.sub(r" row \1", text)
     text = _COMMAND.sub(_call, text)
     text = re.sub(r"(^|[\s(])--set(?=: |$)", r"\1settings", text)
-    text = re.sub(r"(^|[\s(])--set (?=[^\s,;)]*[.='])", r"\1", text)
+    text = re.sub(r"(^|[\s(])--(?:task-)?set (?=[^\s,;)]*[.='])", r"\1", text)
     return _OPTION.sub(_argument, text)
 
 

@@ -39,6 +39,7 @@ OF_THE_COMMAND_LINE = {"json", "no_json", "format"}  # options that Python has n
         ("--documents blank-line, if so", "documents='blank_line', if so"),
         ("write it as --set train.max_steps=500", "write it as train.max_steps=500"),
         ("leave --set train.seed out", "leave train.seed out"),
+        ("add --task-set task.label_column=…", "add task.label_column=…"),
         ("--set: there is no setting 'x'", "settings: there is no setting 'x'"),
         ("look at them with bertsmith data check", "look at them with bertsmith.check_corpus"),
         (

@@ -20,7 +20,6 @@ from bertsmith.training.settings import TrainSettings
 _IN_A_LAYER, _QKV = ".blocks.", "qkv.weight"
 _ADAMWS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MUONS = frozenset({"momentum_buffer"})
-_TORCHS = 1e-6  # what torch adds to a norm before it divides by it
 
 
 def optimizer_of(
@@ -162,9 +161,6 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         elif p.grad is not None:
             gradients.append(p.grad)
     norm = nn.utils.get_total_norm(gradients)
-    together = getattr(norm, "full_tensor", None)  # where weights are cut over several processes
-    whole: Tensor = norm if together is None else together()
-    # What is short enough torch would multiply by 1; whether it is, only a GPU would have to be waited for.
-    if not whole.is_cpu or whole + _TORCHS > limit:
-        nn.utils.clip_grads_with_norm_(given, limit, norm)
-    return whole
+    nn.utils.clip_grads_with_norm_(given, limit, norm)
+    whole = getattr(norm, "full_tensor", None)  # where weights are cut over several processes
+    return norm if whole is None else whole()
