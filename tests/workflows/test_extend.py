@@ -20,11 +20,13 @@ from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import preset
 from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import WordCounts, count_domain_words, effect, propose, with_words
+from bertsmith.vocabulary.kinds import KINDS
 from bertsmith.workflows.extend import Choice, extend_tokenizer, grown_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -234,11 +236,89 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
         with_words(Tokenizer.load(tmp_path), ["cardio"])
 
 
-def test_other_kinds_are_refused_with_their_reason(shared_data: Path, tmp_path: Path) -> None:
-    for name, why in (("gpt2", "chain of merges"), ("albert-base", "score")):
-        with pytest.raises(InputError, match=why):
-            extend_tokenizer([corpus(tmp_path)], tmp_path / "o", tokenizer=shared_data / "vocabs" / name)
-    assert not (tmp_path / "o").exists()
+MEDICAL = "The cardiogram, cardiograms and cardio: (cardiogram) cardiogram troponin-T troponin troponin's\n"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta-base", "albert-base"])
+def test_other_kinds_grow_and_load_in_the_reference(name: str, shared_data: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    old = Tokenizer.load(shared_data / "vocabs" / name)
+    report = extend_tokenizer(
+        [corpus(tmp_path, MEDICAL * 5)], tmp_path / "new", tokenizer=shared_data / "vocabs" / name
+    )
+    found = {row["word"]: (row["count"], len(row["pieces"])) for row in report["words"]}
+    assert {"troponin", "cardiogram"} <= found.keys()
+    new = Tokenizer.load(tmp_path / "new")
+    assert new.tokens[: old.vocab_size] == old.tokens
+    assert new.special_ids == old.special_ids
+    assert report["vocab_size"] == new.vocab_size > old.vocab_size + 1
+    mark = "▁" if name == "albert-base" else "Ġ"
+    for word in found:
+        assert [new.tokens[i] for i in new.pieces([f" {word}"])[0]] == [f"{mark}{word}"]
+    unrelated = "Nothing of this is in it: 3.14, naïve [MASK] 猫 </s>"
+    assert new.pieces([unrelated]) == old.pieces([unrelated])
+    reference = AutoTokenizer.from_pretrained(tmp_path / "new")
+    for text in (MEDICAL.strip(), unrelated.replace("[MASK] ", "").replace(" </s>", "")):
+        assert reference(text, add_special_tokens=False)["input_ids"] == new.pieces([text])[0]
+    assert report["effect"]["tokens_before"] == len(old.pieces([MEDICAL.strip()])[0]) * 5
+    assert report["effect"]["tokens_after"] == len(new.pieces([MEDICAL.strip()])[0]) * 5
+    if name == "albert-base":
+        assert (tmp_path / "new" / "spiece.model").exists()
+        (tmp_path / "new" / "tokenizer.json").unlink()
+        assert Tokenizer.load(tmp_path / "new").pieces([MEDICAL]) == new.pieces([MEDICAL])
+    with pytest.raises(InputError, match="only with WordPiece"):
+        extend_tokenizer([corpus(tmp_path)], None, tokenizer=tmp_path / "new", keep_others=True)
+
+
+@pytest.fixture(scope="module", params=["byte_level_bpe", "unigram"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "text.txt").write_text("ab abc cab cabab bcab a b c bca, aab\n" * 20, encoding="utf-8")
+    size = {"byte_level_bpe": 275, "unigram": 24}[request.param]
+    return bs.train_tokenizer(folder / "text.txt", folder / "tok", vocab_size=size, kind=request.param)
+
+
+letters = st.lists(st.text(st.sampled_from("abc"), min_size=1, max_size=12), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=letters, text=letters)
+def test_whatever_words_are_added_each_is_one_token(
+    words: list[str], text: list[str], trained: Tokenizer
+) -> None:
+    kind = KINDS[trained.kind]
+    new_ones = [word for word in dict.fromkeys(words) if kind.token(word) not in trained.tokens]
+    new = with_words(trained, new_ones)
+    assert new.tokens[: trained.vocab_size] == trained.tokens
+    for word in new_ones:
+        assert [new.tokens[i] for i in new.pieces([kind.text(word)])[0]] == [kind.token(word)]
+    joined = " ".join(["a", *text])
+    before, after = (tokenizer.pieces([joined])[0] for tokenizer in (trained, new))
+    assert new.decode(after) == trained.decode(before) == joined
+    assert trained.kind == "unigram" or len(after) <= len(before)  # what merges did stays done
+
+
+def test_a_model_of_another_kind_grows(shared_data: Path, tmp_path: Path) -> None:
+    """Joints have rows of their own, made of their pieces as words are."""
+    tokenizer = Tokenizer.load(shared_data / "vocabs" / "roberta-base")
+    sizes = ("hidden_size=8", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=12")
+    c = preset("roberta-mini", vocab_size=tokenizer.vocab_size).changed(sizes)
+    g = torch.Generator().manual_seed(3)
+    parts = {"encoder": Encoder(c, g), "masked": MaskedHead(c, g)}
+    old = write_folder(tmp_path / "old", c, parts, architecture="RobertaForMaskedLM", tokenizer=tokenizer)
+    (tmp_path / "list.txt").write_text("troponin\n")
+    report = extend_tokenizer([], tmp_path / "new", model=old, word_list=tmp_path / "list.txt")
+    pieces = report["words"][0]["pieces"]
+    assert len(pieces) > 2
+    assert report["vocab_size"] == tokenizer.vocab_size + len(pieces) - 1
+    first, second = (read_folder(place).weights() for place in (old, tmp_path / "new"))
+    name = "encoder.embeddings.token.weight"
+    ids = [tokenizer.tokens.index(piece) for piece in pieces]
+    assert torch.equal(second[name][: len(first[name])], first[name])
+    assert torch.equal(second[name][-1], first[name][ids].mean(0))
+    assert torch.equal(second[name][len(first[name])], first[name][ids[:2]].mean(0))
+    assert bs.load(tmp_path / "new").fill_mask("<mask> troponin", top_k=1)[0]
 
 
 # The list ---------------------------------------------------------------------------------------------------

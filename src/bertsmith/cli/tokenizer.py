@@ -222,7 +222,7 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
 @click.option(
     "--keep-others",
     is_flag=True,
-    help="Leave out words that would change how other words of the files are split.",
+    help="Leave out words that would change how other words of the files are split (WordPiece only).",
 )
 @click.option("--word-list", metavar="FILE", help="Add the words of this file instead, one per line.")
 @click.option(
@@ -244,7 +244,7 @@ def tokenizer_extend(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Add a domain's words to a WordPiece vocabulary, and to the model that goes with it.
+    """Add a domain's words to a vocabulary, and to the model that goes with it.
 
     \b
     Example:
@@ -253,7 +253,8 @@ def tokenizer_extend(
 
     FILES: the domain's text. Words that the vocabulary splits are proposed, those that save most tokens first. New
     words go to its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
-    weights stay. Longer words that begin with a new one are split differently: the report shows them.
+    weights stay. Longer words that begin with a new one are split differently: the report shows them. Byte-level
+    BPE joins a word from its pieces two at a time, and each joint is an entry, too.
     """
     from bertsmith import console
     from bertsmith.cli.tokenizer_table import print_extension

@@ -63,6 +63,17 @@ def parse_model(data: bytes, place: str) -> PieceModel:
     return PieceModel(pieces, unknown[-1], bytes(model.normalizer_spec.precompiled_charsmap))
 
 
+def with_pieces(data: bytes, pieces: Sequence[tuple[str, float]]) -> bytes:
+    """A spiece.model's bytes with the pieces that it has not yet, of all these, behind its own."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model: Any = sentencepiece_model_pb2
+    whole = model.ModelProto.FromString(data)
+    for piece, score in pieces[len(whole.pieces) :]:
+        whole.pieces.add(piece=piece, score=score)
+    return bytes(whole.SerializeToString())
+
+
 def unigram_normalizer(lowercase: bool, keep_accents: bool, replacements: bytes) -> normalizers.Normalizer:
     """ALBERT's normaliser as the reference builds it, the model's own table of replacements last."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]

@@ -1,9 +1,8 @@
-"""Words of a corpus that a WordPiece vocabulary breaks: proposed by what they save, added, and weighed again.
+"""Words of a corpus that a vocabulary breaks: proposed by what they save, added, and weighed again.
 
-New words stand at the end of the vocabulary, so every id stays. WordPiece takes the longest entry that a word
-begins with: a new word is one token wherever it stands, and it may also begin longer words ("cardio" in
-"cardiogram"), which are then cut in another way. Texts with neither keep their ids. Which other words of the
-corpus change is counted and shown; it can also be ruled out.
+New words stand at the end of the vocabulary, so every id stays; how each kind takes them is told in `kinds.py`.
+A new word may also begin longer ones ("cardio" in "cardiogram"), which are then cut in another way. Which other
+words of the corpus change is counted and shown; with WordPiece it can also be ruled out.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ import tokenizers
 from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, read_documents, read_lines
+from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.vocabulary.kinds import KINDS, VocabularyKind
 from bertsmith.wording import counted
 
-_LONGEST = 100  # characters of a word; longer ones are unknown to WordPiece whatever its vocabulary holds
 _WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
 _WAITING_CHARACTERS = 1 << 25
 _DISTINCT = 2_000_000  # distinct words remembered, some 250 MB; then the rarest are forgotten
@@ -59,21 +59,6 @@ class WordCounts:
     forgotten: int = 0
 
 
-def check_extendable(tokenizer: Tokenizer, place: str = "this tokenizer") -> None:
-    """Refuse what no word can be added to soundly: an `InputError` for other kinds than WordPiece."""
-    model = json.loads(tokenizer.definition)["model"]
-    if (kind := model["type"]) == "WordPiece":
-        return
-    why = {
-        "BPE": "a word is the end of a chain of merges, and new merges change how other words are split",
-        "Unigram": "a piece's score weighs against all others', and one that was not trained is a guess",
-    }.get(kind, "it is not known how")
-    raise InputError(
-        f"{place}: words cannot be added to a {kind} vocabulary: {why}",
-        "extend takes WordPiece, BERT's kind; for others train on the corpus: bertsmith tokenizer train",
-    )
-
-
 def count_domain_words(
     files: Sequence[str | Path],
     tokenizer: Tokenizer,
@@ -99,12 +84,13 @@ class _Counting:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._library = tokenizers.Tokenizer.from_str(tokenizer.definition)
+        self._kind = KINDS[tokenizer.kind]
         self._waiting: Counter[str] = Counter()
         self._characters = 0
         self._words = WordCounts(Counter())
 
     def add(self, text: str) -> None:
-        self._waiting.update(text.replace("\n", " ").split(" "))
+        self._waiting.update(self._kind.runs(text.replace("\n", " ")))
         self._characters += len(text)
         if self._characters > _WAITING_CHARACTERS or len(self._waiting) > _WAITING:
             self._settle()
@@ -114,11 +100,11 @@ class _Counting:
         return self._words
 
     def _settle(self) -> None:
-        words = self._words
+        words, longest = self._words, self._kind.longest
         for run, count in self._waiting.items():
             for word in words_of(self._library, run):
                 words.total += count
-                if len(word) > _LONGEST:
+                if longest is not None and len(word) > longest:
                     words.too_long += count
                 else:
                     words.counts[word] += count
@@ -154,19 +140,29 @@ def propose(
     more, all of them known. What a word saves is count · (pieces − 1). With `against`, the words of a text to
     compare with, that is weighed by log2 of how many times commoner the word is here (one added to its count
     there), and words that are not commoner are left out. keep_others: leave out a word that would change how
-    another word of the corpus is cut. Equal words go by the alphabet.
+    another word of the corpus is cut; `InputError` for a kind of which that cannot be told. Equal words go by the
+    alphabet.
     """
-    cut = _Cutter(tokenizer)
-    known = set(tokenizer.tokens)
+    kind, cut = KINDS[tokenizer.kind], _Cutter(tokenizer)
+    if keep_others and not kind.keeps_others:
+        raise InputError(
+            "--keep-others: only with WordPiece can be told which other words a new one changes",
+            "leave it out: the report shows the words that change",
+        )
+    here = kind.candidates(words.counts)
+    there = None if against is None else kind.candidates(against.counts)
+    known, unknown = set(tokenizer.tokens), _unknown(tokenizer)
     ranked: list[tuple[float, NewWord]] = []
-    for word, count in words.counts.items():
-        if count < min_frequency or word in known or not any(map(str.isalpha, word)):
+    for token, count in here.items():
+        if count < min_frequency or token in known or not any(map(str.isalpha, word := kind.word(token))):
             continue
-        pieces = cut(word)
-        if len(pieces) < max(2, min_pieces):
+        pieces = cut(token)
+        if len(pieces) < max(2, min_pieces) or unknown in pieces:
             continue
         saved = count * (len(pieces) - 1)
-        commoner = None if against is None else _commoner(word, words, against)
+        commoner = None
+        if against is not None and there is not None:
+            commoner = count / max(1, words.total) * (against.total + 1) / (there[token] + 1)
         weight = 1.0 if commoner is None else math.log2(commoner)
         if weight > 0:
             ranked.append((saved * weight, NewWord(word, count, pieces, saved, commoner)))
@@ -177,17 +173,11 @@ def propose(
     for _, new in ranked:
         if len(best) == number:
             break
-        stays = words_of(library, new.word) == [
-            new.word
-        ]  # read twice it is the same, as nearly all words are
+        # Read twice it is the same, as nearly all words are.
+        stays = words_of(library, kind.text(new.word)) == [kind.token(new.word)]
         if stays and not (keep_others and _changes_others(new.word, ordered, cut)):
             best.append(new)
     return best
-
-
-def _commoner(word: str, here: WordCounts, there: WordCounts) -> float:
-    share = here.counts[word] / max(1, here.total)
-    return share * (there.total + 1) / (there.counts[word] + 1)
 
 
 def _changes_others(word: str, ordered: Sequence[str], cut: _Cutter) -> bool:
@@ -205,31 +195,36 @@ class _Cutter:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._model = tokenizers.Tokenizer.from_str(tokenizer.definition).model
+        self._tokens = tokenizer.tokens
 
     def __call__(self, word: str) -> list[str]:
-        return [piece.value for piece in self._model.tokenize(word)]
+        return [self._tokens[number] for number in self.ids(word)]
+
+    def ids(self, word: str) -> list[int]:
+        return [piece.id for piece in self._model.tokenize(word)]
 
 
 def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """The words of a file, one a line, in its order: those to add, and those that need none (one token already,
     or named before). Blank lines are skipped.
 
-    Raises `InputError` with file:line for what cannot be one word: a special token, a piece (`##ing`), more than
-    100 characters, and what the tokenizer would read otherwise (it says how).
+    Raises `InputError` with file:line for what cannot be one word: a special token, a piece (`##ing`), what is too
+    long for the kind, and what the tokenizer would read otherwise (it says how).
     """
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    cut, known = _Cutter(tokenizer), set(tokenizer.tokens)
+    kind, cut, known = KINDS[tokenizer.kind], _Cutter(tokenizer), set(tokenizer.tokens)
     special = {tokenizer.tokens[i] for i in tokenizer.special_ids}
-    unknown = tokenizer.tokens[tokenizer.unk_id]
+    unknown = _unknown(tokenizer)
     words: dict[str, None] = {}
     needless: list[str] = []
     for number, line in read_lines(file):
         word, place = line.strip(), f"{file}:{number}"
         if not word:
             continue
-        _check_word(word, library, special, tokenizer.prefix, place)
-        pieces = cut(word)
-        if word in words or word in known or (len(pieces) == 1 and pieces[0] != unknown):
+        _check_word(word, kind, library, special, tokenizer.prefix, place)
+        token = kind.token(word)
+        pieces = cut(token)
+        if word in words or token in known or (len(pieces) == 1 and pieces[0] != unknown):
             needless.append(word)
         else:
             words[word] = None
@@ -241,12 +236,24 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     return list(words), needless
 
 
-def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], prefix: str, place: str) -> None:
+def _unknown(tokenizer: Tokenizer) -> str | None:
+    """The token of what has no pieces; None where everything has some."""
+    return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_id]
+
+
+def _check_word(
+    word: str,
+    kind: VocabularyKind,
+    library: tokenizers.Tokenizer,
+    special: set[str],
+    prefix: str,
+    place: str,
+) -> None:
     if word in special:
         raise InputError(f"{place}: '{word}' is a special token", "leave it out")
     if prefix and word.startswith(prefix):
         raise InputError(f"{place}: '{word}' is a piece that continues a word", "name whole words")
-    read = words_of(library, word)
+    read = [kind.word(token) for token in words_of(library, kind.text(word))]
     if not read:
         raise InputError(f"{place}: nothing is left of {word!r} when the tokenizer reads it", "leave it out")
     if len(read) > 1:
@@ -259,42 +266,62 @@ def _check_word(word: str, library: tokenizers.Tokenizer, special: set[str], pre
         raise InputError(
             f"{place}: the tokenizer reads '{word[:60]}' as '{read[0][:60]}'", f"write '{read[0][:60]}'"
         )
-    if len(word) > _LONGEST:
+    if kind.core(kind.token(word)) != kind.token(word):
         raise InputError(
-            f"{place}: a word of {counted(len(word), 'character')}; WordPiece reads {_LONGEST} at most",
+            f"{place}: '{word[:60]}' has signs that this kind of vocabulary reads as no part of a word",
+            "name words of letters and digits",
+        )
+    if kind.longest is not None and len(word) > kind.longest:
+        raise InputError(
+            f"{place}: a word of {counted(len(word), 'character')}; WordPiece reads {kind.longest} at most",
             "leave it out",
         )
 
 
 def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
-    """The tokenizer with some words as entries at the end of its vocabulary, in their order: ids V, V + 1, …
+    """The tokenizer with some words as entries at the end of its vocabulary, in their order: ids V, V + 1, …;
+    between them, with byte-level BPE, what they are joined from.
 
-    All that went before keeps its id. Raises `InputError` for other kinds than WordPiece, for entries that stand
-    there already, and for an added token that is a word and stands outside of the vocabulary.
+    All that went before keeps its id. Raises `InputError` for entries that stand there already, and for an added
+    token that is a word and stands outside of the vocabulary.
     """
-    check_extendable(tokenizer)
-    definition = json.loads(tokenizer.definition)
-    known = set(tokenizer.tokens)
-    if twice := [word for word, times in Counter(words).items() if times > 1 or word in known]:
+    kind, definition = KINDS[tokenizer.kind], json.loads(tokenizer.definition)
+    known, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]
+    if twice := [word for word, times in Counter(words).items() if times > 1 or kind.token(word) in known]:
         raise InputError(f"the vocabulary has '{twice[0]}' already, or it is named twice", "name new words")
-    size = tokenizer.vocab_size
-    entries: dict[str, int] = definition["model"]["vocab"]
-    entries.update(_outside(tokenizer, definition))
-    entries.update({word: size + i for i, word in enumerate(words)})
+    model = definition["model"]
+    outside = _outside(tokenizer, definition)
+    if tokenizer.kind == "unigram":
+        model["vocab"].extend([token, 0.0] for token in outside)
+    else:
+        model["vocab"].update(outside)
+    kind.grow(model, tokens, tokenizer.vocab_size)
     # Through the field's files, which is how any other tokenizer comes in: what is checked there is checked here.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer.save(folder)
         disk.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
+        if (pieces := folder / "spiece.model").exists():
+            if outside:  # what such tokens are to it is not known
+                pieces.unlink()
+            else:
+                disk.write_bytes(pieces, unigram.with_pieces(pieces.read_bytes(), model["vocab"]))
         return Tokenizer.load(folder)
+
+
+def old_pieces(old: Tokenizer, grown: Tokenizer) -> list[list[int]]:
+    """What each new entry of a grown tokenizer is to the old one: the ids of its pieces there."""
+    cut = _Cutter(old)
+    return [cut.ids(token) for token in grown.tokens[old.vocab_size :]]
 
 
 def _outside(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
     """Added tokens behind the vocabulary. They must come into it, or the library numbers them anew behind the new
     words; that changes no text as long as they are nothing that a word begins with."""
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    found = {token["content"]: int(token["id"]) for token in definition["added_tokens"]}
-    outside = {token: i for token, i in found.items() if token not in definition["model"]["vocab"]}
+    found = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
+    inside = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
+    outside = {token: i for i, token in found if token not in inside}
     if reached := [token for token in outside if words_of(library, token) == [token]]:
         raise InputError(
             f"the added token '{reached[0]}' is not in the vocabulary, so no word can be put after it",
@@ -311,7 +338,7 @@ def effect(words: WordCounts, before: Tokenizer, after: Tokenizer) -> dict[str, 
     many of those take more tokens than before or become unknown, and the most frequent with both cuts.
     """
     old, new, added = _Cutter(before), _Cutter(after), set(after.tokens[before.vocab_size :])
-    unknown = before.tokens[before.unk_id]
+    kind, unknown = KINDS[before.kind], _unknown(before)
     tokens = [words.too_long + words.forgotten] * 2
     lost = [words.too_long] * 2
     changed: list[tuple[int, str, list[str], list[str]]] = []
@@ -320,7 +347,7 @@ def effect(words: WordCounts, before: Tokenizer, after: Tokenizer) -> dict[str, 
         for i, pieces in enumerate((first, second)):
             tokens[i] += count * len(pieces)
             lost[i] += count * (unknown in pieces)
-        if first != second and word not in added:
+        if first != second and kind.core(word) not in added:
             changed.append((count, word, first, second))
     changed.sort(key=lambda entry: (-entry[0], entry[1]))
     longer = [entry for entry in changed if len(entry[3]) > len(entry[2])]
@@ -339,7 +366,7 @@ def effect(words: WordCounts, before: Tokenizer, after: Tokenizer) -> dict[str, 
             "longer": len(longer),
             "become_unknown": len(newly),
             "examples": [
-                {"word": word, "times": count, "before": first, "after": second}
+                {"word": kind.word(word), "times": count, "before": first, "after": second}
                 for count, word, first, second in changed[:_EXAMPLES]
             ],
         },
@@ -348,10 +375,11 @@ def effect(words: WordCounts, before: Tokenizer, after: Tokenizer) -> dict[str, 
 
 def of_list(listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer) -> list[NewWord]:
     """The words of a list with what adding each saves in a corpus."""
-    cut = _Cutter(tokenizer)
+    kind, cut = KINDS[tokenizer.kind], _Cutter(tokenizer)
+    known = kind.candidates(Counter(counts))
     rows = []
     for word in listed:
-        pieces, count = cut(word), counts.get(word, 0)
+        pieces, count = cut(kind.token(word)), known[kind.token(word)]
         rows.append(NewWord(word, count, pieces, count * (len(pieces) - 1)))
     return rows
 

@@ -23,7 +23,6 @@ from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
 from bertsmith.use.compare import compare
 from bertsmith.use.model import Model, load
-from bertsmith.vocabulary.extend import check_extendable
 from bertsmith.wording import counted
 from bertsmith.workflows.ablation import options_as_settings, refuse_seed
 from bertsmith.workflows.budget import name_of
@@ -84,8 +83,6 @@ def adapt(
     }
     _begin(out, asked, resume=resume)
     base = load(model, tell=tell)
-    if words:
-        check_extendable(base.tokenizer, str(model))
     _check_settings(base, settings, task_settings)
     _read_all(corpus, task, train, dev, base, task_settings)
     with disk.locked(out, "adaptation"):

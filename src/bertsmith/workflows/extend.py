@@ -27,6 +27,7 @@ from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
+from bertsmith.vocabulary.kinds import KINDS
 from bertsmith.wording import counted
 
 Init = Literal["mean", "first"]
@@ -70,22 +71,22 @@ def extend_tokenizer(
     progress: Callable[[int], None] | None = None,
     **how: Any,
 ) -> dict[str, Any]:
-    """Add the words of some files that a WordPiece vocabulary breaks, and write the folder `out`, which must not
-    hold anything: a tokenizer, or with `model` (a run, a model folder, a published name) the whole model.
+    """Add the words of some files that a vocabulary breaks, and write the folder `out`, which must not hold
+    anything: a tokenizer, or with `model` (a run, a model folder, a published name) the whole model.
 
     files: one path or several, or data in memory, as in `prepare`. how: fields of `choice` and `reading` by
     name, such as words=500 or text_column="title". overwrite: replace what an earlier call wrote; any other
     folder is refused. word_list: a file with one word a line to add instead of proposed ones; `files` may then
     be empty. out None: only propose. Returns the report, which also stands in extension.json beside the
     tokenizer: `words` (word, count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`),
-    sizes before and after.
+    sizes before and after. With byte-level BPE what words are joined from takes entries, too (`kinds.py`).
 
     The new rows of the token table (of both, where a model has another beside it), of the masked-LM bias, and of a
     masked-LM decoder that is not the token table, are the mean of their pieces' rows (init "mean") or the first
     piece's ("first"). Ids, weights and heads that were there stay bit-equal.
 
-    Raises `InputError` for a vocabulary of another kind, a tokenizer and weights that do not belong together,
-    files without a word to add, a bad word list (with its line), and what `read_documents` raises.
+    Raises `InputError` for a tokenizer and weights that do not belong together, files without a word to add, a
+    bad word list (with its line), and what `read_documents` raises.
     """
     files, place, replace = as_files(files), Path(out) if out is not None else None, False
     of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
@@ -108,8 +109,7 @@ def extend_tokenizer(
         except OSError as error:
             raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
     else:
-        ids = {token: i for i, token in enumerate(old.tokens)}
-        pieces = [[ids[piece] for piece in new.pieces] for new in found.words]
+        pieces = extension.old_pieces(old, grown)
         _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), init)
     return report
 
@@ -127,11 +127,9 @@ def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tok
         raise InputError("either a tokenizer or a model is extended", "give one of --tokenizer and --model")
     if model is None:
         old = Tokenizer.load(locate_tokenizer(str(tokenizer)))
-        extension.check_extendable(old, str(tokenizer))
         return old, None
     folder = read_folder(locate(model))
     old = Tokenizer.load(folder.path)
-    extension.check_extendable(old, str(folder.path))
     if old.vocab_size > folder.config.vocab_size:
         raise InputError(
             f"{folder.path}: the tokenizer has {counted(old.vocab_size, 'entry', 'entries')}, the model "
@@ -199,10 +197,10 @@ def _words(
 
 def _grown(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     """The tokenizer with the words; each must come out as one token (a vocabulary may have limits of its own)."""
+    kind = KINDS[old.kind]
     grown = extension.with_words(old, [new.word for new in words])
-    ids = grown.pieces([new.word for new in words])
-    for number, (new, got) in enumerate(zip(words, ids, strict=True)):
-        if got != [old.vocab_size + number]:
+    for new, got in zip(words, grown.pieces([kind.text(new.word) for new in words]), strict=True):
+        if [grown.tokens[i] for i in got] != [kind.token(new.word)]:
             raise InputError(
                 f"'{new.word[:60]}' would not become one token of this tokenizer", "leave it out of the list"
             )
