@@ -76,6 +76,24 @@ def test_each_row_and_seed_is_an_ordinary_run(world: dict[str, Any]) -> None:
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in (world["out"] / "figures").iterdir())
 
 
+def test_a_recipe_may_name_what_it_is_run_on(world: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"masks\.yaml: names no data.*\n.*data=…"):
+        ablate(world["recipe"], tmp_path / "none", seeds=1)
+    own = yaml.safe_load(RECIPE) | {name: world.pop(name) for name in ("tasks", "data", "pairs")}
+    own = own | {"data": str(own["data"].folder), "pairs": str(own["pairs"])}
+    world["recipe"].write_text(yaml.safe_dump(own), encoding="utf-8")
+    report = ablate(**world, seeds=1)
+    assert list(report["figures"]) == ["mlm_loss", "moods", "minimal pairs"]
+    own["tasks"]["moods"] |= {"train": "nowhere.csv"}
+    world["recipe"].write_text(yaml.safe_dump(own), encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"masks\.yaml: tasks: moods: train: there is no file 'nowhere\.csv'"
+    ):
+        ablate(**world, seeds=1, resume=True)
+    without = ablate(**world, seeds=1, resume=True, tasks={})
+    assert list(without["figures"]) == ["mlm_loss", "minimal pairs"]
+
+
 def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     first = ablate(**world, seeds=1)
     weights = world["out"] / "dynamic" / "0" / "pretrain" / "model" / "model.safetensors"

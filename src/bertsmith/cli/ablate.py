@@ -14,15 +14,20 @@ from bertsmith.wording import counted
 
 @click.command(cls=Verb)
 @click.argument("recipe")
-@click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
+@click.option(
+    "--data", metavar="DIR", help="Token shards, from `bertsmith data prepare` [the recipe's `data`]."
+)
 @click.option("--out", required=True, metavar="DIR", help="The folder for all runs and their report.")
 @click.option(
     "--tasks",
     metavar="FILE",
-    help="YAML of what each model is fine-tuned for: a name, below it verb, train, dev, settings.",
+    help="YAML of what each model is fine-tuned for: a name, below it verb, train, dev, settings [the recipe's "
+    "`tasks`].",
 )
 @click.option(
-    "--pairs", metavar="FILE", help="Minimal pairs to score each model on, as `bertsmith score` does."
+    "--pairs",
+    metavar="FILE",
+    help="Minimal pairs to score each model on, as `bertsmith score` does [the recipe's `pairs`].",
 )
 @click.option("--rows", metavar="A,B", help="Only these rows, and the first [all].")
 @click.option(
@@ -40,7 +45,7 @@ from bertsmith.wording import counted
 @options.as_json
 def ablate(
     recipe: str,
-    data: str,
+    data: str | None,
     out: str,
     tasks: str | None,
     pairs: str | None,
@@ -59,12 +64,12 @@ def ablate(
       bertsmith ablate … --pairs blimp.jsonl --seeds 5 --set train.max_steps=2000
       bertsmith ablate … --resume
 
-    RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures. --set holds for
-    all pre-training runs; all compute in one precision, chosen once. A figure of ours is held against the paper's
-    of the same name (a task sst2 against SST-2), any other against what all of the paper's figures agree on.
-    Differences are paired by seed; with few seeds most cannot be told from chance, and the report says which. Each
-    run is an ordinary one, such as OUT/static/0/pretrain; plots stand in OUT/figures. Of
-    several models at a time each says what it does in a file, such as OUT/static/0/output.txt.
+    RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures; it may name data,
+    tasks and pairs, too. --set holds for all pre-training runs; all compute in one precision, chosen once. A figure
+    of ours is held against the paper's of the same name (a task sst2 against SST-2), any other against what all of
+    the paper's figures agree on. Differences are paired by seed; with few seeds most cannot be told from chance,
+    and the report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in
+    OUT/figures. Of several models at a time each says what it does in a file, such as OUT/static/0/output.txt.
     """
     from bertsmith import console
     from bertsmith.workflows.ablate import ablate as run

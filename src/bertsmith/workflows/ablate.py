@@ -53,7 +53,7 @@ def ablate(
     recipe: str | Path,
     out: str | Path,
     *,
-    data: Shards | str | Path,
+    data: Shards | str | Path | None = None,
     tasks: str | Path | Mapping[str, Any] | None = None,
     pairs: str | Path | None = None,
     rows: Sequence[str] | None = None,
@@ -67,6 +67,7 @@ def ablate(
 
     recipe: YAML as in recipes/ablations/. data: prepared shards. tasks: what each model is fine-tuned for, a YAML
     file or a mapping of names to {verb, train, dev, settings}. pairs: minimal pairs that each model is scored on.
+    None of these three: what the recipe names.
     rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: assignments
     for all pre-training runs, such as train.max_steps=2000. out: a folder with one of each row and seed. jobs:
     models at a time, each in a process of its own with its share of the cores; None: of small models as many as
@@ -82,13 +83,14 @@ def ablate(
     """
     out = Path(out)
     chosen = read_recipe(recipe)
-    shards = data if isinstance(data, Shards) else Shards.open(data)
-    named = _tasks_of(tasks, chosen)
+    shards = _shards_of(data, chosen, recipe)
+    named = _tasks_of(chosen.tasks if tasks is None else tasks, chosen, _place_of(tasks, recipe))
+    pairs = chosen.pairs if pairs is None else pairs
     wanted = _rows_of(chosen, rows, recipe)
     _refuse_what_rows_change(chosen, settings, recipe)
     for row in wanted:
         check_row(chosen, row, shards.tokenizer, settings, recipe)
-    check_tasks(chosen, wanted, named, "tasks" if isinstance(tasks, Mapping) else str(tasks))
+    check_tasks(chosen, wanted, named, _place_of(tasks, recipe))
     if pairs is not None:
         read_pairs(str(pairs))
     scored_on = None if pairs is None else str(pairs)
@@ -223,10 +225,26 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
             beside.write_bytes(picture)
 
 
-def _tasks_of(tasks: str | Path | Mapping[str, Any] | None, recipe: AblationRecipe) -> dict[str, TaskRecipe]:
-    if tasks is None:
-        return {}
-    place = "tasks" if isinstance(tasks, Mapping) else str(tasks)
+def _shards_of(data: Shards | str | Path | None, recipe: AblationRecipe, place: str | Path) -> Shards:
+    if isinstance(data, Shards):
+        return data
+    if (named := recipe.data if data is None else data) is None:
+        raise InputError(
+            f"{place}: names no data, and none is given",
+            "give token shards with --data, from bertsmith data prepare",
+        )
+    return Shards.open(named)
+
+
+def _place_of(tasks: str | Path | Mapping[str, Any] | None, recipe: str | Path) -> str:
+    """Where the tasks stand, for messages."""
+    return f"{recipe}: tasks" if tasks is None else "tasks" if isinstance(tasks, Mapping) else str(tasks)
+
+
+def _tasks_of(
+    tasks: str | Path | Mapping[str, Any], recipe: AblationRecipe, place: str
+) -> dict[str, TaskRecipe]:
+    """The tasks, checked. InputError for what is none."""
     values = dict(tasks) if isinstance(tasks, Mapping) else read_yaml(tasks)
     for name, value in values.items():
         if not isinstance(value, Mapping):

@@ -64,6 +64,13 @@ class AblationRecipe(Settings):
     title: str = Field("", description="what is compared")
     source: str = Field("", description="the paper and its table")
     preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
+    data: str | None = Field(None, description="token shards, where none are named beside the recipe")
+    tasks: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="what each model is fine-tuned for, where none are named beside the recipe: verb, train, dev, "
+        "settings",
+    )
+    pairs: str | None = Field(None, description="minimal pairs, where none are named beside the recipe")
     settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")
     rows: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
