@@ -229,6 +229,33 @@ def test_a_model_shows_what_it_was_trained_with(tmp_path: Path) -> None:
     assert any("is not there: the generator beside the model starts anew" in line for line in said)
 
 
+def test_a_generator_from_elsewhere_is_gone_on_with(tmp_path: Path) -> None:
+    """Published pairs stand in two folders that know nothing of each other."""
+    shards = tiny_run.make_shards(tmp_path)
+    settings = [*tiny_run.SETTINGS, *TINY]
+    model = bs.pretrain(shards, tmp_path / "run", preset=ELECTRA, settings=settings)
+    for folder in (MODEL, GENERATOR):
+        shutil.copytree(model.path / folder, tmp_path / "published" / f"electra-{folder}")
+    few = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
+    still = [*few, "train.max_steps=1", "train.learning_rate=1e-30"]
+
+    def taken_further(out: str, *more: str, base: Path | None) -> bs.Model:
+        return bs.pretrain(shards, tmp_path / out, model=base, settings=[*still, *more])
+
+    base, named = tmp_path / "published" / "electra-model", tmp_path / "published" / "electra-generator"
+    again = taken_further("again", f"objective.generator={named}", base=base)
+    assert same_weights(bs.load(again.path / GENERATOR), bs.load(named))
+    with pytest.raises(InputError, match=r"objective\.generator=.*: its hidden_size is 8, and this run's"):
+        taken_further("wide", f"objective.generator={named}", "objective.generator_size=1", base=base)
+    with pytest.raises(InputError, match="neither a run nor a model"):
+        taken_further("none", f"objective.generator={tmp_path / 'published'}", base=base)
+    with pytest.raises(InputError, match="goes on beside the model"):
+        bs.pretrain(
+            shards, tmp_path / "new", preset=ELECTRA, settings=[*settings, f"objective.generator={named}"]
+        )
+    assert not any((tmp_path / name).exists() for name in ("wide", "none", "new"))
+
+
 def same_weights(a: bs.Model, b: bs.Model) -> bool:
     own = [one.folder.encoder(torch.Generator()).state_dict() for one in (a, b)]
     return all(torch.allclose(own[0][name], own[1][name], atol=1e-6) for name in own[1])

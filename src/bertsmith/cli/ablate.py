@@ -64,12 +64,13 @@ def ablate(
       bertsmith ablate … --pairs blimp.jsonl --seeds 5 --set train.max_steps=2000
       bertsmith ablate … --resume
 
-    RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures; it may name data,
-    tasks and pairs, too. --set holds for all pre-training runs; all compute in one precision, chosen once. A figure
-    of ours is held against the paper's of the same name (a task sst2 against SST-2), any other against what all of
-    the paper's figures agree on. Differences are paired by seed; with few seeds most cannot be told from chance,
-    and the report says which. Each run is an ordinary one, such as OUT/static/0/pretrain; plots stand in
-    OUT/figures. Of several models at a time each says what it does in a file, such as OUT/static/0/output.txt.
+    RECIPE: YAML of the rows, each with the settings that it changes, and of the paper's figures; it may name
+    data, tasks and pairs, too. --set holds for all pre-training runs; all compute in one precision, chosen
+    once. A figure of ours is held against the paper's of the same name (a task sst2 against SST-2), any other
+    against what all of the paper's figures agree on. Differences are paired by seed; with few seeds most cannot
+    be told from chance, and the report says which. Each run is an ordinary one, such as OUT/static/0/pretrain;
+    plots stand in OUT/figures. Of several models at a time each says what it does in a file, such as
+    OUT/static/0/output.txt.
     """
     from bertsmith import console
     from bertsmith.workflows.ablate import ablate as run

@@ -49,6 +49,11 @@ class ReplacedSettings(Settings):
     replaced_weight: float = Field(
         50.0, gt=0, description="weight of the loss on replaced tokens; the generator's counts 1"
     )
+    generator: str | None = Field(
+        None,
+        description="a run or model folder, or a published name, of the generator to go on with, where the model "
+        "given to start from has none beside it",
+    )
 
 
 class Replaced(Objective):

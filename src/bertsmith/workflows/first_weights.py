@@ -15,7 +15,7 @@ from bertsmith.instances.plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids, start_from_vectors, start_looking_near
-from bertsmith.objectives.objective import Objective, objective_type
+from bertsmith.objectives.objective import GENERATOR, Objective, objective_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 
@@ -42,6 +42,11 @@ def first_weights(
                 f"model.{name} is {given}, and the objective '{kind.name}' is for models where it is {value}",
                 "leave it out, or choose another objective (objective.name)",
             )
+    if not chosen.base and (beside := getattr(chosen.objective, GENERATOR, None)) is not None:
+        raise InputError(
+            f"objective.{GENERATOR}={beside}: a generator goes on beside the model that it was trained with",
+            "name that model with --model, or leave the generator out",
+        )
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     if chosen.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.weights.values()):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
-from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.locate import CONFIG, locate
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -130,12 +130,15 @@ def take_over(
             tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
     for beside, parts in objective.folders(encoder).items():
         if beside != MODEL:
-            _take_over_beside(base, beside, parts, tell)
+            _take_over_beside(base, beside, parts, getattr(chosen.objective, beside, None), tell)
 
 
-def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, tell: Callable[[str], None]) -> None:
-    """Fill what stands beside the model, such as a generator, where a run of the same sizes left one there."""
-    place = base.path.parent / beside
+def _take_over_beside(
+    base: ModelFolder, beside: str, parts: Parts, named: str | None, tell: Callable[[str], None]
+) -> None:
+    """Fill what stands beside the model, such as a generator: from the folder that is named, else where a run of
+    the same sizes left one. InputError where the one named has other sizes."""
+    place = base.path.parent / beside if named is None else locate(named)
     why = "is not there"
     if (place / CONFIG).is_file():
         found = read_folder(place)
@@ -146,6 +149,15 @@ def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, tell: Callab
                 found.fill(part, module)
             return
         why = f"has another {other[0]}" if other else "has no head"
+        if other and named is not None:
+            name = other[0]
+            why = f"its {name} is {getattr(found.config, name)}, and this run's {beside} has {own[name]}"
+    if named is not None:
+        raise InputError(
+            f"objective.{beside}={named}: {why}",
+            f"name the {beside} that the model was trained with, and its share of the model's width "
+            f"(objective.{beside}_size)",
+        )
     tell(f"{place}: {why}: the {beside} beside the model starts anew")
 
 
