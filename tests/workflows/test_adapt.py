@@ -10,7 +10,7 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, Stopped
 from bertsmith.workflows.adapt import adapt
 
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
@@ -79,6 +79,21 @@ def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     assert len(again["runs"]) == 2
     with pytest.raises(InputError, match="was begun with task classify, not tag"):
         adapt(**{**world, "task": "tag"}, resume=True)
+
+
+def test_stopped_between_two_steps_it_says_what_is_kept(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bertsmith.workflows.adapt.finetune", interrupted)
+        with pytest.raises(Stopped, match="the runs that have finished are kept") as caught:
+            adapt(**world)
+    assert caught.value.exit_code == 130
+    assert "--resume" in str(caught.value.remedy)
+    assert len(adapt(**world, resume=True)["runs"]) == 1
 
 
 def test_what_is_wrong_is_told_before_anything_is_made(world: dict[str, Any]) -> None:

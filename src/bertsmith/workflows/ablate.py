@@ -43,7 +43,7 @@ from bertsmith.workflows.ablation import (
 from bertsmith.workflows.ablation_report import report_of
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.pretrain_settings import USUAL_PRESET
-from bertsmith.workflows.run import write_report, write_whole
+from bertsmith.workflows.run import keeping_runs, write_report, write_whole
 from bertsmith.workflows.side_by_side import side_by_side
 
 _ASKED = "ablation.json"
@@ -110,7 +110,7 @@ def ablate(
         for some in _together(chosen, wanted)
     ]
     at_once = min(jobs or _jobs(chosen, wanted, settings), len(works))
-    with disk.locked(out, "ablation"):
+    with disk.locked(out, "ablation"), keeping_runs(out):
         written = {**asked, "precision": precision}
         write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}

@@ -33,7 +33,7 @@ from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import new_settings
 from bertsmith.workflows.pretrain import pretrain
 from bertsmith.workflows.pretrain_base import settings_from
-from bertsmith.workflows.run import holds_run, write_report, write_whole
+from bertsmith.workflows.run import holds_run, keeping_runs, write_report, write_whole
 
 _ASKED = "adapt.json"
 _BEFORE, _AFTER = "before", "after"
@@ -85,7 +85,7 @@ def adapt(
     base = load(model, tell=tell)
     _check_settings(base, settings, task_settings)
     _read_all(corpus, task, train, dev, base, task_settings)
-    with disk.locked(out, "adaptation"):
+    with disk.locked(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
             tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")

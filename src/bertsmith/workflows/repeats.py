@@ -8,16 +8,14 @@ Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertsmith import console, disk
 from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
 from bertsmith.display import Report
-from bertsmith.errors import Diverged, InputError, Stopped
+from bertsmith.errors import Diverged, InputError
 from bertsmith.files.memory import Source
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.settings import read_yaml
@@ -30,7 +28,7 @@ from bertsmith.workflows.finetune_settings import settings_type
 from bertsmith.workflows.frozen import FEATURES, forget_states
 from bertsmith.workflows.repeats_plan import Grid, Planned, planned
 from bertsmith.workflows.repeats_report import report_of
-from bertsmith.workflows.run import SETTINGS, flat, holds_run, write_report, write_whole
+from bertsmith.workflows.run import SETTINGS, flat, holds_run, keeping_runs, write_report, write_whole
 
 _LAYOUT = disk.FolderLayout(
     "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
@@ -93,7 +91,7 @@ def finetune_repeatedly(
         grid=grid,
         verb=finetune_repeatedly,
     )
-    with disk.locked(out, "run"), _stopping(out):
+    with disk.locked(out, "run"), keeping_runs(out):
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model, tell=tell)
         reports: dict[str, dict[str, Any] | str] = {}
@@ -130,19 +128,6 @@ def finetune_repeatedly(
         for warning in found["warnings"]:
             tell(f"warning: {warning}")
     return Report(found, ("runs", "summary", "best"))
-
-
-@contextmanager
-def _stopping(out: Path) -> Iterator[None]:
-    """After a Ctrl-C while no update is under way (a run that is training saves first): say what is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped(
-            signal.SIGINT,
-            f"{out}: stopped; the runs that have finished are kept",
-            "continue with the same command and --resume",
-        ) from None
 
 
 def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: bool, overwrite: bool) -> None:

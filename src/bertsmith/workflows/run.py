@@ -6,8 +6,10 @@ import difflib
 import functools
 import inspect
 import json
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -15,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.kernels.choice import for_training
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import Parts
@@ -92,6 +94,20 @@ def run_alone(
         return alone
 
     return decorated
+
+
+@contextmanager
+def keeping_runs(out: Path) -> Iterator[None]:
+    """After a Ctrl-C while no update is under way (a run that is training saves first): say what is kept of a
+    folder of several runs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(
+            signal.SIGINT,
+            f"{out}: stopped; the runs that have finished are kept",
+            "continue with the same command and --resume",
+        ) from None
 
 
 def holds_run(folder: Path) -> bool:
