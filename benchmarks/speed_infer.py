@@ -4,11 +4,11 @@
 
 Every side gets the same list of strings and gives a vector a text: the mean of the last hidden states. Ours:
 `Model.embed`. The reference library: its tokenizer and model in batches of 32, as the texts come, or sorted by
-length first, in fp32 or by autocast in bf16. sentence-transformers: `encode`, which sorts; as it comes, or
-loaded in bf16. ONNX Runtime: the exported model on batches of 32 sorted by length, in fp32, or quantised to
-int8 (dynamically, by its own tool). No time is kept before the vectors of a side were compared with the
-reference's; sides that miss the bound are shown with what they have. Peers are timed in the process that ours
-prepared, which speeds them up, too.
+length first, in fp32 or by autocast in bf16. sentence-transformers: `encode`, which sorts; as it comes, or loaded
+in bf16. ONNX Runtime and OpenVINO: the exported model on batches of 32 sorted by length; the first in fp32, or
+quantised to int8 (dynamically, by its own tool), the second in fp32 or bf16. No time is kept before the vectors of
+a side were compared with the reference's; sides that miss the bound are shown with what they have. Peers are timed
+in the process that ours prepared, which speeds them up, too.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
         other.max_seq_length = LENGTH
         yield f"sentence-transformers, {precision}", precision, partial(of_sentence_transformers, other)
     for precision in ("fp32", "int8"):
-        yield f"ONNX Runtime, {precision}", precision, Onnx(reference, precision, threads).embed
+        run = onnx_runtime(reference, precision, threads)
+        yield f"ONNX Runtime, {precision}", precision, partial(of_export, reference, run)
+    for precision in ("fp32", "bf16"):
+        run = openvino(reference, precision, threads)
+        yield f"OpenVINO, {precision}", precision, partial(of_export, reference, run)
 
 
 def of_sentence_transformers(model: Any, texts: Sequence[str]) -> Vectors:
@@ -148,33 +152,47 @@ def mean_of(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
-class Onnx:
-    """The reference's model exported, on ONNX Runtime."""
+Given = dict[str, NDArray[np.int64]]
 
-    def __init__(self, reference: Reference, precision: str, threads: int) -> None:
-        import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        file = exported(reference)
-        if precision == "int8":
-            from onnxruntime.quantization import QuantType, quantize_dynamic
+def onnx_runtime(reference: Reference, precision: str, threads: int) -> Callable[[Given], Vectors]:
+    """The reference's model exported, on ONNX Runtime: from a batch's arrays to its states."""
+    import onnxruntime
 
-            small = file.with_name("int8.onnx")
-            quantize_dynamic(file, small, weight_type=QuantType.QInt8, per_channel=True)
-            file = small
-        self.reference = reference
-        self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    file = exported(reference)
+    if precision == "int8":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """A vector a text."""
-        found = np.empty((len(texts), self.reference.model.config.hidden_size), np.float32)
-        for some, inputs in self.reference.batches(texts, is_sorted=True):
-            given = {name: inputs[name].numpy() for name in NAMES}
-            (hidden,) = self.session.run(["hidden"], given)
-            mask = given["attention_mask"]
-            found[some] = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
-        return found
+        small = file.with_name("int8.onnx")
+        quantize_dynamic(file, small, weight_type=QuantType.QInt8, per_channel=True)
+        file = small
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda given: session.run(["hidden"], given)[0]
+
+
+def openvino(reference: Reference, precision: str, threads: int) -> Callable[[Given], Vectors]:
+    """The same file on OpenVINO."""
+    from openvino import Core
+
+    hints = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": {"fp32": "f32"}.get(precision, precision),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = Core().compile_model(str(exported(reference)), "CPU", hints)
+    return lambda given: compiled(given)["hidden"]
+
+
+def of_export(reference: Reference, run: Callable[[Given], Vectors], texts: Sequence[str]) -> Vectors:
+    """A vector a text, by an exported model."""
+    found = np.empty((len(texts), reference.model.config.hidden_size), np.float32)
+    for some, inputs in reference.batches(texts, is_sorted=True):
+        given = {name: inputs[name].numpy() for name in NAMES}
+        mask = given["attention_mask"]
+        found[some] = (run(given) * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    return found
 
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -254,7 +272,9 @@ def report(threads: int) -> None:
         ]
         columns = ["side", "texts/s", "least cosine", f"against {best}"]
         parts.append(f"{name}, {known['texts']:,} texts:\n\n{table(columns, rows)}")
-    packages = ", ".join(f"{name} {version(name)}" for name in ("sentence-transformers", "onnxruntime"))
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("sentence-transformers", "onnxruntime", "openvino")
+    )
     section(
         "Texts to vectors beside what people use",
         f"""`python benchmarks/speed_infer.py`; {where(threads)}, {packages}.
