@@ -268,8 +268,8 @@ def _check_word(
         )
     if kind.core(kind.token(word)) != kind.token(word):
         raise InputError(
-            f"{place}: '{word[:60]}' has signs that this kind of vocabulary reads as no part of a word",
-            "name words of letters and digits",
+            f"{place}: '{word[:60]}' holds more than letters and digits, which this vocabulary does not join",
+            "name words of letters and digits alone",
         )
     if kind.longest is not None and len(word) > kind.longest:
         raise InputError(

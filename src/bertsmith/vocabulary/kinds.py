@@ -22,7 +22,7 @@ from bertsmith.tokenizer.folder import Kind
 _BLANK = "Ġ"  # what byte-level BPE writes for the blank before a word
 _ABOVE = 0.01  # by how much a new piece's score exceeds its pieces', for each of its characters
 _UNKNOWN = 10.0  # how much less than the worst piece an unknown character scores (as the library has it)
-_CORE = re.compile(rf"{unigram.WORD}\w+(?:[-'’]\w+)*")
+_CORE = re.compile(rf"{unigram.WORD}\w+")
 
 
 class VocabularyKind:
