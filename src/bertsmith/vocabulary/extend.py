@@ -90,7 +90,7 @@ class _Counting:
         self._words = WordCounts(Counter())
 
     def add(self, text: str) -> None:
-        self._waiting.update(self._kind.runs(text.replace("\n", " ")))
+        self._waiting.update(self._kind.runs(text))
         self._characters += len(text)
         if self._characters > _WAITING_CHARACTERS or len(self._waiting) > _WAITING:
             self._settle()

@@ -20,6 +20,7 @@ from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind
 
 _BLANK = "Ġ"  # what byte-level BPE writes for the blank before a word
+_BEFORE_A_WORD = re.compile(r"(?<=\S)(?= \S)")
 _ABOVE = 0.01  # by how much a new piece's score exceeds its pieces', for each of its characters
 _UNKNOWN = 10.0  # how much less than the worst piece an unknown character scores (as the library has it)
 _CORE = re.compile(rf"{unigram.WORD}\w+")
@@ -36,7 +37,7 @@ class VocabularyKind:
 
     def runs(self, text: str) -> list[str]:
         """A text in runs whose words are the same alone."""
-        return text.split(" ")
+        return text.replace("\n", " ").split(" ")
 
     def candidates(self, counts: Counter[str]) -> Counter[str]:
         """Of words as the model is given them the tokens that they can become, with how often each would stand."""
@@ -70,8 +71,8 @@ class _ByteLevelBpe(VocabularyKind):
     keeps_others = False
 
     def runs(self, text: str) -> list[str]:
-        first, *others = text.split(" ")
-        return [first, *(f" {run}" for run in others)]
+        # Several blanks in a row are cut together; a line's end is a blank before the next, as in `prepare`.
+        return _BEFORE_A_WORD.split(text.replace("\n", " "))
 
     def candidates(self, counts: Counter[str]) -> Counter[str]:
         return Counter({word: count for word, count in counts.items() if self.core(word)})
