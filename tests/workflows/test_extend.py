@@ -236,9 +236,7 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
         with_words(Tokenizer.load(tmp_path), ["cardio"])
 
 
-MEDICAL = (
-    "The cardiogram,   cardiograms and cardio:\t(cardiogram)  cardiogram troponin-T troponin troponin's naïve 🫀\n"
-)
+MEDICAL = "The cardiogram,   cardiograms and cardio:\t(cardiogram)  cardiogram troponin-T troponin troponin's naïve 🫀\n"
 
 
 @pytest.mark.parametrize("name", ["gpt2", "roberta-base", "albert-base"])
