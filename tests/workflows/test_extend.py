@@ -147,7 +147,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
             changed += after != before
             assert new.decode(after) == text
     assert not (keep and changed)
-    told = effect(words, old, new)
+    told = effect(words, old, new, chosen)
     assert told["other_words"]["distinct"] == changed
     both = [sum(map(len, t.pieces(found))) for t in (old, new)]
     assert [told["tokens_before"], told["tokens_after"]] == both
@@ -155,7 +155,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
 
 def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
     words = count_domain_words([corpus(tmp_path)], small())
-    told = effect(words, small(), with_words(small(), ["cardio"]))
+    told = effect(words, small(), with_words(small(), ["cardio"]), ["cardio"])
     assert told["tokens_before"] - told["tokens_after"] == 4 + 1
     assert told["other_words"] == {
         "distinct": 1, "times": 1, "longer": 0, "become_unknown": 0,
@@ -166,7 +166,7 @@ def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
     # A longest match can also lose: "abcd" = ab ##cd, but abc has no ##d to go on with.
     tokens = [*SPECIALS, "a", "ab", "##c", "##cd"]
     narrow = Tokenizer.of_vocabulary(tokens, lowercase=True)
-    told = effect(counted("abc abcd abcd"), narrow, with_words(narrow, ["abc"]))
+    told = effect(counted("abc abcd abcd"), narrow, with_words(narrow, ["abc"]), ["abc"])
     assert told["other_words"]["become_unknown"] == 1
     assert (told["unknown_before"], told["unknown_after"]) == (0, 2)
 
@@ -181,7 +181,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_said(
     assert len(found.counts) == 50
     assert found.forgotten == 676 - 49
     assert found.total == 736
-    told = effect(found, small(), small())
+    told = effect(found, small(), small(), [])
     assert told["words_forgotten"] == 627
 
 
@@ -236,7 +236,9 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
         with_words(Tokenizer.load(tmp_path), ["cardio"])
 
 
-MEDICAL = "The cardiogram,   cardiograms and cardio:\t(cardiogram)  cardiogram troponin-T troponin troponin's naïve 🫀\n"
+MEDICAL = (
+    "The cardiogram,   cardiograms and cardio:\t(cardiogram)  cardiogram troponin-T troponin's naïve 🫀\n"
+)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "roberta-base", "albert-base"])
@@ -267,6 +269,7 @@ def test_other_kinds_grow_and_load_in_the_reference(name: str, shared_data: Path
         assert (tmp_path / "new" / "spiece.model").exists()
         (tmp_path / "new" / "tokenizer.json").unlink()
         assert Tokenizer.load(tmp_path / "new").pieces([MEDICAL]) == new.pieces([MEDICAL])
+        assert Tokenizer.load(tmp_path / "new").digest == new.digest
     with pytest.raises(InputError, match="only with WordPiece"):
         extend_tokenizer([corpus(tmp_path)], None, tokenizer=tmp_path / "new", keep_others=True)
 
@@ -319,6 +322,30 @@ def test_a_model_of_another_kind_grows(shared_data: Path, tmp_path: Path) -> Non
     assert torch.equal(second[name][-1], first[name][ids].mean(0))
     assert torch.equal(second[name][len(first[name])], first[name][ids[:2]].mean(0))
     assert bs.load(tmp_path / "new").fill_mask("<mask> troponin", top_k=1)[0]
+    assert read_folder(tmp_path / "new").record["extended"][0]["words"] == 1  # joints are none
+
+
+def test_a_word_of_the_text_that_a_joint_joins_is_told(shared_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("cardiomyopathy\n")
+    report = extend_tokenizer(
+        [corpus(tmp_path, "a cardiomy, a cardiomyopathy")],
+        None,
+        tokenizer=shared_data / "vocabs" / "roberta-base",
+        word_list=tmp_path / "list.txt",
+    )
+    assert [one["word"] for one in report["effect"]["other_words"]["examples"]] == ["cardiomy"]
+
+
+def test_a_list_for_unigram_has_letters_and_digits(shared_data: Path, tmp_path: Path) -> None:
+    for line in ("COVID-19", "foo_bar"):
+        (tmp_path / "list.txt").write_text(f"{line}\n")
+        with pytest.raises(InputError, match="more than letters and digits"):
+            extend_tokenizer(
+                [],
+                None,
+                tokenizer=shared_data / "vocabs" / "albert-base",
+                word_list=tmp_path / "list.txt",
+            )
 
 
 # The list ---------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def propose(
     kind, cut = KINDS[tokenizer.kind], _Cutter(tokenizer)
     if keep_others and not kind.keeps_others:
         raise InputError(
-            "--keep-others: only with WordPiece can be told which other words a new one changes",
+            "--keep-others: which other words a new one changes can be told only with WordPiece",
             "leave it out: the report shows the words that change",
         )
     here = kind.candidates(words.counts)
@@ -231,7 +231,9 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     if not words:
         raise InputError(
             f"{file}: there is no word to add in this file",
-            f"all {len(needless)} are one token already" if needless else "write one word per line",
+            f"each of its {counted(len(needless), 'word')} is one token already"
+            if needless
+            else "write one word per line",
         )
     return list(words), needless
 
@@ -253,6 +255,11 @@ def _check_word(
         raise InputError(f"{place}: '{word}' is a special token", "leave it out")
     if prefix and word.startswith(prefix):
         raise InputError(f"{place}: '{word}' is a piece that continues a word", "name whole words")
+    if kind.core(kind.token(word)) != kind.token(word):
+        raise InputError(
+            f"{place}: '{word[:60]}' holds more than letters and digits, which this vocabulary does not join",
+            "name words of letters and digits alone",
+        )
     read = [kind.word(token) for token in words_of(library, kind.text(word))]
     if not read:
         raise InputError(f"{place}: nothing is left of {word!r} when the tokenizer reads it", "leave it out")
@@ -265,11 +272,6 @@ def _check_word(
     if read[0] != word:
         raise InputError(
             f"{place}: the tokenizer reads '{word[:60]}' as '{read[0][:60]}'", f"write '{read[0][:60]}'"
-        )
-    if kind.core(kind.token(word)) != kind.token(word):
-        raise InputError(
-            f"{place}: '{word[:60]}' holds more than letters and digits, which this vocabulary does not join",
-            "name words of letters and digits alone",
         )
     if kind.longest is not None and len(word) > kind.longest:
         raise InputError(
@@ -330,15 +332,17 @@ def _outside(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, i
     return outside
 
 
-def effect(words: WordCounts, before: Tokenizer, after: Tokenizer) -> dict[str, Any]:
-    """What new entries change in a corpus, counted word by word.
+def effect(
+    words: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
+) -> dict[str, Any]:
+    """What new words change in a corpus, counted word by word.
 
     `tokens_before` and `tokens_after`; `unknown_before` and `unknown_after`, occurrences of words; and
     `other_words`, not added themselves, that are cut in another way: how many distinct ones and occurrences, how
     many of those take more tokens than before or become unknown, and the most frequent with both cuts.
     """
-    old, new, added = _Cutter(before), _Cutter(after), set(after.tokens[before.vocab_size :])
-    kind, unknown = KINDS[before.kind], _unknown(before)
+    old, new, kind, unknown = _Cutter(before), _Cutter(after), KINDS[before.kind], _unknown(before)
+    added = {kind.token(word) for word in new_words}
     tokens = [words.too_long + words.forgotten] * 2
     lost = [words.too_long] * 2
     changed: list[tuple[int, str, list[str], list[str]]] = []

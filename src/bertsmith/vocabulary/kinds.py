@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from bertsmith.tokenizer import byte_level, unigram
@@ -23,7 +24,7 @@ _BLANK = "Ġ"  # what byte-level BPE writes for the blank before a word
 _BEFORE_A_WORD = re.compile(r"(?<=\S)(?= \S)")
 _ABOVE = 0.01  # by how much a new piece's score exceeds its pieces', for each of its characters
 _UNKNOWN = 10.0  # how much less than the worst piece an unknown character scores (as the library has it)
-_CORE = re.compile(rf"{unigram.WORD}\w+")
+_CORE = re.compile(rf"{unigram.WORD}[^\W_]+")
 
 
 class VocabularyKind:
@@ -95,7 +96,8 @@ class _ByteLevelBpe(VocabularyKind):
         merges = [one.split(" ") if isinstance(one, str) else list(one) for one in model["merges"]]
         ranks = {(first, second): rank for rank, (first, second) in enumerate(merges)}
         for token in tokens:
-            while len(parts := _joined(token, ranks)) > 1:
+            parts = list(token)
+            while len(parts := _joined(parts, ranks)) > 1:  # a new merge is the last to be made
                 ranks[parts[0], parts[1]] = len(merges)
                 merges.append(parts[:2])
                 if (joint := parts[0] + parts[1]) not in model["vocab"]:
@@ -104,9 +106,8 @@ class _ByteLevelBpe(VocabularyKind):
         model["merges"] = merges
 
 
-def _joined(token: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """A word cut by merges: of the pairs that are there the one learnt first is joined, until there is none."""
-    parts = list(token)
+def _joined(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """A word's parts merged: of the pairs that are there the one learnt first is joined, until there is none."""
     while known := [(ranks[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in ranks]:
         at = min(known)[1]
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
@@ -144,7 +145,8 @@ class _Unigram(VocabularyKind):
             # Of the old pieces alone: a word can have one new one, at its beginning, and the longer the more it
             # counts for, so of all new ones the longest is taken.
             whole = sum(scores.get(piece.value, unknown) for piece in before.tokenize(token))
-            model["vocab"].append([token, whole + _ABOVE * len(token)])
+            # As exact as a spiece.model has it, so that both files are one tokenizer.
+            model["vocab"].append([token, float(np.float32(whole + _ABOVE * len(token)))])
 
 
 KINDS: dict[Kind, VocabularyKind] = {

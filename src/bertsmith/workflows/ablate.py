@@ -84,7 +84,8 @@ def ablate(
     out = Path(out)
     chosen = read_recipe(recipe)
     shards = _shards_of(data, chosen, recipe)
-    named = _tasks_of(chosen.tasks if tasks is None else tasks, chosen, _place_of(tasks, recipe))
+    wanted_tasks = (chosen.tasks or {}) if tasks is None else tasks
+    named = _tasks_of(wanted_tasks, chosen, _place_of(tasks, recipe))
     pairs = chosen.pairs if pairs is None else pairs
     wanted = _rows_of(chosen, rows, recipe)
     _refuse_what_rows_change(chosen, settings, recipe)
@@ -99,6 +100,7 @@ def ablate(
         "tasks": {name: task.model_dump(mode="json") for name, task in named.items()},
         "pairs": scored_on,
         "settings": list(settings),
+        "data": disk.digest(shards.folder / "manifest.json"),
     }
     before = _begin(out, asked, resume=resume)
     precision = before.get("precision") or _precision(chosen, wanted, settings, tell)
@@ -228,9 +230,9 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
 def _shards_of(data: Shards | str | Path | None, recipe: AblationRecipe, place: str | Path) -> Shards:
     if isinstance(data, Shards):
         return data
-    if (named := recipe.data if data is None else data) is None:
+    if not (named := recipe.data if data is None else data):
         raise InputError(
-            f"{place}: names no data, and none is given",
+            f"there is no data to pre-train on: {place} names none",
             "give token shards with --data, from bertsmith data prepare",
         )
     return Shards.open(named)
@@ -265,6 +267,10 @@ def _tasks_of(
                 f"{place}: '{name}' is the name of another figure of the table", "give the task another name"
             )
         for part in ("train", "dev"):
+            if not getattr(task, part):
+                raise InputError(
+                    f"{place}: {name}: names no {part} file", f"write it below {name}, as {part}:"
+                )
             if not Path(getattr(task, part)).is_file():
                 raise InputError(
                     f"{place}: {name}: {part}: there is no file '{getattr(task, part)}'",
@@ -297,8 +303,9 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
         raise InputError(f"{file}: is damaged", "name another --out") from None
     now, wanted = json.loads(json.dumps(_of_models(asked))), asked["recipe"]["rows"]
     changed = [row for row in rows if row in wanted and rows[row] != wanted[row]]
-    if changed or now != known:
-        what = f"another row '{changed[0]}'" if changed else "other settings"
+    other_data = before.get("data", asked["data"]) != asked["data"]  # earlier versions did not write it down
+    if changed or other_data or now != known:
+        what = f"another row '{changed[0]}'" if changed else "other data" if other_data else "other settings"
         raise InputError(
             f"{out}: its models were begun with {what}", "resume with the same, or name another --out"
         )

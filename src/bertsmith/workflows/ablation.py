@@ -65,10 +65,10 @@ class AblationRecipe(Settings):
     source: str = Field("", description="the paper and its table")
     preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
     data: str | None = Field(None, description="token shards, where none are named beside the recipe")
-    tasks: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="what each model is fine-tuned for, where none are named beside the recipe: verb, train, dev, "
-        "settings",
+    tasks: str | dict[str, dict[str, Any]] | None = Field(
+        None,
+        description="what each model is fine-tuned for, where none are named beside the recipe: names with verb, "
+        "train, dev and settings below them, or a file of these",
     )
     pairs: str | None = Field(None, description="minimal pairs, where none are named beside the recipe")
     settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")

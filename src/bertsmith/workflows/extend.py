@@ -110,7 +110,8 @@ def extend_tokenizer(
             raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
     else:
         pieces = extension.old_pieces(old, grown)
-        _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), init)
+        added = {"words": len(found.words), "vocab_size_before": folder.config.vocab_size, "init": init}
+        _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), added)
     return report
 
 
@@ -148,13 +149,14 @@ class _Found:
     counts: extension.WordCounts | None
 
     def report(self, old: Tokenizer, grown: Tokenizer) -> dict[str, Any]:
+        written = [new.word for new in self.words]
         return {
             "added": len(self.words),
             "vocab_size_before": old.vocab_size,
             "vocab_size": grown.vocab_size,
             "already_whole": self.needless,
             "words": extension.as_rows(self.words),
-            "effect": None if self.counts is None else extension.effect(self.counts, old, grown),
+            "effect": None if self.counts is None else extension.effect(self.counts, old, grown, written),
         }
 
 
@@ -234,7 +236,12 @@ class _Weights(nn.Module):
 
 
 def _write_model(
-    out: Path, folder: ModelFolder, size: int, pieces: list[list[int]], tokenizer: _Recorded, init: Init
+    out: Path,
+    folder: ModelFolder,
+    size: int,
+    pieces: list[list[int]],
+    tokenizer: _Recorded,
+    added: Mapping[str, Any],
 ) -> None:
     config = ModelConfig.of(
         {**folder.config.model_dump(), "vocab_size": max(folder.config.vocab_size, size + len(pieces))},
@@ -250,10 +257,9 @@ def _write_model(
                     f"{folder.config.vocab_size:,}",
                     "config.json and the weights do not belong together",
                 )
-            tensor = grown_rows(tensor, size, pieces, init)
+            tensor = grown_rows(tensor, size, pieces, added["init"])
         parts.setdefault(prefix, {})[rest] = tensor
     kept = {key: value for key, value in folder.record.items() if key not in ("version", "weights_sha256")}
-    added = {"words": len(pieces), "vocab_size_before": folder.config.vocab_size, "init": init}
     write_folder(
         out,
         config,

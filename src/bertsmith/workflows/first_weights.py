@@ -45,7 +45,7 @@ def first_weights(
     if not chosen.base and (beside := getattr(chosen.objective, GENERATOR, None)) is not None:
         raise InputError(
             f"objective.{GENERATOR}={beside}: a generator goes on beside the model that it was trained with",
-            "name that model with --model, or leave the generator out",
+            "leave it out, or take that model further: bertsmith pretrain --model",
         )
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     if chosen.objective.reduction == "sum":

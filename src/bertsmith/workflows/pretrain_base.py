@@ -23,6 +23,7 @@ from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 
+_SHARED = [f"encoder.embeddings.{table}.weight" for table in ("token", "position", "segment")]
 _CALLED = {
     "masked": "masked-LM head",
     "pair": "head for sentence pairs",
@@ -138,27 +139,44 @@ def _take_over_beside(
 ) -> None:
     """Fill what stands beside the model, such as a generator: from the folder that is named, else where a run of
     the same sizes left one. InputError where the one named has other sizes."""
-    place = base.path.parent / beside if named is None else locate(named)
+    place = base.path.parent / beside if named is None else _located(named, beside)
     why = "is not there"
     if (place / CONFIG).is_file():
         found = read_folder(place)
         own = {name: getattr(parts.config, name) for name in ModelConfig.model_fields if name not in DROPOUTS}
         other = [name for name, value in own.items() if getattr(found.config, name) != value]
-        if not other and all(found.has(part) for part in parts.modules if part != "encoder"):
+        strange = not other and not _same_tables(base, found)
+        if not (other or strange) and all(found.has(part) for part in parts.modules if part != "encoder"):
             for part, module in parts.modules.items():
                 found.fill(part, module)
             return
-        why = f"has another {other[0]}" if other else "has no head"
+        why = f"has another {other[0]}" if other else "has other embeddings" if strange else "has no head"
         if other and named is not None:
             name = other[0]
             why = f"its {name} is {getattr(found.config, name)}, and this run's {beside} has {own[name]}"
     if named is not None:
         raise InputError(
             f"objective.{beside}={named}: {why}",
-            f"name the {beside} that the model was trained with, and its share of the model's width "
+            f"name the {beside} that this very model was trained with, and its share of the model's width "
             f"(objective.{beside}_size)",
         )
     tell(f"{place}: {why}: the {beside} beside the model starts anew")
+
+
+def _located(named: str, beside: str) -> Path:
+    """A folder that is named: that of this kind within a run, else the model itself."""
+    within = Path(named) / beside
+    return within if (within / CONFIG).is_file() else locate(named)
+
+
+def _same_tables(base: ModelFolder, beside: ModelFolder) -> bool:
+    """Whether two models that were trained together have the tables that they shared."""
+    first, second = base.weights(), beside.weights()
+    return all(
+        torch.allclose(first[name].float(), second[name].float(), atol=1e-6)
+        for name in _SHARED
+        if name in first and name in second
+    )
 
 
 def exchange_answers(pair: nn.Module) -> None:

@@ -88,7 +88,7 @@ class Work:
         encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
         objective.fits(shards.tokenizer)
         objective.bring(encoder, fresh=not restored)
-        if folder is not None:
+        if folder is not None and not restored:
             take_over(folder, encoder, objective, chosen, tell)
         place.settle(encoder, objective)
         batches, held_out = tell_of_instances(source, tell), source.held_out_batches()
