@@ -179,6 +179,20 @@ def test_a_preset_is_trained_so_and_leaves_both_models(tmp_path: Path) -> None:
         assert {key: list(found) for key, found in report.items() if found} == {}
 
 
+def test_a_run_is_replaced_with_its_generator(tmp_path: Path) -> None:
+    shards = tiny_run.make_shards(tmp_path)
+    settings = [*tiny_run.SETTINGS, *TINY, "train.max_steps=1"]
+    for seed in (0, 1):
+        run = bs.pretrain(
+            shards,
+            tmp_path / "run",
+            preset=ELECTRA,
+            settings=[*settings, f"train.seed={seed}"],
+            overwrite=True,
+        )
+    assert (run.path / GENERATOR / "model.safetensors").exists()
+
+
 def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     settings = [*tiny_run.SETTINGS, *TINY, "train.checkpoint_every=2"]

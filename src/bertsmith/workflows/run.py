@@ -20,7 +20,7 @@ from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.kernels.choice import for_training
 from bertsmith.models.family import family
-from bertsmith.objectives.objective import Parts
+from bertsmith.objectives.objective import GENERATOR, Parts
 from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
@@ -55,6 +55,7 @@ _LAYOUT = disk.FolderLayout(
         "split",
         "features",
         "model*",
+        GENERATOR,
     ),
 )
 
