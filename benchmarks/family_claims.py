@@ -97,6 +97,12 @@ def scores(name: str, folder: Path, options: argparse.Namespace) -> dict[str, li
     return found
 
 
+def cheap_cells() -> list[str]:
+    """Each task's best method that needs no pre-training, on the same rows."""
+    found = [recorded("learning_tasks")[f"cheap {task}"] for task in TASKS]
+    return [f"{100 * score:.1f} ({method})" for score, method in found]
+
+
 def as_cells(found: Mapping[str, Sequence[float]]) -> list[str]:
     """Each task's mean and deviation, in points."""
     return [spread([100 * score for score in found[task]]) for task in TASKS]
@@ -123,6 +129,7 @@ def distil(options: argparse.Namespace) -> None:
         [name, f"{sizes[name]:,}", *as_cells(found[name]), *(f"{100 * part:.1f} %" for part in kept[name])]
         for name in folders
     ]
+    rows.append(["the best cheap method", "", *cheap_cells(), *("" for _ in TASKS)])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
         "A student of half the layers",
@@ -188,6 +195,7 @@ def losses(options: argparse.Namespace) -> None:
         resume=out.exists(),
         tell=lambda text: print(text, flush=True),
     )
+    cheap = " and ".join(f"{one} on {task}" for task, one in zip(TASKS, cheap_cells(), strict=True))
     section(
         "A student's losses",
         f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {where(1)}.
@@ -195,6 +203,8 @@ def losses(options: argparse.Namespace) -> None:
 recipes/ablations/distillation.yaml with the teacher and the student of the section above, {tokens / 1e6:g} M
 tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation; in brackets the
 difference from the first row, paired by seed, and the p of a paired t-test. {told(report)}.
+
+The best cheap method has {cheap}.
 
 {figures_of(report)}""",
     )
@@ -282,6 +292,7 @@ def electra(options: argparse.Namespace) -> None:
         seconds = recorded(NAME)[f"{name} seconds"]
         found = scores(name, made.model_folder, options)
         rows.append([f"{name} ({size})", f"{tokens / 1e6:.1f} M", f"{seconds / 60:.1f}", *as_cells(found)])
+    rows.append(["the best cheap method", "", "", *cheap_cells()])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
         "ELECTRA beside masked LM in the same time",
