@@ -43,7 +43,7 @@ from reference import in_turn
 NAME = "family_claims"
 TASKS = ("sst2", "conll2003")
 STUDENT, ALONE = "student", "the same, taught by nobody"
-LENGTH, BATCH, WINDOWS, WINDOW_STEPS = 128, 32, 7, 4
+LENGTH, BATCH, WINDOWS, WINDOW_STEPS = 128, 32, 5, 2
 ALBERTS = {"mini": ("albert-mini", "bert-mini-uncased"), "base": ("albert-base-v2", "bert-base-uncased")}
 
 
