@@ -257,9 +257,9 @@ def albert(options: argparse.Namespace) -> None:
         "ALBERT beside BERT of the same width and depth",
         f"""`python benchmarks/family_claims.py TEACHER --parts albert`; {where(options.threads)}.
 
-Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32, windows
-of {WINDOW_STEPS} in turn; an update is masked LM and a task of pairs with AdamW. ALBERT computes as many layers as
-BERT: what sharing saves is parameters.
+Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32, in windows
+in turn, the median and in brackets the least and the most; an update is masked LM and a task of pairs with AdamW.
+ALBERT computes as many layers as BERT: what sharing saves is parameters.
 
 {table(columns, rows)}""",
     )
