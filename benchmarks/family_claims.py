@@ -200,7 +200,7 @@ def losses(options: argparse.Namespace) -> None:
         "A student's losses",
         f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {where(1)}.
 
-recipes/ablations/distillation.yaml with the teacher and the student of the section above, {tokens / 1e6:g} M
+recipes/ablations/distillation.yaml with the teacher and the student of the section on half the layers, {tokens / 1e6:g} M
 tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation; in brackets the
 difference from the first row, paired by seed, and the p of a paired t-test. {told(report)}.
 
@@ -257,9 +257,9 @@ def albert(options: argparse.Namespace) -> None:
         "ALBERT beside BERT of the same width and depth",
         f"""`python benchmarks/family_claims.py TEACHER --parts albert`; {where(options.threads)}.
 
-Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32, in windows
-in turn, the median and in brackets the least and the most; an update is masked LM and a task of pairs with AdamW.
-ALBERT computes as many layers as BERT: what sharing saves is parameters.
+Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32, in
+windows in turn, the median and in brackets the least and the most; an update is masked LM and a task of pairs with
+AdamW. ALBERT computes as many layers as BERT: what sharing saves is parameters.
 
 {table(columns, rows)}""",
     )
