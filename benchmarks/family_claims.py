@@ -200,9 +200,9 @@ def losses(options: argparse.Namespace) -> None:
         "A student's losses",
         f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {where(1)}.
 
-recipes/ablations/distillation.yaml with the teacher and the student of the section on half the layers, {tokens / 1e6:g} M
-tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation; in brackets the
-difference from the first row, paired by seed, and the p of a paired t-test. {told(report)}.
+recipes/ablations/distillation.yaml with the teacher and the student of the section on half the layers,
+{tokens / 1e6:g} M tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation;
+in brackets the difference from the first row, paired by seed, and the p of a paired t-test. {told(report)}.
 
 The best cheap method has {cheap}.
 
