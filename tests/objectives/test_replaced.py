@@ -268,8 +268,11 @@ def test_a_generator_from_elsewhere_is_gone_on_with(tmp_path: Path) -> None:
             shards, tmp_path / "new", preset=ELECTRA, settings=[*settings, f"objective.generator={named}"]
         )
     assert not any((tmp_path / name).exists() for name in ("wide", "none", "new"))
+    shutil.move(named, tmp_path / "put away")  # a run that has begun has the generator in its checkpoint
+    further = bs.pretrain(shards, again.path, resume=True, settings=["train.max_steps=2"])
+    assert further.report["steps"] == 2
     within = taken_further("within", f"objective.generator={model.path}", base=base)
-    assert same_weights(bs.load(within.path / GENERATOR), bs.load(named))
+    assert same_weights(bs.load(within.path / GENERATOR), bs.load(tmp_path / "put away"))
     other = bs.pretrain(shards, tmp_path / "other", preset=ELECTRA, settings=[*settings, "train.seed=7"])
     with pytest.raises(InputError, match="has other embeddings"):
         taken_further("mixed", f"objective.generator={other.path}", base=base)

@@ -1,8 +1,8 @@
 """Words of a corpus that a vocabulary breaks: proposed by what they save, added, and weighed again.
 
-New words stand at the end of the vocabulary, so every id stays; how each kind takes them is told in `kinds.py`.
-A new word may also begin longer ones ("cardio" in "cardiogram"), which are then cut in another way. Which other
-words of the corpus change is counted and shown; with WordPiece it can also be ruled out.
+New words are appended to the vocabulary, so existing ids do not change; `kinds.py` has the rules for each kind of
+vocabulary. A new word may also begin longer ones ("cardio" in "cardiogram"), which are then split differently. The
+report counts and shows the other words of the corpus that change; with WordPiece such changes can be ruled out.
 """
 
 from __future__ import annotations
@@ -284,8 +284,8 @@ def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     """The tokenizer with some words as entries at the end of its vocabulary, in their order: ids V, V + 1, …;
     between them, with byte-level BPE, what they are joined from.
 
-    All that went before keeps its id. Raises `InputError` for entries that stand there already, and for an added
-    token that is a word and stands outside of the vocabulary.
+    Existing entries keep their ids. Raises `InputError` for words that the vocabulary already has, and for an
+    added token outside of the vocabulary that is itself a word.
     """
     kind, definition = KINDS[tokenizer.kind], json.loads(tokenizer.definition)
     known, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]

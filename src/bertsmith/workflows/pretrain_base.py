@@ -138,7 +138,7 @@ def _take_over_beside(
     base: ModelFolder, beside: str, parts: Parts, named: str | None, tell: Callable[[str], None]
 ) -> None:
     """Fill what stands beside the model, such as a generator: from the folder that is named, else where a run of
-    the same sizes left one. InputError where the one named has other sizes."""
+    the same sizes left one. InputError where the one named has other sizes, or was trained with another model."""
     place = base.path.parent / beside if named is None else _located(named, beside)
     why = "is not there"
     if (place / CONFIG).is_file():
