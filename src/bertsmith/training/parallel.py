@@ -9,6 +9,7 @@ which each draws for itself. Only the leader reads the clock, evaluates and writ
 from __future__ import annotations
 
 import atexit
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # here, since what is loaded once a group is made keeps that group for good
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,25 +63,37 @@ class Processes:
 
     def __init__(self, of: OfSeveral) -> None:
         self.number, self.count, self.here = of.number, of.count, of.local_count
+        self._orders: dist.ProcessGroup | None = None
 
     @property
     def follows(self) -> bool:
         """Whether another process leads."""
         return self.number > 0
 
+    def meet(self) -> None:
+        """Have a group for orders alone; by all processes."""
+        self._orders = dist.new_group(backend="gloo", timeout=_PATIENCE)
+
+    def part_company(self) -> None:
+        """Be done with orders: wait for the threads that passed them on. One that lets go of a tensor while Python
+        ends would abort this process; and nothing of torch's holds this group, as much does the one of all."""
+        if self._orders is not None:
+            dist.destroy_process_group(self._orders)
+            self._orders = None
+
     def order(self, order: Order) -> None:
-        """Have the others do it; by the leader."""
-        if self.count == 1:
+        """Have the others do it; by the leader, which may be alone."""
+        if self._orders is None:
             return
         at = (order.step, order.phase, order.position.epoch, order.position.instance, order.threads)
         whole = get_args(Whole).index(order.whole)
         values = [*at, order.rate, whole, order.trial, order.exit_code]
-        dist.broadcast(torch.tensor(values, dtype=torch.float64), 0)
+        dist.broadcast(torch.tensor(values, dtype=torch.float64), 0, self._orders)
 
     def ordered(self) -> Order:
         """Wait for what the leader wants next. Raises Left where that is to leave."""
         values = torch.zeros(9, dtype=torch.float64)
-        dist.broadcast(values, 0)
+        dist.broadcast(values, 0, self._orders)
         step, phase, epoch, instance, threads, rate, whole, trial, exit_code = values.tolist()
         if exit_code >= 0:
             raise Left(int(exit_code))
@@ -147,6 +161,7 @@ def processes(of: OfSeveral, meeting: Path | None = None) -> Iterator[Processes]
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=_PATIENCE)
             atexit.register(_leave)
+        found.meet()
         yield found
     except BertsmithError as error:
         exit_code = error.exit_code
@@ -163,12 +178,14 @@ def processes(of: OfSeveral, meeting: Path | None = None) -> Iterator[Processes]
         if not found.follows:
             with suppress(RuntimeError, ValueError):  # the others have gone, or never came
                 found.order(Order(0, exit_code=exit_code))
+        found.part_company()
         if meeting is not None:
             _leave()
 
 
 def _leave() -> None:
     if dist.is_initialized():
+        gc.collect()  # what wrapped a model holds the group, in cycles
         dist.destroy_process_group()
 
 
