@@ -296,11 +296,11 @@ def electra(options: argparse.Namespace) -> None:
         f"""`python benchmarks/family_claims.py TEACHER --tokens {options.tokens} --parts electra`;
 {where(options.threads)}.
 
-The discriminator has 4 layers of 256, its generator a quarter of the width; masked LM has the same layers. Updates
-of both in turn: replaced tokens go at {ratio(speeds)} times the speed of masked LM here, so they get that part of
-its tokens. Both with the recipe for small budgets, which was found with masked LM. One pre-training seed; tasks: at
-most {ROWS:,} training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on a tenth of the training
-rows.
+The discriminator has 4 layers of 256, its generator a quarter of the width; masked LM has the same layers.
+Updates of both in turn: replaced tokens go at {ratio(speeds)} times the speed of masked LM here, so they get that
+part of its tokens. Both with the recipe for small budgets, which was found with masked LM. One pre-training seed;
+tasks: at most {ROWS:,} training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on a tenth of
+the training rows.
 
 {table(["objective", "tokens", "minutes of updates", *figures], rows)}""",
     )
