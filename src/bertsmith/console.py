@@ -10,7 +10,6 @@ silent.
 from __future__ import annotations
 
 import functools
-import html
 import importlib
 import json
 import re
@@ -402,8 +401,9 @@ class _PageBar:
         self._draw(ended=True)
 
     def _draw(self, *, ended: bool) -> None:
-        pages: Any = importlib.import_module("IPython.display")
+        import html  # only a notebook needs it
 
+        pages: Any = importlib.import_module("IPython.display")
         self._drawn = now = time.monotonic()
         size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
         took = now - self._begin

@@ -7,13 +7,9 @@ when the writer is killed: the next writer in the same place tells by it what wa
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
-import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -239,13 +235,10 @@ def synchronise(path: Path) -> None:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex."""
+    import hashlib  # some milliseconds, which --help has not to spare
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that the disk, or the user's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -270,7 +263,7 @@ def _beside(place: Path) -> Iterator[Path]:
 
 def _hidden(place: Path) -> Path:
     """A name beside `place` that nobody can guess, matched by `_HIDDEN`."""
-    return place.with_name(f".{place.name[:_LONGEST]}.{secrets.token_hex(8)}.part")
+    return place.with_name(f".{place.name[:_LONGEST]}.{os.urandom(8).hex()}.part")
 
 
 def _settle(folder: Path) -> None:
@@ -284,6 +277,8 @@ def _settle(folder: Path) -> None:
 
 def _exchange(new: Path, old: Path, aside: Path) -> None:
     """Let two folders change names at one stroke; where the system cannot, in two, over `aside`."""
+    import ctypes  # see `digest`
+
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, TypeError, OSError):

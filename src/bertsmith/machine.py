@@ -6,14 +6,14 @@ may be missing, emulated or slow.
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import gc
 import os
 import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -110,6 +110,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     known = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
     return isinstance(error, RuntimeError) and known
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that the disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def describe() -> Machine:
@@ -327,11 +332,8 @@ def prepare_process(threads: int | None = None) -> int:
     count = threads or asked_threads() or own_cores()
     torch.set_flush_denormal(True)
     use_threads(count)
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-        libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
+    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+    _tell_malloc({m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
     return count
 
 
@@ -357,11 +359,18 @@ def return_freed_memory() -> None:
     on growing. Smaller blocks stay: fetched anew each time they cost more than the work on them.
     `prepare_process` asks for the opposite, which training is faster with.
     """
+    m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
+    _tell_malloc({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
+
+
+def _tell_malloc(options: Mapping[int, int]) -> None:
+    """Set options of glibc's malloc; elsewhere nothing."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
+        import ctypes  # some milliseconds, which --help has not to spare
+
         libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_threshold, 1 << 22)
-        libc.mallopt(m_trim_threshold, 1 << 26)
+        for option, value in options.items():
+            libc.mallopt(option, value)
 
 
 def _processor() -> tuple[str, frozenset[str]]:

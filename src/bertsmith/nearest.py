@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,6 +72,8 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
 
     Names may be dotted ("train.learning_rate"), and the wrong one may lack its group or have another.
     """
+    import difflib  # some milliseconds, which --help has not to spare
+
     names = list(known)
     word = _last(wrong)[:100].lower().replace("-", "_")
     found = [name for name in names if _last(name) == word]
@@ -122,6 +123,8 @@ def nearest_here(name: str) -> str | None:
         here = [entry.name for entry in os.scandir(folder)]
     except OSError:
         return None
+    import difflib  # see `nearest`
+
     for found in difflib.get_close_matches(first, here, n=3, cutoff=0.75):
         if (folder / found).joinpath(*rest).exists():
             return str((folder / found).joinpath(*rest))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import click
 
-from bertsmith import console, disk, machine
+from bertsmith import console, machine
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
 from bertsmith.errors import BertsmithError, InputError, Left, MachineError, Stopped
@@ -95,7 +95,7 @@ def stopped(signal_number: int) -> Failure:
 
 def _of_system(error: OSError) -> Failure:
     place = f"{error.filename}: " if error.filename else ""
-    if disk.is_full(error):
+    if machine.is_disk_full(error):
         return Failure("machine", f"{place}the disk is full", "free some space and start again", 1)
     sentence = f"{place}{(error.strerror or str(error)).lower()}"
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertsmith import disk
+from bertsmith import disk, machine
 from bertsmith.errors import InputError, MachineError
 from bertsmith.shards.manifest import PreparationProgress, read_progress
 from bertsmith.wording import counted
@@ -62,7 +62,7 @@ class Unfinished:
                 yield found
             except BaseException as error:
                 found._close(error, tell)
-                if disk.is_full(error):
+                if machine.is_disk_full(error):
                     raise MachineError(
                         f"{out.parent}: the disk is full",
                         "free some space and start again; whole shards are kept",

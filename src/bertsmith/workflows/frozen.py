@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith import console, disk
+from bertsmith import console, disk, machine
 from bertsmith.errors import MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -83,9 +83,10 @@ class Frozen(nn.Module):
                 self._write(_allocated(beside, shape), [different[key] for key in keys])
         self._states = np.memmap(file, np.float32, "r", shape=shape)
 
-    def forward(self, packed: Packed) -> Tensor:
-        """The last layer's states [N, H]."""
-        return self._read(packed)[:, -1]
+    def forward(self, packed: Packed, *, rows: Tensor | None = None) -> Tensor:
+        """The last layer's states [N, H], or those of these rows."""
+        found = self._read(packed)[:, -1]
+        return found if rows is None else found[rows]
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """The embeddings' output and each layer's, [N, H] each; zeros for a layer that was not asked for."""
@@ -152,7 +153,7 @@ def _allocated(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np
             for begin in range(0, size, _BLOCK):
                 opened.write(bytes(min(_BLOCK, size - begin)))
     except OSError as error:
-        if not disk.is_full(error):
+        if not machine.is_disk_full(error):
             raise
         raise MachineError(
             f"{file.parent.parent}: the disk has no room for {size / 1e9:.1f} GB of hidden states",
