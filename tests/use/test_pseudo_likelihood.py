@@ -136,12 +136,12 @@ def test_the_later_pieces_of_its_word_are_masked_with_a_token_and_no_others() ->
     seen: list[list[str]] = []
 
     class Watched(Encoder):
-        def forward(self, inputs, *more):  # type: ignore[no-untyped-def]
+        def forward(self, inputs, **more):  # type: ignore[no-untyped-def]
             names = [PIECES[i] for i in inputs.tokens.tolist()]
             seen.extend(
                 names[begin : begin + n] for begin, n in zip(inputs.starts, inputs.lengths, strict=False)
             )
-            return super().forward(inputs, *more)
+            return super().forward(inputs, **more)
 
     watched = Watched(ENCODER.config).eval()
     alone = ["? ##ba ##de mi ##gi .", "ka ? ##de mi ##gi .", "ka ##ba ? mi ##gi .", "ka ##ba ##de ? ##gi ."]

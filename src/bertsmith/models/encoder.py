@@ -38,11 +38,11 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """[N, H] → [N, H]; a token sees the tokens of its own sequence."""
+    def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
+        """[N, H] → [N, H]; a token sees the tokens of its own sequence. rows: of these alone, [M, H]."""
         dropout = self.dropout if self.dropout.active else None
         mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
-        return self.output(mixed)  # type: ignore[no-any-return]
+        return self.output(_chosen(mixed, rows))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
@@ -61,18 +61,33 @@ class FeedForward(nn.Module):
         return self.output(self.kernels.activated(self.inner(x), self.activation))  # type: ignore[no-any-return]
 
 
+def _chosen(x: Tensor, rows: Tensor | None) -> Tensor:
+    """These rows of x, or all."""
+    return x if rows is None else x.index_select(0, rows)
+
+
 def post_norm(
-    x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, kernels: Kernels
+    x: Tensor,
+    part: Callable[[Tensor], Tensor],
+    norm: nn.Module,
+    dropout: Dropout,
+    kernels: Kernels,
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """LN(x + dropout(part(x))), as in BERT and the first Transformer."""
-    return kernels.added_norm(x, part(x), dropout, norm)
+    """LN(x + dropout(part(x))), as in BERT and the first Transformer. rows: of x, those that part gives."""
+    return kernels.added_norm(_chosen(x, rows), part(x), dropout, norm)
 
 
 def pre_norm(
-    x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, kernels: Kernels
+    x: Tensor,
+    part: Callable[[Tensor], Tensor],
+    norm: nn.Module,
+    dropout: Dropout,
+    kernels: Kernels,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """x + dropout(part(LN(x))): what is added up is never normalised on its way (Xiong et al. 2020)."""
-    return dropout.added(x, part(norm(x)))
+    return dropout.added(_chosen(x, rows), part(norm(x)))
 
 
 _AROUND = {"post": post_norm, "pre": pre_norm}
@@ -101,10 +116,11 @@ class Block(nn.Module):
         self.dropout = dropout
         self._around = around
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """[N, H] → [N, H]."""
+    def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
+        """[N, H] → [N, H]. rows: long [M], of these alone, [M, H]: all of x is seen, and no other computed further
+        than what is seen of it."""
         given = self.dropout, self.kernels
-        x = self._around(x, lambda x: self.attention(x, layout), self.attention_norm, *given)
+        x = self._around(x, lambda x: self.attention(x, layout, rows), self.attention_norm, *given, rows)
         return self._around(x, self.feed_forward, self.output_norm, *given)
 
 
@@ -212,13 +228,21 @@ class Encoder(nn.Module):
         inputs: Packed | Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        *,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states: [N, H] of a `Packed`; [B, T, H] of the padded form, as `padded` gives it."""
+        """Last hidden states: [N, H] of a `Packed`; [B, T, H] of the padded form, as `padded` gives it.
+
+        rows: long [M], which tokens of a `Packed` are read. The result is then [M, H], as `encoder(packed)[rows]`
+        is, and the last layer's output projection and feed-forward are computed for these alone.
+        """
         if isinstance(inputs, Tensor):
+            if rows is not None:
+                raise ValueError("rows are chosen of a Packed: choose from what the padded form gives")
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
         with self.computing():
-            for state in self._states(inputs):
+            for state in self._states(inputs, rows):
                 x = state
             return (x if self.norm is None else self.norm(x)).float()
 
@@ -231,16 +255,22 @@ class Encoder(nn.Module):
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
 
-    def _states(self, packed: Packed) -> Iterator[Tensor]:
-        """The embeddings' output and each layer's. Between layers there are rows of no token behind the others."""
+    def _states(self, packed: Packed, rows: Tensor | None = None) -> Iterator[Tensor]:
+        """The embeddings' output and each layer's; of the last one these rows alone. Between layers there are rows
+        of no token behind the others."""
         layout, count = self._layout(packed), len(packed.tokens)
         x: Tensor = self.embeddings(packed)
         if layout.spare:
             x = F.pad(x, (0, 0, 0, layout.spare))
         yield x[:count]
-        for layer in self.layers:
+        *earlier, last = self.layers
+        for layer in earlier:
             x = layer(x, layout)
             yield x[:count]
+        if rows is None or not count:
+            yield last(x, layout)[:count]
+        else:
+            yield last(x, layout, layout.filled(rows))[: len(rows)]
 
     def _layout(self, packed: Packed) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded

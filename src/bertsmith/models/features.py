@@ -161,21 +161,28 @@ class Features(nn.Module):
         """
         if self._beside:
             pairs = ((encoder, self._config), (self.beside.encoder, self.beside.encoder.config))
-            ends = [one(packed)[_read_rows(config, packed)] for one, config in pairs]
+            ends = [one(packed, rows=_read_rows(config, packed)) for one, config in pairs]
             found: Tensor = self.beside(*ends)
             return found
+        if not self._recurrent:
+            return self(encoder, packed, _read_rows(self._config, packed))  # type: ignore[no-any-return]
         states: Tensor = self(encoder, packed)
         half = self._config.hidden_size // 2
-        if self._recurrent:
-            return torch.cat([states[packed.last_rows, :half], states[packed.first_rows, half:]], 1)
-        return states[_read_rows(self._config, packed)]
+        return torch.cat([states[packed.last_rows, :half], states[packed.first_rows, half:]], 1)
 
-    def forward(self, encoder: Encoder, packed: Packed) -> Tensor:
-        """What heads on tokens read of a batch, [N, H]."""
-        lengths = packed.lengths.tolist()
+    def forward(self, encoder: Encoder, packed: Packed, rows: Tensor | None = None) -> Tensor:
+        """What heads on tokens read of a batch, [N, H]. rows: long [M], of these tokens alone, [M, H]."""
         if self._beside:
-            joined: Tensor = self.beside(encoder(packed), self.beside.encoder(packed))
+            joined: Tensor = self.beside(*(one(packed, rows=rows) for one in (encoder, self.beside.encoder)))
             return joined
+        if self._layers == "last" and not self._recurrent:
+            return encoder(packed, rows=rows)  # type: ignore[no-any-return]
+        x = self._of_layers(encoder, packed)
+        return x if rows is None else x[rows]
+
+    def _of_layers(self, encoder: Encoder, packed: Packed) -> Tensor:
+        """Where more is read than the last layer, or read on: [N, H]."""
+        lengths = packed.lengths.tolist()
         if self._layers == "concat_last_four":
             x = torch.cat(encoder.hidden_states(packed)[-4:], 1)
             return self.recurrent4(x, lengths) if self._recurrent else self.joined(x)  # type: ignore[no-any-return]

@@ -324,9 +324,9 @@ class RelationHead(nn.Module):
         """The modules by the names that a model folder has for them."""
         return dict(self.named_children())
 
-    def forward(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """hidden: [N, H]; rows: long [B, 2], of the first and of the second entity → [B, K]."""
-        return self.relater(hidden[rows].flatten(1))  # type: ignore[no-any-return]
+    def forward(self, rows: Tensor) -> Tensor:
+        """Hidden states [2B, H], of the first and of the second entity of each text → [B, K]."""
+        return self.relater(rows.view(-1, 2 * rows.shape[1]))  # type: ignore[no-any-return]
 
 
 PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -61,6 +62,10 @@ class Layout:
         """How many rows of no token a processor's products are made with, so that batches of nearly as many tokens
         have products of one shape: each shape is prepared once."""
         return -len(self.packed.tokens) % _ROWS if self.packed.tokens.is_cpu else 0
+
+    def filled(self, rows: Tensor) -> Tensor:
+        """Chosen rows, long [M], and for the same reason the first row again behind them, to such a multiple."""
+        return F.pad(rows, (0, -len(rows) % _ROWS)) if rows.is_cpu else rows
 
     @cached_property
     def starts(self) -> Tensor:

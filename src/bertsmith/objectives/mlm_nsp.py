@@ -63,13 +63,15 @@ class MlmNsp(Objective):
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""
-        tokens = encoder.embeddings.token
+        tokens, rows = encoder.embeddings.token, batch.rows
+        if self.task != "none":
+            rows = torch.cat([rows, batch.packed.first_rows])
         with tokens.beside_decoder(self.masked.tied):
-            hidden = encoder(batch.packed)
-        mlm, found = self.masked.loss(hidden[batch.rows], tokens.weight, batch.labels)
+            predicted, firsts = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
+        mlm, found = self.masked.loss(predicted, tokens.weight, batch.labels)
         sums, right = {"mlm": mlm}, {"mlm": found}
         if self.task != "none":
-            logits = self.pair(self.pooler(hidden[batch.packed.first_rows])).float()
+            logits = self.pair(self.pooler(firsts)).float()
             sums[self.task] = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
             right[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
         return Loss(sums, batch.counts, right)

@@ -99,7 +99,7 @@ class Replaced(Objective):
         in the release."""
         table = encoder.embeddings.token.weight
         with encoder.embeddings.token.beside_decoder(self.masked.tied):
-            rows = self.generator(batch.packed)[batch.rows]
+            rows = self.generator(batch.packed, rows=batch.rows)
         mlm, found = self.masked.loss(rows, table, batch.labels)
         guesses = self._guesses(rows, table, batch)
         tokens = batch.packed.tokens.index_copy(0, batch.rows, guesses)

@@ -72,10 +72,11 @@ class _Once:
         self._encoder = encoder
         self._known: dict[str, Any] = {}
 
-    def __call__(self, packed: Packed) -> Tensor:
+    def __call__(self, packed: Packed, *, rows: Tensor | None = None) -> Tensor:
         if "last" not in self._known:
             self._known["last"] = self._encoder(packed)
-        return cast("Tensor", self._known["last"])
+        found = cast("Tensor", self._known["last"])
+        return found if rows is None else found[rows]
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         if "all" not in self._known:

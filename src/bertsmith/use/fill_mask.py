@@ -60,7 +60,8 @@ class MaskFiller:
         """For each mask of a window the likeliest tokens: their probabilities, and their ids."""
         packed = self._place.send(Packed.of_lists([window.ids], [window.segments]))
         with torch.inference_mode():
-            hidden = self._place.reader(self._encoder)(packed)[[row for row, _ in window.masks]]
+            rows = torch.tensor([row for row, _ in window.masks], device=self._place.device)
+            hidden = self._place.reader(self._encoder)(packed, rows=rows)
             shares = self._head(hidden, self._encoder.embeddings.token.weight).softmax(-1)
             best = shares.topk(min(top_k, shares.shape[1]))
         return best.values.tolist(), best.indices.tolist()

@@ -207,7 +207,7 @@ class Scorer:
         rows = torch.from_numpy(np.cumsum(lengths) - lengths + columns).to(self.place.device)
         packed = self.place.send(Packed.of_arrays(tokens, segments, lengths))
         with torch.inference_mode():
-            hidden = self.place.reader(self.encoder)(packed)[rows]
+            hidden = self.place.reader(self.encoder)(packed, rows=rows)
             return self._log_shares(hidden, labels).double().cpu().numpy()
 
     def _log_shares(self, hidden: Tensor, labels: Tensor) -> Tensor:

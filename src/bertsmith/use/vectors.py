@@ -65,7 +65,7 @@ class Embedder:
         reader = self.place.reader(self.encoder)
 
         def forward(batch: TaskBatch) -> Sequence[Tensor]:
-            return torch.split(pooled(reader(batch.packed), batch.packed, self.made.pooling), 1)
+            return torch.split(pooled(reader, batch.packed, self.made.pooling), 1)
 
         rows = run_over(
             items, lambda some: TaskBatch(pack(some), (1,) * len(some), {}, {}), forward, self.place

@@ -273,7 +273,7 @@ class Embed(Task):
 
     def vectors(self, encoder: Encoder, packed: Packed) -> Tensor:
         """[B, H], fp32: as a user gets them."""
-        found = pooled(encoder(packed), packed, self._pooling)
+        found = pooled(encoder, packed, self._pooling)
         return F.normalize(found, dim=-1) if self._normalize else found
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:

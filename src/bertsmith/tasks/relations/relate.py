@@ -311,7 +311,8 @@ class Relate(Task):
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """[B, labels], fp32."""
-        found: Tensor = self.head(self.features(encoder, batch.packed), batch.tensors["rows"])
+        rows = batch.tensors["rows"].flatten()
+        found: Tensor = self.head(self.features(encoder, batch.packed, rows))
         return found.float()
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:

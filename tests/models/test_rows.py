@@ -1,0 +1,100 @@
+"""The states of chosen tokens are those that all tokens have, and the last layer computes no others to its end."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.kernels.choice import are_here, of_name
+from bertsmith.kernels.plain import Name, use_kernels
+from bertsmith.models.encoder import Encoder, FeedForward
+from bertsmith.models.family import build_encoder
+from bertsmith.models.int8 import quantized
+from bertsmith.packed import Packed
+from bertsmith.place import Place
+from family_harness import CASES, config_of
+
+KERNELS: list[Name] = ["torch", *(["numba"] if are_here() else [])]
+lengths = st.lists(st.integers(0, 34), min_size=1, max_size=6)
+# those of published models are such multiples: see tests/exactness/test_alone.py
+EVEN = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def texts(sizes: list[int], seed: int = 0) -> Packed:
+    draw = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(5, 97, (size,), generator=draw).tolist() for size in sizes]
+    return Packed.of_lists(rows, [[0] * size for size in sizes])
+
+
+def some_of(count: int, share: float, seed: int) -> torch.Tensor:
+    """Rows in no order, some of them twice."""
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(max(1, count), (round(count * share),), generator=draw)
+
+
+def encoder_of(case: str) -> Encoder:
+    widths = {**EVEN, "embedding_size": 16} if config_of(case).embedding_size else EVEN
+    return build_encoder(config_of(case, **widths), torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("case", CASES)
+@given(sizes=lengths, share=st.sampled_from([0.0, 0.1, 0.5, 1.5]), seed=st.integers(0, 99))
+def test_what_is_read_of_a_batch(
+    case: str, precision: str, sizes: list[int], share: float, seed: int
+) -> None:
+    encoder = encoder_of(case).eval()
+    packed = texts(sizes, seed)
+    if precision == "int8":
+        encoder = quantized(encoder, texts([20, 30]))
+    reader = Place.of("cpu", "fp32" if precision == "fp32" else "bf16").reader(encoder)
+    rows = some_of(len(packed.tokens), share, seed)
+    with torch.inference_mode():
+        found, whole = reader(packed, rows=rows), reader(packed)
+    assert found.shape == (len(rows), 32)
+    torch.testing.assert_close(found, whole[rows], atol=1e-5 if precision == "fp32" else 0.05, rtol=0)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.5])
+def test_what_is_learnt_from_it(case: str, share: float, name: Name) -> None:
+    packed = texts([7, 1, 0, 33, 33])
+    rows = some_of(len(packed.tokens), share, 3)
+    slopes = []
+    for chosen in (True, False):
+        encoder = encoder_of(case)
+        use_kernels(encoder, of_name(name))
+        found = encoder(packed, rows=rows) if chosen else encoder(packed)[rows]
+        found.pow(3).sum().div(len(packed.tokens)).backward()
+        slopes.append({key: p.grad for key, p in encoder.named_parameters() if p.grad is not None})
+    assert slopes[0].keys() == slopes[1].keys()
+    for key, slope in slopes[0].items():
+        torch.testing.assert_close(slope, slopes[1][key], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["bert", "albert"])
+def test_the_last_layer_computes_no_other_tokens_to_its_end(case: str) -> None:
+    encoder = encoder_of(case)
+    seen: list[int] = []
+    for part in encoder.modules():
+        if isinstance(part, FeedForward):
+            part.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    encoder(texts([30] * 10), rows=torch.arange(0, 300, 10))
+    assert seen == [320] * (encoder.config.num_hidden_layers - 1) + [32]  # each a multiple of 32
+
+
+def test_dropout_falls_on_chosen_tokens_too() -> None:
+    encoder = copy.deepcopy(encoder_of("bert"))
+    encoder.blocks[-1].dropout.p = 0.5
+    packed, rows = texts([12, 9]), torch.tensor([0, 12])
+    assert not torch.equal(encoder(packed, rows=rows), encoder(packed, rows=rows))
+
+
+def test_the_padded_form_has_no_rows_to_choose() -> None:
+    with pytest.raises(ValueError, match="rows are chosen of a Packed"):
+        encoder_of("bert")(torch.ones(1, 2, dtype=torch.long), rows=torch.tensor([0]))
