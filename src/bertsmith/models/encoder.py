@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
-        """[N, H] → [N, H]; a token sees the tokens of its own sequence. rows: of these alone, [M, H]."""
+        """[N, H] → [N, H]; a token sees the tokens of its own sequence. rows: those that are wanted, [M, H]."""
         dropout = self.dropout if self.dropout.active else None
         mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
         return self.output(_chosen(mixed, rows))  # type: ignore[no-any-return]
@@ -66,34 +66,6 @@ def _chosen(x: Tensor, rows: Tensor | None) -> Tensor:
     return x if rows is None else x.index_select(0, rows)
 
 
-def post_norm(
-    x: Tensor,
-    part: Callable[[Tensor], Tensor],
-    norm: nn.Module,
-    dropout: Dropout,
-    kernels: Kernels,
-    rows: Tensor | None = None,
-) -> Tensor:
-    """LN(x + dropout(part(x))), as in BERT and the first Transformer. rows: of x, those that part gives."""
-    return kernels.added_norm(_chosen(x, rows), part(x), dropout, norm)
-
-
-def pre_norm(
-    x: Tensor,
-    part: Callable[[Tensor], Tensor],
-    norm: nn.Module,
-    dropout: Dropout,
-    kernels: Kernels,
-    rows: Tensor | None = None,
-) -> Tensor:
-    """x + dropout(part(LN(x))): what is added up is never normalised on its way (Xiong et al. 2020)."""
-    return dropout.added(_chosen(x, rows), part(norm(x)))
-
-
-_AROUND = {"post": post_norm, "pre": pre_norm}
-"""What stands around a sub-layer, by `norm`."""
-
-
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each with a residual sum and a LayerNorm around it."""
 
@@ -106,22 +78,33 @@ class Block(nn.Module):
         attention_norm: nn.Module,
         output_norm: nn.Module,
         dropout: Dropout,
-        around: Callable[..., Tensor] = post_norm,
+        *,
+        norm_first: bool = False,
     ) -> None:
+        """norm_first: whether a LayerNorm stands before its part, so that what is added up is never normalised on
+        its way (Xiong et al. 2020), or behind the sum, as in BERT and the first Transformer."""
         super().__init__()
         self.attention = attention
         self.attention_norm = attention_norm
         self.feed_forward = feed_forward
         self.output_norm = output_norm
         self.dropout = dropout
-        self._around = around
+        self._norm_first = norm_first
 
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
-        """[N, H] → [N, H]. rows: long [M], of these alone, [M, H]: all of x is seen, and no other computed further
-        than what is seen of it."""
-        given = self.dropout, self.kernels
-        x = self._around(x, lambda x: self.attention(x, layout, rows), self.attention_norm, *given, rows)
-        return self._around(x, self.feed_forward, self.output_norm, *given)
+        """[N, H] → [N, H]. rows: long [M], the tokens that are wanted: [M, H]; of the others only what attention
+        reads is computed."""
+        x = self._added(x, lambda x: self.attention(x, layout, rows), self.attention_norm, rows)
+        return self._added(x, self.feed_forward, self.output_norm)
+
+    def _added(
+        self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, rows: Tensor | None = None
+    ) -> Tensor:
+        """LN(x + dropout(part(x))), or x + dropout(part(LN(x))). rows: those of x that `part` gives."""
+        kept = _chosen(x, rows)
+        if self._norm_first:
+            return self.dropout.added(kept, part(norm(x)))
+        return self.kernels.added_norm(kept, part(x), self.dropout, norm)
 
 
 def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
@@ -132,7 +115,7 @@ def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
         nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
         nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
         Dropout(config.hidden_dropout_prob, generator),
-        _AROUND[config.norm],
+        norm_first=config.norm == "pre",
     )
 
 
