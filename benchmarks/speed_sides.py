@@ -286,19 +286,23 @@ def batch_of(rows: Sequence[Inputs]) -> Inputs:
 
 
 class Limit:
-    """The products of matrices of an update, forward and backward, of the model's own shapes and nothing else."""
+    """The products of matrices of an update, forward and backward, of the model's own shapes, and nothing else. In
+    the last layer the output projection and feed-forward of those tokens alone that a head reads, as in ours."""
 
     def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
         self.updates = options.updates
         config, batch = work.config, work.stream.batch(0, 0, work.size)
         tokens, width, inner = batch.tokens, config.hidden_size, config.intermediate_size
-        layer = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
-        shapes = [(1, tokens, a, b) for a, b in layer] * config.num_hidden_layers
+        sequences = read = batch.packed.sequences
+        shapes = []
         if isinstance(work, Pretraining):
             predicted = work.objective.counts(batch)["mlm"]
+            read += predicted
             shapes += [(1, predicted, width, width), (1, predicted, width, config.vocab_size)]
+        for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
+            shapes.append((1, tokens, width, 3 * width))
+            shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
         heads, head = config.num_attention_heads, width // config.num_attention_heads
-        sequences = batch.packed.sequences
         length = round(tokens / sequences)
         pairs = [(sequences * heads, length, head, length), (sequences * heads, length, length, head)]
         shapes += pairs * config.num_hidden_layers
