@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -14,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertsmith import disk
 from bertsmith.artifacts import folder as folders
 from bertsmith.artifacts.folder import read_folder, refuse_foreign, write_folder
 from bertsmith.artifacts.locate import locate
@@ -89,7 +89,7 @@ def test_replacing_leaves_the_new_whole_one(tmp_path: Path, monkeypatch: pytest.
     before = (path / "model.safetensors").read_bytes()
     written(path, seed=2)
     assert (path / "model.safetensors").read_bytes() != before
-    monkeypatch.setattr(disk.ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
+    monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: object())  # a system without the exchange
     written(path, seed=1)
     assert (path / "model.safetensors").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import stat
@@ -162,7 +163,7 @@ def test_a_folder_is_replaced_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_one_stroke: bool
 ) -> None:
     if not at_one_stroke:
-        monkeypatch.setattr(disk.ctypes, "CDLL", lambda *_, **__: None)
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)
     place = tmp_path / "model"
     for content in ("one", "two"):
         with disk.replace_folder(place) as folder:
