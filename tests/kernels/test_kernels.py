@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import accumulate, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.config import Sees
 from bertsmith.models.family import build_encoder, preset
@@ -32,7 +33,7 @@ from bertsmith.place import Place
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-FAST = choice.of_name("numba")
+FAST, ANSWERS = choice.of_name("numba"), choice.for_answers(128)
 KINDS = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (0.02, 0.02)}
 kinds = st.sampled_from(list(KINDS))
 sizes = st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 16, 63, 64, 65, 200]))
@@ -148,7 +149,14 @@ def test_weights_of_attention_and_the_slopes_of_scores(
 
 
 def attended(
-    lengths: list[int], heads: int, width: int, sees: Sees, kind: torch.dtype, p: float, more: int = 0
+    lengths: list[int],
+    heads: int,
+    width: int,
+    sees: Sees,
+    kind: torch.dtype,
+    p: float,
+    more: int = 0,
+    kernels: Kernels = FAST,
 ) -> tuple[Tensor, ...]:
     """What the kernel makes of sequences and of rows behind them, its slopes, and the same by the plain way."""
     ids = np.zeros(sum(lengths), dtype=np.int64)
@@ -158,7 +166,7 @@ def attended(
     upstream = normal(rows + more, heads * width, seed=2, kind=kind)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     drawn = drawn_next(dropout) if p else None
-    found = FAST.attention(qkv, packed.starts.long(), heads, sees, dropout if p else None)
+    found = kernels.attention(qkv, packed.starts.long(), heads, sees, dropout if p else None)
     assert found is not None
     (slopes,) = torch.autograd.grad(found, qkv, upstream)
 
@@ -186,13 +194,22 @@ def attended(
     kind=kinds,
     p=st.sampled_from([0.0, 0.3]),
     more=st.integers(0, 3),
+    kernels=st.sampled_from([FAST, ANSWERS]),
 )
 def test_attention_over_packed_sequences_and_its_slopes(
-    lengths: list[int], heads: int, width: int, sees: Sees, kind: torch.dtype, p: float, more: int
+    lengths: list[int],
+    heads: int,
+    width: int,
+    sees: Sees,
+    kind: torch.dtype,
+    p: float,
+    more: int,
+    kernels: Kernels,
 ) -> None:
+    """In bf16 FAST takes another way for short sequences than ANSWERS where there are tiles."""
     if not any(lengths):
         lengths = [*lengths, 1]
-    found, slopes, wanted, expected = attended(lengths, heads, width, sees, kind, p, more)
+    found, slopes, wanted, expected = attended(lengths, heads, width, sees, kind, p, more, kernels)
     rows = sum(lengths)
     assert found.dtype == slopes.dtype == kind
     close(found[:rows], wanted, kind, 2)
@@ -201,16 +218,17 @@ def test_attention_over_packed_sequences_and_its_slopes(
     assert not slopes[rows:].any()
 
 
-def test_attention_does_not_depend_on_company_or_threads() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_does_not_depend_on_company_or_threads(kind: torch.dtype) -> None:
     """To the bit, there and back."""
-    qkv, upstream = normal(148, 3 * 64), normal(148, 64, seed=2)
+    qkv, upstream = normal(148, 3 * 64, kind=kind), normal(148, 64, seed=2, kind=kind)
     found, before = [], torch.get_num_threads()
     try:
         for threads, lengths in ((1, [37]), (2, [37, 5, 90, 0, 16])):
             torch.set_num_threads(threads)
             own = qkv[: sum(lengths)].clone().requires_grad_()
             starts = torch.tensor([0, *accumulate(lengths)])
-            mixed = FAST.attention(own, starts, 2, "all", None)
+            mixed = ANSWERS.attention(own, starts, 2, "all", None)
             assert mixed is not None
             found.append((mixed.detach(), *torch.autograd.grad(mixed, own, upstream[: sum(lengths)])))
     finally:
@@ -219,10 +237,11 @@ def test_attention_does_not_depend_on_company_or_threads() -> None:
         assert torch.equal(alone, in_company[:37])
 
 
-def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -> None:
-    qkv = normal(12, 3 * 32)
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone(kind: torch.dtype) -> None:
+    qkv = normal(12, 3 * 32, kind=kind)
     qkv[7, 40] = torch.nan
-    found = FAST.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 1, "all", None)
+    found = ANSWERS.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 1, "all", None)
     assert found is not None
     assert not found[:5].isnan().any()
     assert found[5:].isnan().all()
@@ -230,13 +249,41 @@ def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone() -
 
 def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
     """Heads whose columns are no multiple of 16, long sequences in bf16, fp64, and where nothing is trained."""
-    for qkv in (normal(5, 3 * 20), normal(500, 3 * 32, kind=torch.bfloat16), normal(5, 3 * 32).double()):
+    for qkv in (normal(5, 3 * 20), normal(500, 3 * 48, kind=torch.bfloat16), normal(5, 3 * 32).double()):
         assert FAST.attention(qkv.requires_grad_(), torch.tensor([0, len(qkv)]), 1, "all", None) is None
     starts = torch.tensor([0, 5])
     with torch.no_grad():
         assert FAST.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
     assert TORCH.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
     assert FAST.attention(normal(5, 3 * 32).requires_grad_(), starts[:1], 1, "all", None) is None
+
+
+@pytest.mark.parametrize("sees", ["all", "before", "behind"])
+def test_attention_by_tiles_of_long_sequences(sees: Sees) -> None:
+    from bertsmith.kernels import fast
+
+    if fast.TILED is None:
+        pytest.skip("this processor has no tiles (AMX)")
+    found, slopes, wanted, expected = attended([300, 1, 131], 2, 64, sees, torch.bfloat16, 0.1)
+    close(found, wanted, torch.bfloat16, 2)
+    close(slopes, expected, torch.bfloat16, 4)
+
+
+def test_tiles_are_used_only_where_numba_compiles_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings can name another processor, and LLVM ends the process where it cannot do what it is told."""
+    from bertsmith.kernels import tiles
+
+    class Other:
+        """A compiler for a processor without them."""
+
+        def codegen(self) -> Other:
+            return self
+
+        def magic_tuple(self) -> tuple[str, str, str]:
+            return "x86_64-unknown-linux-gnu", "generic", "+sse2,-amx-bf16"
+
+    monkeypatch.setattr(tiles, "cpu_target", SimpleNamespace(target_context=Other()))
+    assert not tiles.are_here()
 
 
 def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,12 +394,17 @@ def test_what_kernels_do_not_serve_torch_computes() -> None:
 
 def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:
     """Numba keeps compiled code as long as a body's own file stays as it is."""
-    from bertsmith.kernels import attending, compiled
-
-    home = Path(compiled.__file__).parent
-    both = b"".join((home / name).read_bytes() for name in ("loops.py", "lanes.py"))
-    now = hashlib.sha256(both).hexdigest()[:16]
-    assert (now, now) == (compiled.WRITTEN_WITH, attending.WRITTEN_WITH), f"write {now!r} there"
+    home = Path(choice.__file__).parent
+    both = ("loops.py", "lanes.py")
+    for body, read in (
+        ("compiled", both),
+        ("attending", both),
+        ("rounding", both),
+        ("tiled", (*both, "attending.py", "tiles.py")),
+    ):
+        now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
+        kept = f'WRITTEN_WITH = "{now}"'
+        assert kept in (home / f"{body}.py").read_text(encoding="utf-8"), f"write {kept} in {body}.py"
 
 
 def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

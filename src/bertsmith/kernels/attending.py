@@ -55,7 +55,7 @@ def room(longest: int, width: int, back: bool) -> int:
 
 
 @njit(inline="always", **LOOPS)
-def _exp(x):
+def exp_below(x):
     """exp of x ≤ 0, to 2e-7 of its value: 2 to a whole number times a polynomial (Cephes); 0 below -87."""
     within = larger(x, every(F(-87)))
     whole = floor(within * every(F(1.44269504)) + every(F(0.5)))
@@ -143,7 +143,7 @@ def _read(half, x, begin, stride, count, width, scale, out):
 
 
 @njit(**LOOPS)
-def _write(half, x, count, width, scale, out, begin, stride):
+def write(half, x, count, width, scale, out, begin, stride):
     """The same back."""
     place, by = x.ctypes.data, every(scale)
     for i in range(count):
@@ -167,7 +167,7 @@ def _turned(x, count, width, out, across):
 
 
 @njit(**LOOPS)
-def _hide(row, i, count, sees):
+def hide(row, i, count, sees):
     """The scores of what query i does not see, and of no key at all."""
     if sees == _BEHIND:
         row[:i] = -np.inf
@@ -175,7 +175,7 @@ def _hide(row, i, count, sees):
 
 
 @njit(**LOOPS)
-def _up(count):
+def up(count):
     return (count + WIDTH - 1) // WIDTH * WIDTH
 
 
@@ -191,7 +191,7 @@ def forward(given):
     half, qkv, out, heads, width, sees, rows = s[0], s[1], s[2], s[6], s[7], s[8], s[13]
     stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
-    inner, most = heads * width, _up(s[14])
+    inner, most = heads * width, up(s[14])
     stride = 3 * inner
     each, block = most * width, _QUERIES * most
     mine = s[15] + 4 * np.int64(my_number()) * s[16]
@@ -201,7 +201,7 @@ def forward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = _up(count), starts[one] * stride + head * width
+        across, at = up(count), starts[one] * stride + head * width
         _read(half, qkv, at + inner, stride, count, width, F(1), some_rows)
         _turned(some_rows, count, width, keys, across)
         _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values)
@@ -211,7 +211,7 @@ def forward(given):
             _product(False, some_rows, width, 1, keys, scores, some, across, width)
             for i in range(some):
                 row = scores[i * across : i * across + across]
-                _hide(row, begin + i, count, sees)
+                hide(row, begin + i, count, sees)
                 here = row.ctypes.data
                 top = load(here)
                 for j in range(WIDTH, across, WIDTH):
@@ -219,7 +219,7 @@ def forward(given):
                 highest = top_of(top)
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
-                    value = _exp(load(here + 4 * j) - every(highest))
+                    value = exp_below(load(here + 4 * j) - every(highest))
                     store(here + 4 * j, value)
                     total = total + value
                 share = F(1) / sum_of(total)
@@ -231,7 +231,7 @@ def forward(given):
                         value = value * kept(place * most + j, low, high, dropped, scale)
                     store(here + 4 * j, value)
             _product(False, scores, across, 1, values, some_rows, some, width, count)
-            _write(half, some_rows, some, width, F(1), out, (first + begin) * inner + head * width, inner)
+            write(half, some_rows, some, width, F(1), out, (first + begin) * inner + head * width, inner)
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -240,7 +240,7 @@ def backward(given):
     half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[17]
     stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
-    inner, most = heads * width, _up(s[14])
+    inner, most = heads * width, up(s[14])
     stride = 3 * inner
     each, block, few = most * width, _QUERIES * most, _QUERIES * width
     mine = s[15] + 4 * np.int64(my_number()) * s[16]
@@ -258,7 +258,7 @@ def backward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = _up(count), starts[one] * stride + head * width
+        across, at = up(count), starts[one] * stride + head * width
         _read(half, qkv, at + inner, stride, count, width, F(1), keys)
         _turned(keys, count, width, keys_turned, across)
         _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values)
@@ -273,7 +273,7 @@ def backward(given):
             _product(False, upstream, width, 1, values_turned, through, some, across, width)
             for i in range(some):
                 row = weights[i * across : i * across + across]
-                _hide(row, begin + i, count, sees)
+                hide(row, begin + i, count, sees)
                 here = row.ctypes.data
                 slope = through[i * across : i * across + across].ctypes.data
                 mixed = after[i * across : i * across + across].ctypes.data
@@ -281,7 +281,7 @@ def backward(given):
                 highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
-                    weight, value = _exp(load(here + 4 * j) - highest) * share, load(slope + 4 * j)
+                    weight, value = exp_below(load(here + 4 * j) - highest) * share, load(slope + 4 * j)
                     after_it = weight
                     if dropped:
                         after_it = weight * kept(place * most + j, low, high, dropped, scale)
@@ -296,6 +296,6 @@ def backward(given):
             _product(True, after, 1, across, upstream, of_values, count, width, some)
             _product(True, through, 1, across, queries, of_keys, count, width, some)
             _product(False, through, across, 1, keys, upstream, some, width, count)
-            _write(half, upstream, some, width, root, slopes, at + begin * stride, stride)
-        _write(half, of_keys, count, width, F(1), slopes, at + inner, stride)
-        _write(half, of_values, count, width, F(1), slopes, at + 2 * inner, stride)
+            write(half, upstream, some, width, root, slopes, at + begin * stride, stride)
+        write(half, of_keys, count, width, F(1), slopes, at + inner, stride)
+        write(half, of_values, count, width, F(1), slopes, at + 2 * inner, stride)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -15,11 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import attending, compiled, rounding
+from bertsmith.kernels import attending, compiled, rounding, tiles
 from bertsmith.kernels.loops import bits, launch
 from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels
 
 _KINDS = (torch.float32, torch.bfloat16)
+
+
+TILED: Any = import_module("bertsmith.kernels.tiled") if tiles.are_here() else None
+"""The bodies of attention in bf16 where the processor has tiles (AMX); elsewhere they cannot be compiled."""
 
 
 class Fast(Kernels):
@@ -27,8 +32,9 @@ class Fast(Kernels):
 
     name = "numba"
     by_rows = True
-    # Tokens; above it the products' own bf16 is quicker: measured on a processor with AVX512-BF16, and where there
-    # are units for whole tiles (AMX) it must be from fewer on.
+    # Tokens of a batch's longest sequence. Below the first an update with tiles is slower by a fifteenth, though
+    # not their own part of it; above the second, where there are no tiles, products in bf16 are quicker.
+    shortest_in_tiles: ClassVar[int] = 64
     longest_in_half: ClassVar[float] = 128
 
     def _serves(self, x: Tensor) -> bool:
@@ -55,14 +61,17 @@ class Fast(Kernels):
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
-        """By one kernel there and one back, in which no score is kept; in bf16 only of sequences so short that
-        products of theirs in bf16 are no quicker."""
-        if not self._serves(qkv) or qkv.shape[1] // 3 // heads % attending.COLUMNS:
+        """By one kernel there and one back, in which no score is kept; in bf16 by tiles, or only of sequences so
+        short that products of theirs in bf16 are no quicker."""
+        width = qkv.shape[1] // 3 // heads
+        if not self._serves(qkv) or width % attending.COLUMNS:
             return None
         longest = int(starts.diff().max()) if len(starts) > 1 else 0
-        if not longest or (_is_half(qkv) and longest > self.longest_in_half):
+        in_tiles = TILED and _is_half(qkv) and width % TILED.SIDE == 0 and longest >= self.shortest_in_tiles
+        if not longest or (_is_half(qkv) and not in_tiles and longest > self.longest_in_half):
             return None
-        return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout))
+        bodies = TILED if in_tiles else attending
+        return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout), bodies)
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
@@ -134,7 +143,7 @@ class Fast(Kernels):
 class FastAnswers(Fast):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
-    longest_in_half = math.inf
+    shortest_in_tiles, longest_in_half = 0, math.inf
 
     def _serves(self, x: Tensor) -> bool:
         return _is_known(x) and x.numel() > 0
@@ -234,16 +243,18 @@ class _Attention(torch.autograd.Function):
         heads: int,
         sees: int,
         drawn: tuple[int, int, int, int],
+        bodies: Any,
     ) -> Tensor:
         qkv = qkv.contiguous()
         rows, columns = len(qkv), qkv.shape[1] // 3
         found, stats = _of_tokens(qkv, starts, columns), torch.empty(rows, heads, 2)
         ctx.sizes = len(starts) - 1, heads, columns // heads, sees, *drawn, rows, longest
-        room = _room(longest, columns // heads, back=False)
+        ctx.bodies = bodies
+        room = _room(bodies, longest, columns // heads, back=False)
         launch(
-            attending.forward,
+            bodies.forward,
             *(_is_half(qkv), qkv.data_ptr(), found.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr(), room.shape[1]),
+            *(*ctx.sizes, room.data_ptr(), room.shape[1], 0, tiles.WHOLE.data_ptr()),
         )
         ctx.save_for_backward(qkv, stats, starts)
         return found
@@ -253,18 +264,18 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         qkv, stats, starts = ctx.saved_tensors
         grad, slopes = grad.to(qkv.dtype).contiguous(), _of_tokens(qkv, starts, qkv.shape[1])
-        room = _room(ctx.sizes[-1], ctx.sizes[2], back=True)
+        room = _room(ctx.bodies, ctx.sizes[-1], ctx.sizes[2], back=True)
         launch(
-            attending.backward,
+            ctx.bodies.backward,
             *(_is_half(qkv), qkv.data_ptr(), slopes.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr(), room.shape[1], grad.data_ptr()),
+            *(*ctx.sizes, room.data_ptr(), room.shape[1], grad.data_ptr(), tiles.WHOLE.data_ptr()),
         )
-        return slopes, None, None, None, None, None
+        return slopes, None, None, None, None, None, None
 
 
-def _room(longest: int, width: int, *, back: bool) -> Tensor:
+def _room(bodies: Any, longest: int, width: int, *, back: bool) -> Tensor:
     """A row for each thread."""
-    return torch.empty(torch.get_num_threads(), attending.room(longest, width, back))
+    return torch.empty(torch.get_num_threads(), bodies.room(longest, width, back))
 
 
 class _AddNorm(torch.autograd.Function):

@@ -1,0 +1,284 @@
+"""The bodies of attention over packed sequences in bf16, there and back, by the processor's tiles.
+
+As in attending.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of it
+depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
+bf16 before they are multiplied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import cfunc, njit
+
+from bertsmith.kernels.attending import exp_below, hide, up, write
+from bertsmith.kernels.lanes import (
+    WIDTH,
+    every,
+    kept,
+    larger,
+    load,
+    store,
+    store_half,
+    sum_of,
+    top_of,
+)
+from bertsmith.kernels.loops import (
+    BODY,
+    LOOPS,
+    F,
+    U,
+    as_float,
+    floats,
+    how_many,
+    integers,
+    my_number,
+    slots,
+)
+from bertsmith.kernels.tiles import (
+    add_product,
+    configure,
+    join,
+    load_tile,
+    release,
+    store_tile,
+    turn,
+    zero,
+)
+
+WRITTEN_WITH = "ca6661210afd0365"  # loops.py, lanes.py, attending.py and tiles.py
+SIDE = 32  # rows, columns and terms of the smallest product made: four tiles
+_HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
+
+
+def room(longest: int, width: int, back: bool) -> int:
+    """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
+    most = -(-longest // SIDE) * SIDE
+    each, block, few = most * width, SIDE * most, SIDE * width
+    if back:
+        return 9 * each // 2 + 9 * block // 2 + 3 * few
+    return 3 * each // 2 + 3 * block // 2 + 3 * few // 2
+
+
+@njit(**LOOPS)
+def _product(adds, a, a_row, b, out, columns, terms):
+    """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
+    added to it. Columns and terms are multiples of 32. a_row: bytes from one row of a to the next."""
+    row = 4 * columns
+    for column in range(0, row, 4 * SIDE):
+        place = out + column
+        below = place + _HALF * row
+        if adds:
+            load_tile(0, place, row)
+            load_tile(1, place + 64, row)
+            load_tile(2, below, row)
+            load_tile(3, below + 64, row)
+        else:
+            zero(0)
+            zero(1)
+            zero(2)
+            zero(3)
+        left, right = a, b + column
+        for _ in range(0, terms, SIDE):
+            load_tile(4, left, a_row)
+            load_tile(6, right, row)
+            add_product(0, 4, 6)
+            load_tile(7, right + 64, row)
+            add_product(1, 4, 7)
+            load_tile(5, left + _HALF * a_row, a_row)
+            add_product(2, 5, 6)
+            add_product(3, 5, 7)
+            left += 2 * SIDE
+            right += _HALF * row
+        store_tile(0, place, row)
+        store_tile(1, place + 64, row)
+        store_tile(2, below, row)
+        store_tile(3, below + 64, row)
+
+
+@njit(**LOOPS)
+def _read(x, stride, count, width, out, rows):
+    """Rows of a head in bf16, [count, width], `stride` bytes apart; and zeros behind them, [rows, width]."""
+    for _ in range(count):
+        for c in range(0, 2 * width, 64):
+            store(out + c, load(x + c))
+        x += stride
+        out += 2 * width
+    for c in range(0, 2 * width * (rows - count), 64):
+        store(out + c, every(F(0)))
+
+
+@njit(**LOOPS)
+def _joined(x, rows, columns, out):
+    """x [rows, columns] in bf16 with its rows in pairs."""
+    for _ in range(0, rows, 2):
+        for c in range(0, columns, WIDTH):
+            join(x + 2 * c, x + 2 * (columns + c), out + 4 * c)
+        x += 4 * columns
+        out += 4 * columns
+
+
+@njit(**LOOPS)
+def _turned(x, rows, pairs, out):
+    """x [rows, pairs] of 32 bits → [pairs, rows]; both multiples of 16."""
+    for i in range(0, rows, WIDTH):
+        for c in range(0, pairs, WIDTH):
+            turn(x + 4 * (i * pairs + c), 4 * pairs, out + 4 * (c * rows + i), 4 * rows)
+
+
+@njit(**LOOPS)
+def _wide(count):
+    return (count + SIDE - 1) // SIDE * SIDE
+
+
+@njit(**LOOPS)
+def _emptied(out, columns, across, some):
+    """Zeros in bf16 behind `columns` of the first rows [32, across], and in all others."""
+    if columns < across:
+        for i in range(some):
+            store_half(out + 2 * (i * across + columns), every(F(0)))
+    for c in range(2 * some * across, 2 * SIDE * across, 64):
+        store(out + c, every(F(0)))
+
+
+# Slots: those of attending.py; 18 what the tiles are.
+
+
+@cfunc("void(voidptr)", **BODY)
+def forward(given):
+    s = slots(given)
+    qkv, out, heads, width, sees, rows = s[1], s[2], s[6], s[7], s[8], s[13]
+    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
+    inner, most, widest = heads * width, up(s[14]), _wide(s[14])
+    stride = 6 * inner
+    each, block, few = 2 * widest * width, 2 * SIDE * widest, 2 * SIDE * width
+    copied = s[15] + 4 * np.int64(my_number()) * s[16]
+    keys, values = copied + each, copied + 2 * each
+    weights, queries = copied + 3 * each, copied + 3 * each + block
+    mixed = floats(queries + few, SIDE * width)
+    made = queries + 3 * few
+    scores = floats(made, SIDE * widest)
+    root = F(1) / np.sqrt(F(width))
+    configure(s[18])
+    for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
+        one, head = pair // heads, pair % heads
+        first, count = starts[one], starts[one + 1] - starts[one]
+        across, columns, at = _wide(count), up(count), qkv + first * stride + 2 * head * width
+        _read(at + 2 * inner, stride, count, width, copied, across)
+        _turned(copied, across, width // 2, keys)
+        _read(at + 4 * inner, stride, count, width, copied, across)
+        _joined(copied, across, width, values)
+        for begin in range(0, count, SIDE):
+            some = min(SIDE, count - begin)
+            _read(at + begin * stride, stride, some, width, queries, SIDE)
+            _product(False, queries, 2 * width, keys, made, across, width)
+            for i in range(some):
+                row = scores[i * across : i * across + columns]
+                hide(row, begin + i, count, sees)
+                here = row.ctypes.data
+                top = load(here)
+                for j in range(WIDTH, columns, WIDTH):
+                    top = larger(top, load(here + 4 * j))
+                highest = top_of(top) * root
+                total = every(F(0))
+                for j in range(0, columns, WIDTH):
+                    value = exp_below(load(here + 4 * j) * every(root) - every(highest))
+                    store(here + 4 * j, value)
+                    total = total + value
+                share = F(1) / sum_of(total)
+                place = (first + begin + i) * heads + head
+                stats[2 * place], stats[2 * place + 1] = highest, share
+                there = weights + 2 * i * across
+                for j in range(0, columns, WIDTH):
+                    value = load(here + 4 * j) * every(share)
+                    if dropped:
+                        value = value * kept(place * most + j, low, high, dropped, scale)
+                    store_half(there + 2 * j, value)
+            _emptied(weights, columns, across, some)
+            _product(False, weights, 2 * across, values, queries + few, width, across)
+            write(1, mixed, some, width, F(1), out, (first + begin) * inner + head * width, inner)
+    release()
+
+
+@cfunc("void(voidptr)", **BODY)
+def backward(given):
+    s = slots(given)
+    qkv, slopes, heads, width, sees, rows, grad = s[1], s[2], s[6], s[7], s[8], s[13], s[17]
+    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
+    inner, most, widest = heads * width, up(s[14]), _wide(s[14])
+    stride = 6 * inner
+    each, block, few = 2 * widest * width, 2 * SIDE * widest, 2 * SIDE * width
+    copied = s[15] + 4 * np.int64(my_number()) * s[16]
+    keys, keys_turned, keys_below = copied, copied + each, copied + 2 * each
+    values, values_turned = copied + 3 * each, copied + 4 * each
+    key_sums, value_sums = copied + 5 * each, copied + 7 * each
+    of_keys, of_values = floats(key_sums, each // 2), floats(value_sums, each // 2)
+    after = copied + 9 * each
+    through, below = after + block, after + 2 * block
+    after_turned, through_turned = after + 3 * block, after + 4 * block
+    made, wanted = after + 5 * block, after + 7 * block
+    scores, sent = floats(made, SIDE * widest), floats(wanted, SIDE * widest)
+    queries = after + 9 * block
+    upstream, queries_below, upstream_below = queries + few, queries + 2 * few, queries + 3 * few
+    of_queries = floats(queries + 4 * few, SIDE * width)
+    root = F(1) / np.sqrt(F(width))
+    configure(s[18])
+    for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
+        one, head = pair // heads, pair % heads
+        first, count = starts[one], starts[one + 1] - starts[one]
+        across, columns, at = _wide(count), up(count), first * stride + 2 * head * width
+        _read(qkv + at + 2 * inner, stride, count, width, keys, across)
+        _turned(keys, across, width // 2, keys_turned)
+        _joined(keys, across, width, keys_below)
+        _read(qkv + at + 4 * inner, stride, count, width, values, across)
+        _turned(values, across, width // 2, values_turned)
+        of_keys[: across * width] = F(0)
+        of_values[: across * width] = F(0)
+        for begin in range(0, count, SIDE):
+            some = min(SIDE, count - begin)
+            _read(qkv + at + begin * stride, stride, some, width, queries, SIDE)
+            _read(grad + 2 * ((first + begin) * inner + head * width), 2 * inner, some, width, upstream, SIDE)
+            _product(False, queries, 2 * width, keys_turned, made, across, width)
+            _product(False, upstream, 2 * width, values_turned, wanted, across, width)
+            for i in range(some):
+                row = scores[i * across : i * across + columns]
+                hide(row, begin + i, count, sees)
+                here = row.ctypes.data
+                slope = sent[i * across : i * across + columns].ctypes.data
+                place = (first + begin + i) * heads + head
+                highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
+                total = every(F(0))
+                mixed, moved = after + 2 * i * across, through + 2 * i * across
+                for j in range(0, columns, WIDTH):
+                    weight = exp_below(load(here + 4 * j) * every(root) - highest) * share
+                    value = load(slope + 4 * j)
+                    after_it = weight
+                    if dropped:
+                        after_it = weight * kept(place * most + j, low, high, dropped, scale)
+                    value = value * after_it
+                    store(here + 4 * j, weight)
+                    store_half(mixed + 2 * j, after_it)
+                    store(slope + 4 * j, value)
+                    total = total + value
+                whole = every(sum_of(total))
+                for j in range(0, columns, WIDTH):
+                    value = load(slope + 4 * j) - load(here + 4 * j) * whole
+                    store_half(moved + 2 * j, value * every(root))
+            _emptied(after, columns, across, some)
+            _emptied(through, columns, across, some)
+            _product(False, through, 2 * across, keys_below, queries + 4 * few, width, across)
+            write(1, of_queries, some, width, F(1), slopes, at // 2 + begin * (stride // 2), stride // 2)
+            _joined(after, SIDE, across, below)
+            _turned(below, _HALF, across, after_turned)
+            _joined(through, SIDE, across, below)
+            _turned(below, _HALF, across, through_turned)
+            _joined(queries, SIDE, width, queries_below)
+            _joined(upstream, SIDE, width, upstream_below)
+            for j in range(0, across, SIDE):
+                to, of = 4 * j * width, 2 * j * SIDE
+                _product(True, after_turned + of, 2 * SIDE, upstream_below, value_sums + to, width, SIDE)
+                _product(True, through_turned + of, 2 * SIDE, queries_below, key_sums + to, width, SIDE)
+        write(1, of_keys, count, width, F(1), slopes, at // 2 + inner, stride // 2)
+        write(1, of_values, count, width, F(1), slopes, at // 2 + 2 * inner, stride // 2)
+    release()
