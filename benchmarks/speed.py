@@ -158,7 +158,8 @@ def report() -> None:
 layer they are those of the tokens that a head reads, where the reference computes all. Of the limit: the
 share of that rate, by window. Against the best peer: the median of the ratios by window, to the quickest of
 the reference's sides whose loss is the same (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can
-exceed that makes these products here.
+exceed that makes these products here. The tables of AMD EPYC are older: ours computed the whole last layer,
+and their limits count it whole.
 
 {(chr(10) * 2).join(parts)}""",
     )

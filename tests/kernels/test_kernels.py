@@ -269,21 +269,21 @@ def test_attention_by_tiles_of_long_sequences(sees: Sees) -> None:
     close(slopes, expected, torch.bfloat16, 4)
 
 
-def test_tiles_are_used_only_where_numba_compiles_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its settings can name another processor, and LLVM ends the process where it cannot do what it is told."""
+@pytest.mark.parametrize(
+    ("features", "refusal", "used"),
+    [("+sse2,-amx-bf16", 0, False), ("+sse2,+amx-bf16", -1, False), ("+sse2,+amx-bf16", 0, True)],
+)
+def test_tiles_are_used_only_where_numba_compiles_for_them_and_the_system_lets_it(
+    features: str, refusal: int, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba can be told of another processor, and LLVM ends the process where it cannot do what it is told."""
     from bertsmith.kernels import tiles
 
-    class Other:
-        """A compiler for a processor without them."""
-
-        def codegen(self) -> Other:
-            return self
-
-        def magic_tuple(self) -> tuple[str, str, str]:
-            return "x86_64-unknown-linux-gnu", "generic", "+sse2,-amx-bf16"
-
-    monkeypatch.setattr(tiles, "cpu_target", SimpleNamespace(target_context=Other()))
-    assert not tiles.are_here()
+    compiler = SimpleNamespace(magic_tuple=lambda: ("x86_64-unknown-linux-gnu", "generic", features))
+    target = SimpleNamespace(target_context=SimpleNamespace(codegen=lambda: compiler))
+    monkeypatch.setattr(tiles, "cpu_target", target)
+    monkeypatch.setattr(tiles.ctypes, "CDLL", lambda _: SimpleNamespace(syscall=lambda *_: refusal))
+    assert tiles.are_here() == used
 
 
 def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

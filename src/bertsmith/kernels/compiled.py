@@ -25,7 +25,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "a4ef16d45260a263"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "33583af86eb6edeb"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 

@@ -22,7 +22,6 @@ from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeight
 
 _KINDS = (torch.float32, torch.bfloat16)
 
-
 TILED: Any = import_module("bertsmith.kernels.tiled") if tiles.are_here() else None
 """The bodies of attention in bf16 where the processor has tiles (AMX); elsewhere they cannot be compiled."""
 
@@ -32,8 +31,9 @@ class Fast(Kernels):
 
     name = "numba"
     by_rows = True
-    # Tokens of a batch's longest sequence. Below the first an update with tiles is slower by a fifteenth, though
-    # not their own part of it; above the second, where there are no tiles, products in bf16 are quicker.
+    # Tokens of a batch's longest sequence. With fewer than the first a whole update is slower by a fifteenth with
+    # tiles, though attention itself is not. With more than the second, where there are no tiles, the library's
+    # products in bf16 are quicker.
     shortest_in_tiles: ClassVar[int] = 64
     longest_in_half: ClassVar[float] = 128
 

@@ -38,7 +38,8 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _FLOATS)
 
 
-def _at(builder: Any, address: Any, of: Any) -> Any:
+def at(builder: Any, address: Any, of: Any) -> Any:
+    """A pointer to what is there."""
     return builder.inttoptr(address, of.as_pointer())
 
 
@@ -61,7 +62,7 @@ def load(typing: Any, address: Any) -> Any:
     """16 numbers of memory."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(_at(builder, values[0], _FLOATS), align=4)
+        return builder.load(at(builder, values[0], _FLOATS), align=4)
 
     return LANES(types.int64), made
 
@@ -71,7 +72,7 @@ def store(typing: Any, address: Any, x: Any) -> Any:
     """Put 16 numbers there."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[1], _at(builder, values[0], _FLOATS), align=4)
+        builder.store(values[1], at(builder, values[0], _FLOATS), align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -82,7 +83,7 @@ def load_half(typing: Any, address: Any) -> Any:
     """16 numbers of memory that holds bf16."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.zext(builder.load(_at(builder, values[0], _SHORTS), align=2), _INTS)
+        kept = builder.zext(builder.load(at(builder, values[0], _SHORTS), align=2), _INTS)
         return builder.bitcast(builder.shl(kept, _spread(builder, _INT(16), _INTS)), _FLOATS)
 
     return LANES(types.int64), made
@@ -97,7 +98,7 @@ def store_half(typing: Any, address: Any, x: Any) -> Any:
         bits = builder.bitcast(values[1], _INTS)
         odd = builder.and_(builder.lshr(bits, half), one)
         rounded = builder.lshr(builder.add(builder.add(bits, most), odd), half)
-        builder.store(builder.trunc(rounded, _SHORTS), _at(builder, values[0], _SHORTS), align=2)
+        builder.store(builder.trunc(rounded, _SHORTS), at(builder, values[0], _SHORTS), align=2)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -108,7 +109,7 @@ def load_whole(typing: Any, address: Any) -> Any:
     """16 numbers of memory that holds integers of 32 bits."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.sitofp(builder.load(_at(builder, values[0], _INTS), align=4), _FLOATS)
+        return builder.sitofp(builder.load(at(builder, values[0], _INTS), align=4), _FLOATS)
 
     return LANES(types.int64), made
 
@@ -124,7 +125,7 @@ def store_bytes(typing: Any, address: Any, x: Any) -> Any:
         whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
         whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
         kept = builder.fptosi(whole, _BYTES)
-        builder.store(kept, _at(builder, values[0], _BYTES), align=1)
+        builder.store(kept, at(builder, values[0], _BYTES), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -145,7 +146,7 @@ def every_at(typing: Any, address: Any) -> Any:
     """A number of memory in all lanes."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _spread(builder, builder.load(_at(builder, values[0], _FLOAT)), _FLOATS)
+        return _spread(builder, builder.load(at(builder, values[0], _FLOAT)), _FLOATS)
 
     return LANES(types.int64), made
 

@@ -1,7 +1,7 @@
 """Products of bf16 by the processor's own tiles (AMX), for Numba: a tile holds 16 rows of 64 bytes.
 
-They are eight, by their numbers. What a product multiplies from the right has its rows in pairs: two numbers of a
-column, one below the other, stand side by side in 32 bits.
+There are eight tiles, called by number. What a product multiplies from the right has its rows in pairs: two
+numbers of a column, one below the other, stand side by side in 32 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from bertsmith.kernels.lanes import WIDTH
+from bertsmith.kernels.lanes import WIDTH, at
 
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux: the call, its request, and the part of the state
 _SHORT, _INT, _BYTE, _WORD = ir.IntType(16), ir.IntType(32), ir.IntType(8), ir.IntType(64)
@@ -48,16 +48,12 @@ def _called(builder: Any, name: str, *given: Any) -> None:
     builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), given)
 
 
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, _BYTE.as_pointer())
-
-
 @intrinsic
 def configure(typing: Any, address: Any) -> Any:
     """Make ready the tiles of this thread, as told at the address."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _called(builder, "ldtilecfg", _pointer(builder, values[0]))
+        _called(builder, "ldtilecfg", at(builder, values[0], _BYTE))
         return context.get_dummy_value()
 
     return types.void(types.int64), made
@@ -88,7 +84,7 @@ def zero(typing: Any, tile: Any) -> Any:
 def _moved(name: str) -> Any:
     def typed(typing: Any, tile: Any, address: Any, row: Any) -> Any:
         def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            _called(builder, name, _BYTE(tile.literal_value), _pointer(builder, values[1]), values[2])
+            _called(builder, name, _BYTE(tile.literal_value), at(builder, values[1], _BYTE), values[2])
             return context.get_dummy_value()
 
         return types.void(tile, types.int64, types.int64), made
@@ -119,20 +115,16 @@ def add_product(typing: Any, to: Any, left: Any, right: Any) -> Any:
     return types.void(to, left, right), made
 
 
-def _at(builder: Any, address: Any, of: Any) -> Any:
-    return builder.inttoptr(address, of.as_pointer())
-
-
 @intrinsic
 def join(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
     """16 numbers of bf16 and the 16 below them, in pairs."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         above, below = (
-            builder.zext(builder.load(_at(builder, value, _SHORTS), align=2), _INTS) for value in values[:2]
+            builder.zext(builder.load(at(builder, value, _SHORTS), align=2), _INTS) for value in values[:2]
         )
         pairs = builder.or_(above, builder.shl(below, ir.Constant(_INTS, [16] * WIDTH)))
-        builder.store(pairs, _at(builder, values[2], _INTS), align=4)
+        builder.store(pairs, at(builder, values[2], _INTS), align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), made
@@ -146,7 +138,7 @@ def turn(typing: Any, address: Any, row: Any, out: Any, out_row: Any) -> Any:
         address, row, out, out_row = values
 
         def place(of: Any, apart: Any, number: int) -> Any:
-            return _at(builder, builder.add(of, builder.mul(apart, _WORD(number))), _INTS)
+            return at(builder, builder.add(of, builder.mul(apart, _WORD(number))), _INTS)
 
         rows = [builder.load(place(address, row, i), align=4) for i in range(WIDTH)]
         apart = 1

@@ -204,6 +204,7 @@ class Model(Predictor):
         with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
             encoder = self.folder.encoder(self.place.drawing, copied=not self.mapped)
             self.place.settle(encoder)
+        # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision == "bf16" and self.place.uses_threads:
             use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
         encoder.eval()
@@ -420,9 +421,9 @@ def load(
     device, unless the model was trained in fp32. On a processor bf16 and int8 that are asked for by name compute
     with compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
     tell: is told that the model's run has not finished, what int8 changes, and of kernels that are compiled; by
-    default these are warnings. mapped: leave fp32 weights in the pages of their file instead of
-    copying them, so that the first answer comes sooner and processes share the memory; the file must then stay as
-    it is while the model is in use. InputError where no model is found, or none is written yet.
+    default these are warnings. mapped: leave fp32 weights in the pages of their file instead of copying them, so
+    that the first answer comes sooner and processes share the memory; the file must then stay as it is while the
+    model is in use. InputError where no model is found, or none is written yet.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
     where the score that decides falls by more than 0.01, that is an InputError. Vectors of a model that was
