@@ -277,11 +277,11 @@ def test_tiles_are_used_only_where_numba_compiles_for_them_and_the_system_lets_i
     features: str, refusal: int, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numba can be told of another processor, and LLVM ends the process where it cannot do what it is told."""
-    from bertsmith.kernels import tiles
+    from bertsmith.kernels import loops, tiles
 
     compiler = SimpleNamespace(magic_tuple=lambda: ("x86_64-unknown-linux-gnu", "generic", features))
     target = SimpleNamespace(target_context=SimpleNamespace(codegen=lambda: compiler))
-    monkeypatch.setattr(tiles, "cpu_target", target)
+    monkeypatch.setattr(loops, "cpu_target", target)
     monkeypatch.setattr(tiles.ctypes, "CDLL", lambda _: SimpleNamespace(syscall=lambda *_: refusal))
     assert tiles.are_here() == used
 

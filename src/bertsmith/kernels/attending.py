@@ -31,6 +31,7 @@ from bertsmith.kernels.loops import (
     F,
     U,
     as_float,
+    compiles_for,
     floats,
     how_many,
     integers,
@@ -38,8 +39,9 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "33583af86eb6edeb"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "8061bb7b31aa35a2"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
+_WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
 SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
@@ -73,17 +75,19 @@ def exp_below(x):
 @njit(**LOOPS)
 def _product(adds, a, a_row, a_column, b, out, rows, columns, terms):
     """out [rows, columns] = a · b, or that is added to it. b is [terms, columns], a's element [r, c] stands at r ·
-    a_row + c · a_column. Rows are made 4 at a time, columns 32: so many sums that none waits for itself."""
+    a_row + c · a_column. Rows are made 4 at a time, columns 32, or 16 where a register holds half as many: so many
+    sums that none waits for itself."""
     first, second, third = a.ctypes.data, b.ctypes.data, out.ctypes.data
     for row in range(0, rows, _ROWS):
         column, own = 0, first + 4 * row * a_row
         while column < columns:
             other, place = second + 4 * column, third + 4 * (row * columns + column)
-            if column + 2 * WIDTH <= columns:
+            if _WIDE and column + 2 * WIDTH <= columns:
                 _wide(adds, own, 4 * a_row, 4 * a_column, other, place, 4 * columns, terms)
+                column += 2 * WIDTH
             else:
                 _narrow(adds, own, 4 * a_row, 4 * a_column, other, place, 4 * columns, terms)
-            column += 2 * WIDTH
+                column += WIDTH
 
 
 @njit(inline="always", **LOOPS)

@@ -124,6 +124,52 @@ class Fast(Kernels):
         )
         return losses.sum(), right.sum(), sums.sum(0)
 
+    def takes_parts(self, x: Tensor) -> bool:
+        """In fp32, where logits and what is made of them take longer to fetch from memory than to compute. In bf16
+        they are half as large, and no processor with units for it has been asked."""
+        return x.is_cpu and x.dtype == torch.float32
+
+    def part_seen(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        first: int,
+        top: Tensor,
+        total: Tensor,
+        gold: Tensor,
+    ) -> None:
+        """Columns by columns; the threads share them out."""
+        seen = (logits, bias, labels, top, total, gold)
+        if not all(x.is_contiguous() for x in seen):
+            super().part_seen(logits, bias, labels, first, top, total, gold)
+            return
+        launch(
+            compiled.part_seen,
+            *(*logits.shape, first, *(x.data_ptr() for x in seen)),
+        )
+
+    def part_slopes(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        first: int,
+        top: Tensor,
+        share: Tensor,
+        slope: Tensor,
+    ) -> Tensor:
+        """Rows by rows; the threads share them out."""
+        known = (logits, bias, labels, top, share)
+        if not all(x.is_contiguous() for x in known):
+            return super().part_slopes(logits, bias, labels, first, top, share, slope)
+        of_bias = torch.empty(len(logits))
+        launch(
+            compiled.part_slopes,
+            *(*logits.shape, first, *(x.data_ptr() for x in known), bits(slope.item()), of_bias.data_ptr()),
+        )
+        return of_bias
+
     def move_rows(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:

@@ -17,6 +17,7 @@ import llvmlite.ir as ir
 import numpy as np
 import torch
 from numba import carray, njit, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 SLOTS = 24
@@ -34,6 +35,11 @@ LOOPS: dict[str, Any] = {
 }
 BODY = {**LOOPS, "cache": True}
 U, F = np.uint32, np.float32
+
+
+def compiles_for(unit: str) -> bool:
+    """Whether Numba compiles for a processor with this unit, as LLVM calls it."""
+    return f"+{unit}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 
 @intrinsic

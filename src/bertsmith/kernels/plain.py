@@ -130,6 +130,48 @@ class Kernels:
                 kept.copy_(rows)
         return loss, right, of_bias
 
+    def takes_parts(self, x: Tensor) -> bool:
+        """Whether the loss over a vocabulary is made quicker of one part of it after the other, by the two below;
+        x: rows that are compared with it, in the precision that they are compared in."""
+        return False
+
+    def part_seen(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        first: int,
+        top: Tensor,
+        total: Tensor,
+        gold: Tensor,
+    ) -> None:
+        """Take in a part of the vocabulary: logits [v, M] without their bias [v], `first` on. Of each column what
+        was seen by now: top, the highest logit; total, the sum of exp(logit - top); gold, its label's logit."""
+        rows = logits + bias[:, None]
+        higher = torch.maximum(top, rows.amax(0))
+        total.mul_((top - higher).exp_()).add_((rows - higher).exp_().sum(0))
+        top.copy_(higher)
+        column, row = _labelled(labels, first, len(logits))
+        gold[column] = rows[row, column]
+
+    def part_slopes(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        first: int,
+        top: Tensor,
+        share: Tensor,
+        slope: Tensor,
+    ) -> Tensor:
+        """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
+        share: slope / total."""
+        logits += bias[:, None]
+        logits.sub_(top).exp_().mul_(share)
+        column, row = _labelled(labels, first, len(logits))
+        logits[row, column] -= slope
+        return logits.sum(1)
+
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [N, in] times `channels` [in], in 8 bits: int8 [N, in], and of each row how large a step is and what 0
         stands for, [N, 1]."""
@@ -165,6 +207,12 @@ class Kernels:
         table.mul_(step.keep).addcdiv_(
             mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
         )
+
+
+def _labelled(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """The columns whose labels are among `count` rows from `first` on, and which of these they are."""
+    (columns,) = ((labels >= first) & (labels < first + count)).nonzero(as_tuple=True)
+    return columns, labels[columns] - first
 
 
 def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -22,7 +22,7 @@ from bertsmith.kernels.lanes import (
 )
 from bertsmith.kernels.loops import BODY, F, floats, my_number, my_rows, slots
 
-WRITTEN_WITH = "33583af86eb6edeb"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "8061bb7b31aa35a2"  # loops.py and lanes.py, see there
 COLUMNS = WIDTH  # are a multiple of it
 
 

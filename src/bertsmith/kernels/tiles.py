@@ -13,10 +13,10 @@ import llvmlite.ir as ir
 import torch
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from bertsmith.kernels.lanes import WIDTH, at
+from bertsmith.kernels.loops import compiles_for
 
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux: the call, its request, and the part of the state
 _SHORT, _INT, _BYTE, _WORD = ir.IntType(16), ir.IntType(32), ir.IntType(8), ir.IntType(64)
@@ -25,7 +25,7 @@ _SHORTS, _INTS = ir.VectorType(_SHORT, WIDTH), ir.VectorType(_INT, WIDTH)
 
 def are_here() -> bool:
     """Whether this processor has tiles, Numba compiles for it, and the system lets this process use them."""
-    if "+amx-bf16" not in cpu_target.target_context.codegen().magic_tuple()[2].split(","):
+    if not compiles_for("amx-bf16"):
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0)
 

@@ -7,7 +7,7 @@ a model folder has them; where a family's differ from BERT's, its `HeadShape` sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,9 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
 from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix, OtherDirection
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear, product
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
 from bertsmith.models.start import draw_weights
+from bertsmith.models.table_loss import table_loss
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 """What the field's config.json calls what a sequence head answers."""
@@ -65,8 +66,7 @@ class MaskedHead(nn.Module):
 
         Equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer of [M, V].
         """
-        transformed, tokens = self.transformed(hidden_rows), self.table(table)
-        return _TableLoss.apply(transformed, tokens, self.bias, labels, self.kernels)  # type: ignore
+        return table_loss(self.transformed(hidden_rows), self.table(table), self.bias, labels, self.kernels)
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
         """LN(act(Linear)): [M, H] → [M, E], what is compared with each token's vector."""
@@ -75,40 +75,6 @@ class MaskedHead(nn.Module):
     def table(self, tokens: Tensor) -> Tensor:
         """What it compares with, [V, E]: the encoder's token table, or its own."""
         return tokens if self.decoder is None else self.decoder.weight
-
-
-class _TableLoss(torch.autograd.Function):
-    """Cross-entropy over the vocabulary with its gradient kept in the place of the logits.
-
-    They are the largest tensor of a training step. Their buffer becomes softmax - one-hot, their gradient.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
-    ) -> tuple[Tensor, Tensor]:
-        kind = x.device.type
-        low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        dtype = torch.get_autocast_dtype(kind) if low else x.dtype
-        x_low, table_low = x.to(dtype), table.to(dtype)
-        logits = product(x_low, table_low)
-        loss, right, of_bias = kernels.table_loss(logits, bias, labels)
-        ctx.save_for_backward(logits, x_low, table_low, of_bias)
-        ctx.kinds = x.dtype, table.dtype, bias.dtype
-        ctx.mark_non_differentiable(right)
-        return loss, right
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        slope, x, table, bias = ctx.saved_tensors
-        of_x, of_table, of_bias = ctx.kinds
-        return (
-            product(slope, table.T).to(of_x) * grad,
-            product(slope.T, (x * grad).to(x.dtype).T).to(of_table),
-            bias.to(of_bias) * grad,
-            None,
-            None,
-        )
 
 
 class PairHead(nn.Module):

@@ -110,6 +110,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _by_onednn(x, weight, bias)
 
 
+def product_into(out: Tensor, x: Tensor, weight: Tensor) -> None:
+    """`product`, written to `out` [N, out]. Nothing of it is differentiated."""
+    if _is_single(x) and machine.onednn_is_faster():
+        out.copy_(_by_onednn(x, weight))
+    else:
+        torch.mm(x, weight.T, out=out)
+
+
 def _is_single(x: Tensor) -> bool:
     """Whether products of x are made in fp32 on a processor."""
     return x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)

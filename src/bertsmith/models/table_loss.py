@@ -1,0 +1,119 @@
+"""The loss over the vocabulary: rows compared with each token's vector, and cross-entropy of what comes of it.
+
+The logits are the largest tensor of a training step. They are kept once, and become their own slopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertsmith.kernels.plain import Kernels
+from bertsmith.models.layers import product, product_into
+
+_PART = 4096  # vectors of the vocabulary that are compared at a time
+# Columns of logits are a multiple of this, for which the products' libraries are up to half as quick again.
+_COLUMNS = 16
+_NO_LABEL = -1
+
+
+def table_loss(
+    x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
+) -> tuple[Tensor, Tensor]:
+    """Sum of the cross-entropies of rows x [M, E] over the table [V, E] with bias [V] and labels long [M], in
+    fp32, and how many are right at the top. Products are made in the precision of autocast, where it is on."""
+    kind = x.device.type
+    low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if low else x.dtype
+    if len(labels) and not low and table.dtype == x.dtype and kernels.takes_parts(x):
+        is_kept = torch.is_grad_enabled()
+        return _ByParts.apply(x, table, bias, labels, kernels, is_kept)  # type: ignore
+    return _ByRows.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
+
+
+class _ByRows(torch.autograd.Function):
+    """Of all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        kernels: Kernels,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        x_low, table_low = x.to(dtype), table.to(dtype)
+        logits = product(x_low, table_low)
+        loss, right, of_bias = kernels.table_loss(logits, bias, labels)
+        ctx.save_for_backward(logits, x_low, table_low, of_bias)
+        ctx.kinds = x.dtype, table.dtype, bias.dtype
+        ctx.mark_non_differentiable(right)
+        return loss, right
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        slope, x, table, bias = ctx.saved_tensors
+        of_x, of_table, of_bias = ctx.kinds
+        return (
+            product(slope, table.T).to(of_x) * grad,
+            product(slope.T, (x * grad).to(x.dtype).T).to(of_table),
+            bias.to(of_bias) * grad,
+            None,
+            None,
+            None,
+        )
+
+
+class _ByParts(torch.autograd.Function):
+    """Of some thousand vectors of the table at a time: logits [v, M], which are still in the cache when they are
+    looked at, and on the way back when they are multiplied. Second derivatives and a second way back are refused.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels, is_kept: bool
+    ) -> tuple[Tensor, Tensor]:
+        count, spare = len(labels), -len(labels) % _COLUMNS
+        x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
+        top = x.new_full(labels.shape, -torch.inf)
+        total, gold = torch.zeros_like(top), torch.zeros_like(top)
+        kept = []
+        for begin, end in _parts(len(table)):
+            logits = product(table[begin:end], x)
+            kernels.part_seen(logits, bias[begin:end], labels, begin, top, total, gold)
+            if is_kept:
+                kept.append(logits)
+        ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
+        ctx.count, ctx.kernels = count, kernels
+        right = (gold == top)[:count].sum()
+        ctx.mark_non_differentiable(right)
+        return (total.log() + (top - gold))[:count].sum(), right
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        x, table, bias, labels, top, total, *kept = ctx.saved_tensors
+        share, slopes = grad / total, []
+        share[ctx.count :] = 0
+        of_x, of_table = torch.zeros_like(x), torch.empty_like(table)
+        for (begin, end), logits in zip(_parts(len(table)), kept, strict=True):
+            own = bias[begin:end]
+            slopes.append(ctx.kernels.part_slopes(logits, own, labels, begin, top, share, grad))
+            torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
+            of_x += product(logits.T, table[begin:end].T)
+            product_into(of_table[begin:end], logits, x.T)
+        return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None
+
+
+def _parts(size: int) -> Iterator[tuple[int, int]]:
+    """Where each part of a vocabulary begins and ends; they are of nearly one size."""
+    count = -(-size // _PART)
+    for number in range(count):
+        yield size * number // count, size * (number + 1) // count

@@ -1,0 +1,103 @@
+"""The loss over the vocabulary by parts of it, against torch's cross-entropy in fp64 and the plain way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.models.table_loss import table_loss
+
+
+class _PlainByParts(Kernels):
+    """The parts by torch's operations."""
+
+    def takes_parts(self, x: Tensor) -> bool:
+        return True
+
+
+WAYS: dict[str, Kernels] = {"torch": _PlainByParts()}
+if choice.are_here():
+    WAYS["numba"] = choice.of_name("numba")
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+def given_to_it(rows: int, words: int, width: int = 24) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    drawing = torch.Generator().manual_seed(rows * words)
+    x, table = torch.randn(rows, width, generator=drawing), torch.randn(words, width, generator=drawing)
+    bias, labels = torch.randn(words, generator=drawing), torch.randint(words, (rows,), generator=drawing)
+    labels[::2] = (x @ table.T + bias).argmax(1)[::2]
+    return x, table, bias, labels
+
+
+@ways
+@settings(deadline=None, max_examples=30)
+@given(
+    rows=st.sampled_from([1, 2, 15, 16, 17, 63, 130]),
+    words=st.sampled_from([1, 2, 31, 33, 4096, 4097, 9001]),
+    threads=st.integers(1, 2),
+)
+def test_it_is_the_cross_entropy_and_has_its_slopes(way: str, rows: int, words: int, threads: int) -> None:
+    *inputs, labels = given_to_it(rows, words)
+    exact = [t.double().requires_grad_() for t in inputs]
+    logits = exact[0] @ exact[1].T + exact[2]
+    wanted = F.cross_entropy(logits, labels, reduction="sum")
+    own = [t.requires_grad_() for t in inputs]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        loss, right = table_loss(*own, labels, WAYS[way])
+        slopes = torch.autograd.grad(loss * 0.25, own)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(loss.double(), wanted, atol=1e-4, rtol=1e-5)
+    assert right == (logits.argmax(1) == labels).sum()
+    for found, one in zip(slopes, torch.autograd.grad(wanted * 0.25, exact), strict=True):
+        torch.testing.assert_close(found.double(), one, atol=2e-5, rtol=1e-4)
+
+
+@ways
+def test_where_nothing_is_trained_the_loss_is_the_same_to_the_bit(way: str) -> None:
+    x, table, bias, labels = given_to_it(40, 5000)
+    trained, right = table_loss(x.requires_grad_(), table, bias, labels, WAYS[way])
+    with torch.no_grad():
+        read, right_too = table_loss(x, table, bias, labels, WAYS[way])
+    assert torch.equal(trained.detach(), read)
+    assert torch.equal(right, right_too)
+    assert not read.requires_grad
+
+
+@ways
+def test_logits_far_apart_and_what_is_no_number(way: str) -> None:
+    table = torch.tensor([[200.0], [-200.0], [0.0]]).repeat(2000, 1)
+    x, bias = torch.tensor([[1.0], [-1.0], [3.0]]).requires_grad_(), torch.zeros(6000)
+    loss, right = table_loss(x, table, bias, torch.tensor([0, 0, 5998]), WAYS[way])
+    wanted = F.cross_entropy(x.double() @ table.double().T, torch.tensor([0, 0, 5998]), reduction="sum")
+    torch.testing.assert_close(loss.double(), wanted, atol=1e-3, rtol=1e-5)
+    assert right == 1
+    assert torch.autograd.grad(loss, x)[0].isfinite().all()
+    table[5000] = torch.nan
+    assert table_loss(x, table, bias, torch.tensor([0, 1, 2]), WAYS[way])[0].isnan()
+
+
+@ways
+def test_logits_that_have_become_slopes_are_not_used_again(way: str) -> None:
+    x, table, bias, labels = given_to_it(8, 50)
+    loss, _ = table_loss(x.requires_grad_(), table, bias, labels, WAYS[way])
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_who_takes_parts() -> None:
+    x = torch.ones(3, 4)
+    assert not TORCH.takes_parts(x)
+    if "numba" in WAYS:
+        assert WAYS["numba"].takes_parts(x)
+        assert not WAYS["numba"].takes_parts(x.bfloat16())
+        assert not WAYS["numba"].takes_parts(x.double())
