@@ -33,6 +33,7 @@ _PROBE_SIZE = 512
 _PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
 _PROBE_PRODUCTS = 5  # in each of the two precisions, in turn
 _PROBE_ROWS, _PROBE_WIDTH = 256, 384  # of an fp32 product
+_FEW = 128  # rows and columns of a product of integers, which may take milliseconds
 _ONEDNN_PAYS = 1.3  # no choice at all where both are as good
 _BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
 
@@ -193,6 +194,22 @@ def onednn_is_faster() -> bool:
         seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS + 1)]
     usual, other = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
     return bool(usual > _ONEDNN_PAYS * other)
+
+
+@cache
+def multiplies_integers() -> bool:
+    """Whether products of 8-bit integers, as torch makes them, are quicker here than those in fp32. Where the
+    processor has no instructions for them torch multiplies number by number, which takes fifty times as long. A
+    probe of some 20 ms, once, as in `onednn_is_faster`."""
+    import torch
+
+    x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((_FEW, _PROBE_ROWS), (_PROBE_ROWS, _FEW)))
+    full_x, full_y = x.float(), y.float()
+    ways = (lambda: torch._int_mm(x, y), lambda: torch.mm(full_x, full_y))
+    with torch.no_grad(), _on_one_thread():
+        seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS)]
+    integers, full = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
+    return bool(integers < full)
 
 
 @contextmanager

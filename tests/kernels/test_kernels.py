@@ -401,6 +401,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("attending", both),
         ("rounding", both),
         ("tiled", (*both, "attending.py", "tiles.py")),
+        ("integers", (*both, "rounding.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertsmith import machine
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, IntegerWeights
 from bertsmith.machine import Precision
@@ -83,15 +84,84 @@ def test_what_is_not_a_number_stays_none_in_its_row() -> None:
     products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(3, 64))
     with torch.inference_mode():
         _, step, middle = FAST.rounded(x, torch.ones(64))
-        found = FAST.restored(products, step, middle, of, torch.float32)
-    assert found.isnan().all(1).tolist() == [False, True, False, False]
-    assert not found[[0, 2, 3]].isnan().any()
+        restored = FAST.restored(products, step, middle, of, torch.float32)
+        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=False)
+        whole = FAST.integer_linear(x, torch.ones(64), weights, of, torch.float32)
+    for found in (restored, whole):
+        assert found.isnan().all(1).tolist() == [False, True, False, False]
+        assert not found[[0, 2, 3]].isnan().any()
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.sampled_from([1, 2, 3, 4, 5, 31, 63, 64, 65, 130]),
+    inputs=st.sampled_from([16, 48, 384, 20, 1536]),
+    outputs=st.sampled_from([16, 80, 384, 10]),
+    kind=st.sampled_from([torch.float32, torch.bfloat16]),
+    threads=st.integers(1, 2),
+)
+def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
+    rows: int, inputs: int, outputs: int, kind: torch.dtype, threads: int
+) -> None:
+    x, channels = normal(rows, inputs, seed=rows, scale=3).to(kind), normal(inputs, seed=1).abs() + 0.1
+    weight = torch.randint(
+        -127, 128, (inputs, outputs), dtype=torch.int8, generator=torch.Generator().manual_seed(2)
+    )
+    scale, bias = normal(outputs, seed=3).abs() * 0.01, normal(outputs, seed=4)
+    of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            plain, paired, whole = (
+                kernels.integer_linear(
+                    x, channels, kernels.integer_weights(weight, is_native=is_native), of, kind
+                )
+                for kernels, is_native in ((TORCH, True), (FAST, False), (TORCH, False))
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert plain.dtype == paired.dtype == kind
+    assert torch.equal(plain, whole)
+    # numbers between two may go to either, so that a product differs by a weight
+    size = float(plain.float().abs().max())
+    torch.testing.assert_close(paired.float(), plain.float(), atol=2e-3 * size, rtol=0.01)
+    assert float((paired.float() - plain.float()).abs().mean()) < 3e-4 * size + 1e-6
+
+
+def test_sums_of_the_largest_integers_are_exact() -> None:
+    inputs, outputs = 4096, 16
+    x = torch.full((2, inputs), 1.0)
+    x[:, 0] = -1.0  # 1 becomes 127, -1 the lowest
+    weight = torch.full((inputs, outputs), 127, dtype=torch.int8)
+    weight[:, 1::2] = -127
+    of = IntegerWeights(weight.sum(0, dtype=torch.float32), torch.ones(outputs), torch.zeros(outputs))
+    wanted = (x @ weight.float()).double()
+    with torch.inference_mode():
+        for kernels, is_native in ((TORCH, True), (TORCH, False), (FAST, True), (FAST, False)):
+            form = kernels.integer_weights(weight, is_native=is_native)
+            found = kernels.integer_linear(x, torch.ones(inputs), form, of, torch.float32)
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
+
+
+def test_in_which_form_weights_are_multiplied() -> None:
+    weight = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(16, 16)
+    for kernels in (TORCH, FAST):
+        assert torch.equal(kernels.integer_weights(weight, is_native=True), weight)
+        odd = kernels.integer_weights(weight[:, :10], is_native=False)
+        assert torch.equal(odd, weight[:, :10].float())
+    paired = FAST.integer_weights(weight, is_native=False)
+    if paired.dtype == torch.int16:  # the processor has AVX2
+        assert paired.shape == (1, 8, 16, 2)
+        assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
+
+
+@pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
-    precision: Precision,
+    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine, "multiplies_integers", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding, tiles
-from bertsmith.kernels.loops import bits, launch
+from bertsmith.kernels.loops import bits, compiles_for, launch
 from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels
 
 _KINDS = (torch.float32, torch.bfloat16)
@@ -186,6 +186,10 @@ class Fast(Kernels):
         )
 
 
+INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
+"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
+
+
 class FastAnswers(Fast):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
@@ -207,6 +211,35 @@ class FastAnswers(Fast):
             *(middle.data_ptr(), *x.shape, bits(TINY), room.data_ptr()),
         )
         return found, step, middle
+
+    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+        """Where the processor has no products of them, in pairs: int16 [out / 16, in / 2, 16, 2], of each output
+        what two neighbours among the inputs are multiplied by, 16 outputs side by side."""
+        inputs, outputs = weight.shape
+        if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
+            return super().integer_weights(weight, is_native=is_native)
+        split = weight.reshape(inputs // 2, 2, outputs // rounding.COLUMNS, rounding.COLUMNS)
+        return split.permute(2, 0, 3, 1).to(torch.int16, memory_format=torch.contiguous_format)
+
+    def integer_linear(
+        self, x: Tensor, channels: Tensor, weight: Tensor, of: IntegerWeights, dtype: torch.dtype
+    ) -> Tensor:
+        """Of pairs by one body, which keeps neither integers nor sums."""
+        if weight.dtype != torch.int16:
+            return super().integer_linear(x, channels, weight, of, dtype)
+        x = x.to(dtype).contiguous()
+        rows, inputs, outputs = *x.shape, len(of.sums)
+        found = x.new_empty(rows, outputs)
+        if not rows:
+            return found
+        room = torch.empty(torch.get_num_threads(), INTEGERS.room(inputs), dtype=torch.uint8)
+        launch(
+            INTEGERS.linear,
+            *(_is_half(x), x.data_ptr(), channels.data_ptr(), weight.data_ptr(), found.data_ptr()),
+            *(each.data_ptr() for each in of),
+            *(rows, inputs, outputs, bits(TINY), room.data_ptr(), room.shape[1]),
+        )
+        return found
 
     def restored(
         self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype

@@ -38,6 +38,24 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _FLOATS)
 
 
+class _Whole(types.Type):  # type: ignore[misc]
+    """Numba's name for 16 integers of 32 bits, or as many pairs of 16."""
+
+    def __init__(self) -> None:
+        super().__init__("whole")
+
+
+WHOLE = _Whole()
+
+
+@register_model(_Whole)
+class _WholeModel(models.PrimitiveModel):  # type: ignore[misc]
+    """As LLVM has them."""
+
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _INTS)
+
+
 def at(builder: Any, address: Any, of: Any) -> Any:
     """A pointer to what is there."""
     return builder.inttoptr(address, of.as_pointer())
@@ -50,11 +68,11 @@ def _spread(builder: Any, value: Any, of: Any) -> Any:
     return builder.shuffle_vector(builder.insert_element(nothing, value, _INT(0)), nothing, first)
 
 
-def _known(builder: Any, name: str, result: Any, *given: Any) -> Any:
+def _known(builder: Any, name: str, result: Any, *given: Any, loosely: Any = _LOOSELY) -> Any:
     """A call of what LLVM itself provides."""
     kind = ir.FunctionType(result, [value.type for value in given])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, given, fastmath=_LOOSELY)
+    return builder.call(function, given, fastmath=loosely)
 
 
 @intrinsic
@@ -114,18 +132,34 @@ def load_whole(typing: Any, address: Any) -> Any:
     return LANES(types.int64), made
 
 
+def _rounded(builder: Any, x: Any, into: Any) -> Any:
+    """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last."""
+    whole = _known(builder, f"llvm.rint.v{WIDTH}f32", _FLOATS, x)
+    least, most = (_spread(builder, _FLOAT(n), _FLOATS) for n in (-128.0, 127.0))
+    whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
+    whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
+    return builder.fptosi(whole, into)
+
+
 @intrinsic
 def store_bytes(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there, rounded to integers of 8 bits, of two that are as near to the even one; those that are
-    larger on either side as the last."""
+    """Put 16 numbers there, rounded to integers of 8 bits."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        whole = _known(builder, f"llvm.rint.v{WIDTH}f32", _FLOATS, values[1])
-        least, most = (_spread(builder, _FLOAT(n), _FLOATS) for n in (-128.0, 127.0))
-        whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
-        whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
-        kept = builder.fptosi(whole, _BYTES)
+        kept = _rounded(builder, values[1], _BYTES)
         builder.store(kept, at(builder, values[0], _BYTES), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
+def store_wide_bytes(typing: Any, address: Any, x: Any) -> Any:
+    """Put 16 numbers there, rounded to integers of 8 bits, each in 16."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kept = builder.trunc(_rounded(builder, values[1], _INTS), _SHORTS)
+        builder.store(kept, at(builder, values[0], _SHORTS), align=2)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -311,3 +345,61 @@ def kept(typing: Any, number: Any, low: Any, high: Any, dropped: Any, scale: Any
 
     u = types.uint32
     return LANES(types.int64, u, u, u, types.float32), made
+
+
+@intrinsic
+def no_sums(typing: Any) -> Any:
+    """Sixteen integers that are 0."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return ir.Constant(_INTS, [0] * WIDTH)
+
+    return WHOLE(), made
+
+
+@intrinsic
+def pairs_at(typing: Any, address: Any) -> Any:
+    """Sixteen pairs of integers of 16 bits."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(at(builder, values[0], _INTS), align=4)
+
+    return WHOLE(types.int64), made
+
+
+@intrinsic
+def every_pair_at(typing: Any, address: Any) -> Any:
+    """One pair in all lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _spread(builder, builder.load(at(builder, values[0], _INT), align=4), _INTS)
+
+    return WHOLE(types.int64), made
+
+
+@intrinsic
+def with_pairs(typing: Any, sums: Any, x: Any, y: Any) -> Any:
+    """sums, and in each lane the two products of the pairs of x and y: an instruction of AVX2 for half of them."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        sums, x, y = values
+        half, shorts = ir.VectorType(_INT, WIDTH // 2), ir.VectorType(_SHORT, WIDTH)
+        parts = []
+        for begin in (0, WIDTH // 2):
+            chosen = ir.Constant(ir.VectorType(_INT, WIDTH // 2), list(range(begin, begin + WIDTH // 2)))
+            given = (builder.bitcast(builder.shuffle_vector(z, z, chosen), shorts) for z in (x, y))
+            parts.append(_known(builder, "llvm.x86.avx2.pmadd.wd", half, *given, loosely=()))
+        both = builder.shuffle_vector(*parts, ir.Constant(_INTS, list(range(WIDTH))))
+        return builder.add(sums, both)
+
+    return WHOLE(WHOLE, WHOLE, WHOLE), made
+
+
+@intrinsic
+def as_lanes(typing: Any, x: Any) -> Any:
+    """Integers as numbers in fp32."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.sitofp(values[0], _FLOATS)
+
+    return LANES(WHOLE), made

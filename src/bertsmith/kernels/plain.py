@@ -18,6 +18,8 @@ Drawn = Tensor | tuple[int, int, int, int] | None
 NO_GRADIENT, NEVER_ONE = -1, -2
 """What is said of a row without a gradient in this update, or in any before it."""
 
+# Products of integers of 8 bits that may be added up in fp32 without rounding: their sum is below 2**24.
+_EXACT = 2**10
 _MIDDLE = 128  # of the 256 numbers of 8 bits
 _STEPS = 255  # from the lowest of them to the highest
 TINY = 1e-12
@@ -184,6 +186,26 @@ class Kernels:
             step,
             middle,
         )
+
+    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+        """Weights int8 [in, out] in the form in which `integer_linear` multiplies with them. is_native: whether
+        torch multiplies integers by the processor's instructions; else these are numbers in fp32."""
+        return weight if is_native else weight.float()
+
+    def integer_linear(
+        self, x: Tensor, channels: Tensor, weight: Tensor, of: IntegerWeights, dtype: torch.dtype
+    ) -> Tensor:
+        """x [N, in] rounded to 8 bits, times such weights, and what comes of it: [N, out] of this dtype. A row
+        does not depend on the others: sums of integers are exact."""
+        rounded, step, middle = self.rounded(x, channels)
+        if weight.dtype == torch.int8:
+            products = torch._int_mm(rounded, weight)
+        else:
+            pairs = zip(torch.split(rounded, _EXACT, 1), torch.split(weight, _EXACT), strict=True)
+            products = torch.stack([(some.float() @ part).int() for some, part in pairs]).sum(
+                0, dtype=torch.int32
+            )
+        return self.restored(products, step, middle, of, dtype)
 
     def restored(
         self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype

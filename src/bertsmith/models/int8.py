@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith import machine
 from bertsmith.kernels.plain import TORCH, IntegerWeights, Kernels, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Linear
@@ -37,15 +38,17 @@ class Int8Linear(nn.Module):
     channels: Tensor
     bias: Tensor
 
-    def __init__(self, linear: nn.Linear, usual: Tensor) -> None:
-        """usual: the root mean square of each input channel [in]."""
+    def __init__(self, linear: nn.Linear, usual: Tensor, kernels: Kernels = TORCH) -> None:
+        """usual: the root mean square of each input channel [in]. kernels: have weights in a form of their own."""
         super().__init__()
+        self.kernels = kernels
         weight = linear.weight.detach().float()
         factor = (usual.clamp_min(1e-5) / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
         smooth = weight * factor
         scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
         rounded = (smooth / scale[:, None]).round_().to(torch.int8)
-        self.register_buffer("weight", rounded.t().contiguous())
+        is_native = machine.multiplies_integers()
+        self.register_buffer("weight", kernels.integer_weights(rounded.t().contiguous(), is_native=is_native))
         self.register_buffer("sums", rounded.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)
         self.register_buffer("channels", 1 / factor)
@@ -55,10 +58,8 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[…, in] → […, out], in bf16 where autocast asks for it."""
         dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else torch.float32
-        rounded, step, middle = self.kernels.rounded(x.reshape(-1, x.shape[-1]), self.channels)
-        products = torch._int_mm(rounded, self.weight)
         of = IntegerWeights(self.sums, self.scale, self.bias)
-        found = self.kernels.restored(products, step, middle, of, dtype)
+        found = self.kernels.integer_linear(x.reshape(-1, x.shape[-1]), self.channels, self.weight, of, dtype)
         return found.reshape(*x.shape[:-1], found.shape[1])
 
 
@@ -76,7 +77,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     usual = _usual(encoder, products, texts)
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    memo |= {id(part): Int8Linear(part, usual[name]) for name, part in products.items()}
+    memo |= {id(part): Int8Linear(part, usual[name], kernels) for name, part in products.items()}
     found = copy.deepcopy(encoder, memo).eval()
     use_kernels(found, kernels)
     return found

@@ -21,9 +21,9 @@ from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Encoding
 
-_BATCH_TOKENS = (
-    4096  # in one forward pass when nothing is trained: enough to fill the products, small enough for caches
-)
+# In one forward pass when nothing is trained: on a processor a thread makes a pass, and what stands between two
+# products is to stay in the cache that threads share.
+_BATCH_TOKENS, _ELSEWHERE = 1024, 4096
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def run_over(
             return torch.split(rows, [len(answer) for answer in answers])
 
     order = sorted(range(len(items)), key=lambda i: items[i].size)
-    passes = list(within_budget(order, [item.size for item in items]))
+    passes = list(within_budget(order, [item.size for item in items], place))
     found = {
         i: part
         for some, parts in zip(passes, place.spread(answered, passes), strict=True)
@@ -180,12 +180,13 @@ def run_over(
     return [found[i] for i in range(len(items))]
 
 
-def within_budget(order: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of `order`, as many together as fit in one forward pass. sizes: tokens of each."""
+def within_budget(order: Sequence[int], sizes: Sequence[int], place: Place) -> Iterator[list[int]]:
+    """The numbers of `order`, as many together as fit in one forward pass there. sizes: tokens of each."""
+    most = _BATCH_TOKENS if place.uses_threads else _ELSEWHERE
     some: list[int] = []
     tokens = 0
     for i in order:
-        if some and tokens + sizes[i] > _BATCH_TOKENS:
+        if some and tokens + sizes[i] > most:
             yield some
             some, tokens = [], 0
         some.append(i)

@@ -51,7 +51,7 @@ class LeftToRight(Scorer):
         windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
         lengths = [len(window.ids) for window in windows]
         by_length = sorted(range(len(windows)), key=lambda i: lengths[i])
-        batches = [[windows[i] for i in some] for some in within_budget(by_length, lengths)]
+        batches = [[windows[i] for i in some] for some in within_budget(by_length, lengths, self.place)]
         for batch, found in zip(batches, self.place.spread(self._of_windows, batches), strict=True):
             sizes = [window.last - window.first for window in batch]
             np.add.at(sums, np.repeat([window.text for window in batch], sizes), found)

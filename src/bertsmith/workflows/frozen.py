@@ -127,7 +127,9 @@ class Frozen(nn.Module):
         """The states of all sequences, one after the other. states: [tokens, layers, H]."""
         row = done = 0
         with console.Bar("hidden states", len(different), unit="texts") as bar:
-            passes = list(within_budget(range(len(different)), [len(one.ids) for one in different]))
+            passes = list(
+                within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
+            )
             computed = self._place.spread(lambda some: self._computed([different[i] for i in some]), passes)
             for some, rows in zip(passes, computed, strict=True):
                 states[row : row + len(rows)] = rows
