@@ -6,7 +6,8 @@ Every side gets the same list of strings and gives a vector a text: the mean of 
 `Model.embed`. The reference library: its tokenizer and model in batches of 32, as the texts come, or sorted by
 length first, in fp32 or by autocast in bf16. sentence-transformers: `encode`, which sorts; as it comes, or loaded
 in bf16. ONNX Runtime and OpenVINO: the exported model on batches of 32 sorted by length; the first in fp32, or
-quantised to int8 (dynamically, by its own tool), the second in fp32 or bf16. No time is kept before the vectors of
+quantised to int8 (dynamically, by its own tool), the second in fp32 or bf16. Sides in bf16 are left out where a
+product in bf16 is slower than in fp32. No time is kept before the vectors of
 a side were compared with the reference's; sides that miss the bound are shown with what they have. Peers are timed
 in the process that ours prepared, which speeds them up, too.
 """
@@ -81,26 +82,29 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    for precision in ("fp32", "bf16", "int8"):
+    in_bf16 = machine.choose_precision().precision == "bf16"
+    both = ("fp32", "bf16") if in_bf16 else ("fp32",)
+    for precision in (*both, "int8"):
         own = bs.load(CHECKPOINT, precision=precision)
         # its folder asks for half of what the model takes, which all others are told to take
         yield f"ours, {precision}", precision, partial(own.embed, max_length=LENGTH)
     reference = Reference()
-    for precision in ("fp32", "bf16"):
+    for precision in both:
         for is_sorted in (False, True):
             order = "sorted" if is_sorted else "as they come"
             run = partial(reference.embed, precision=precision, is_sorted=is_sorted)
             yield f"the reference, {order}, {precision}", precision, run
     from sentence_transformers import SentenceTransformer
 
-    for precision, more in (("fp32", {}), ("bf16", {"model_kwargs": {"torch_dtype": torch.bfloat16}})):
+    for precision in both:
+        more = {"model_kwargs": {"torch_dtype": torch.bfloat16}} if precision == "bf16" else {}
         other = SentenceTransformer(str(CHECKPOINT), device="cpu", **more)
         other.max_seq_length = LENGTH
         yield f"sentence-transformers, {precision}", precision, partial(of_sentence_transformers, other)
     for precision in ("fp32", "int8"):
         run = onnx_runtime(reference, precision, threads)
         yield f"ONNX Runtime, {precision}", precision, partial(of_export, reference, run)
-    for precision in ("fp32", "bf16"):
+    for precision in both:
         run = openvino(reference, precision, threads)
         yield f"OpenVINO, {precision}", precision, partial(of_export, reference, run)
 

@@ -30,6 +30,7 @@ from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import product
+from bertsmith.models.table_loss import parts_of
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
@@ -298,7 +299,7 @@ class Limit:
         if isinstance(work, Pretraining):
             predicted = work.objective.counts(batch)["mlm"]
             read += predicted
-            shapes += [(1, predicted, width, width), (1, predicted, width, config.vocab_size)]
+            shapes += [(1, predicted, width, width), *of_vocabulary(predicted, config, precision)]
         for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
             shapes.append((1, tokens, width, 3 * width))
             shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
@@ -321,6 +322,16 @@ class Limit:
                 multiplied(gradient, weight.mT)
                 multiplied(x.mT, gradient)
         return self.updates * self.tokens / (machine.clock() - begin)
+
+
+def of_vocabulary(predicted: int, config: ModelConfig, precision: str) -> list[tuple[int, ...]]:
+    """The products of predicted tokens with the vocabulary: in fp32 by parts of it, a column for each token, their
+    number a multiple of 16, for which the library is up to half as quick again."""
+    width, words = config.hidden_size, config.vocab_size
+    if precision == "bf16":
+        return [(1, predicted, width, words)]
+    columns = -(-predicted // 16) * 16
+    return [(1, end - begin, width, columns) for begin, end in parts_of(words)]
 
 
 def multiplied(x: Tensor, y: Tensor) -> Tensor:

@@ -227,9 +227,9 @@ class FastAnswers(Fast):
         """Of pairs by one body, which keeps neither integers nor sums."""
         if weight.dtype != torch.int16:
             return super().integer_linear(x, channels, weight, of, dtype)
-        x = x.to(dtype).contiguous()
+        x = (x if x.dtype in _KINDS else x.float()).contiguous()
         rows, inputs, outputs = *x.shape, len(of.sums)
-        found = x.new_empty(rows, outputs)
+        found = x.new_empty(rows, outputs, dtype=dtype)
         if not rows:
             return found
         room = torch.empty(torch.get_num_threads(), INTEGERS.room(inputs), dtype=torch.uint8)
@@ -237,7 +237,7 @@ class FastAnswers(Fast):
             INTEGERS.linear,
             *(_is_half(x), x.data_ptr(), channels.data_ptr(), weight.data_ptr(), found.data_ptr()),
             *(each.data_ptr() for each in of),
-            *(rows, inputs, outputs, bits(TINY), room.data_ptr(), room.shape[1]),
+            *(rows, inputs, outputs, bits(TINY), room.data_ptr(), room.shape[1], _is_half(found)),
         )
         return found
 

@@ -40,16 +40,16 @@ def _finished(half, sums, row, rows, knows, to, nowhere, weights, scale, bias):
     put(half, to if row < rows else nowhere, stood_for(as_lanes(sums), step, middle, weights, scale, bias))
 
 
-# Slots: 0 whether bf16, 1 x, 2 factors of its columns, 3 weights, see `fast.paired`, 4 the result, 5 to 7 of each
-# output the sum of its weights, scale and bias, 8 rows, 9 columns, 10 outputs, 11 the least step by its bits, 12
-# `room` for each thread, 13 how large it is.
+# Slots: 0 whether x is bf16, 1 x, 2 factors of its columns, 3 weights, see `FastAnswers.integer_weights`, 4 the
+# result, 5 to 7 of each output the sum of its weights, scale and bias, 8 rows, 9 columns, 10 outputs, 11 the least
+# step by its bits, 12 `room` for each thread, 13 how large it is, 14 whether the result is bf16.
 
 
 @cfunc("void(voidptr)", **BODY)
 def linear(given):
     s = slots(given)
-    half, columns, outputs, least = s[0], s[9], s[10], as_float(s[11])
-    size, by = 2 if half else 4, 2 * columns
+    half, half_out, columns, outputs, least = s[0], s[14], s[9], s[10], as_float(s[11])
+    size, size_out, by = 2 if half else 4, 2 if half_out else 4, 2 * columns
     mine = s[12] + s[13] * np.int64(my_number())
     here = mine + _ROWS * by + 8 * _ROWS
     nowhere, knows = here + 4 * columns, floats(mine + _ROWS * by, 2 * _ROWS)
@@ -76,8 +76,8 @@ def linear(given):
                     o = with_pairs(o, every_pair_at(own + 3 * by), pairs)
                     panel += 4 * WIDTH
                     own += 4
-                to, next_one = s[4] + size * ((first + i) * outputs + column), size * outputs
-                _finished(half, p, i, rows, knows, to, nowhere, w, scale, bias)
-                _finished(half, q, i + 1, rows, knows, to + next_one, nowhere, w, scale, bias)
-                _finished(half, r, i + 2, rows, knows, to + 2 * next_one, nowhere, w, scale, bias)
-                _finished(half, o, i + 3, rows, knows, to + 3 * next_one, nowhere, w, scale, bias)
+                to, next_one = s[4] + size_out * ((first + i) * outputs + column), size_out * outputs
+                _finished(half_out, p, i, rows, knows, to, nowhere, w, scale, bias)
+                _finished(half_out, q, i + 1, rows, knows, to + next_one, nowhere, w, scale, bias)
+                _finished(half_out, r, i + 2, rows, knows, to + 2 * next_one, nowhere, w, scale, bias)
+                _finished(half_out, o, i + 3, rows, knows, to + 3 * next_one, nowhere, w, scale, bias)

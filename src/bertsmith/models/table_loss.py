@@ -85,7 +85,7 @@ class _ByParts(torch.autograd.Function):
         top = x.new_full(labels.shape, -torch.inf)
         total, gold = torch.zeros_like(top), torch.zeros_like(top)
         kept = []
-        for begin, end in _parts(len(table)):
+        for begin, end in parts_of(len(table)):
             logits = product(table[begin:end], x)
             kernels.part_seen(logits, bias[begin:end], labels, begin, top, total, gold)
             if is_kept:
@@ -103,7 +103,7 @@ class _ByParts(torch.autograd.Function):
         share, slopes = grad / total, []
         share[ctx.count :] = 0
         of_x, of_table = torch.zeros_like(x), torch.empty_like(table)
-        for (begin, end), logits in zip(_parts(len(table)), kept, strict=True):
+        for (begin, end), logits in zip(parts_of(len(table)), kept, strict=True):
             own = bias[begin:end]
             slopes.append(ctx.kernels.part_slopes(logits, own, labels, begin, top, share, grad))
             torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
@@ -112,7 +112,7 @@ class _ByParts(torch.autograd.Function):
         return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None
 
 
-def _parts(size: int) -> Iterator[tuple[int, int]]:
+def parts_of(size: int) -> Iterator[tuple[int, int]]:
     """Where each part of a vocabulary begins and ends; they are of nearly one size."""
     count = -(-size // _PART)
     for number in range(count):
