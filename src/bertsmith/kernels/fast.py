@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding, tiles
 from bertsmith.kernels.loops import bits, compiles_for, launch
-from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels
+from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, Part
 
 _KINDS = (torch.float32, torch.bfloat16)
 
@@ -129,44 +129,24 @@ class Fast(Kernels):
         they are half as large, and no processor with units for it has been asked."""
         return x.is_cpu and x.dtype == torch.float32
 
-    def part_seen(
-        self,
-        logits: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        first: int,
-        top: Tensor,
-        total: Tensor,
-        gold: Tensor,
-    ) -> None:
+    def part_seen(self, part: Part, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
-        seen = (logits, bias, labels, top, total, gold)
-        if not all(x.is_contiguous() for x in seen):
-            super().part_seen(logits, bias, labels, first, top, total, gold)
-            return
-        launch(
-            compiled.part_seen,
-            *(*logits.shape, first, *(x.data_ptr() for x in seen)),
-        )
+        known = (*part[:3], top, total, gold)
+        if all(x.is_contiguous() for x in known):
+            launch(compiled.part_seen, *part.logits.shape, part.first, *(x.data_ptr() for x in known))
+        else:
+            super().part_seen(part, top, total, gold)
 
-    def part_slopes(
-        self,
-        logits: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        first: int,
-        top: Tensor,
-        share: Tensor,
-        slope: Tensor,
-    ) -> Tensor:
+    def part_slopes(self, part: Part, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
-        known = (logits, bias, labels, top, share)
+        known = (*part[:3], top, share)
         if not all(x.is_contiguous() for x in known):
-            return super().part_slopes(logits, bias, labels, first, top, share, slope)
-        of_bias = torch.empty(len(logits))
+            return super().part_slopes(part, top, share, slope)
+        of_bias = torch.empty(len(part.logits))
         launch(
             compiled.part_slopes,
-            *(*logits.shape, first, *(x.data_ptr() for x in known), bits(slope.item()), of_bias.data_ptr()),
+            *(*part.logits.shape, part.first, *(x.data_ptr() for x in known)),
+            *(bits(slope.item()), of_bias.data_ptr()),
         )
         return of_bias
 

@@ -11,7 +11,7 @@ from numba import cfunc, njit
 
 from bertsmith.kernels.lanes import (
     WIDTH,
-    as_lanes,
+    as_numbers,
     every,
     every_pair_at,
     load,
@@ -23,7 +23,7 @@ from bertsmith.kernels.lanes import (
 from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
 from bertsmith.kernels.rounding import put, spanned, stood_for
 
-WRITTEN_WITH = "4d3199072ee19336"  # loops.py, lanes.py and rounding.py, see the first
+WRITTEN_WITH = "a02d12e97818a243"  # loops.py, lanes.py and rounding.py, see the first
 _ROWS = 64  # whose integers a thread keeps
 _AT_A_TIME = 4
 
@@ -37,7 +37,7 @@ def room(columns: int) -> int:
 def _finished(half, sums, row, rows, knows, to, nowhere, weights, scale, bias):
     """A row's sums as what they stand for, if there is such a row. knows: where its step is, the middle behind."""
     step, middle = every(knows[row]), every(knows[_ROWS + row])
-    put(half, to if row < rows else nowhere, stood_for(as_lanes(sums), step, middle, weights, scale, bias))
+    put(half, to if row < rows else nowhere, stood_for(as_numbers(sums), step, middle, weights, scale, bias))
 
 
 # Slots: 0 whether x is bf16, 1 x, 2 factors of its columns, 3 weights, see `FastAnswers.integer_weights`, 4 the

@@ -38,18 +38,18 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _FLOATS)
 
 
-class _Whole(types.Type):  # type: ignore[misc]
-    """Numba's name for 16 integers of 32 bits, or as many pairs of 16."""
+class _Pairs(types.Type):  # type: ignore[misc]
+    """Numba's name for 16 pairs of integers of 16 bits, or as many of 32."""
 
     def __init__(self) -> None:
-        super().__init__("whole")
+        super().__init__("pairs")
 
 
-WHOLE = _Whole()
+PAIRS = _Pairs()
 
 
-@register_model(_Whole)
-class _WholeModel(models.PrimitiveModel):  # type: ignore[misc]
+@register_model(_Pairs)
+class _PairsModel(models.PrimitiveModel):  # type: ignore[misc]
     """As LLVM has them."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
@@ -354,7 +354,7 @@ def no_sums(typing: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return ir.Constant(_INTS, [0] * WIDTH)
 
-    return WHOLE(), made
+    return PAIRS(), made
 
 
 @intrinsic
@@ -364,7 +364,7 @@ def pairs_at(typing: Any, address: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(at(builder, values[0], _INTS), align=4)
 
-    return WHOLE(types.int64), made
+    return PAIRS(types.int64), made
 
 
 @intrinsic
@@ -374,7 +374,7 @@ def every_pair_at(typing: Any, address: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _spread(builder, builder.load(at(builder, values[0], _INT), align=4), _INTS)
 
-    return WHOLE(types.int64), made
+    return PAIRS(types.int64), made
 
 
 @intrinsic
@@ -392,14 +392,14 @@ def with_pairs(typing: Any, sums: Any, x: Any, y: Any) -> Any:
         both = builder.shuffle_vector(*parts, ir.Constant(_INTS, list(range(WIDTH))))
         return builder.add(sums, both)
 
-    return WHOLE(WHOLE, WHOLE, WHOLE), made
+    return PAIRS(PAIRS, PAIRS, PAIRS), made
 
 
 @intrinsic
-def as_lanes(typing: Any, x: Any) -> Any:
+def as_numbers(typing: Any, x: Any) -> Any:
     """Integers as numbers in fp32."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.sitofp(values[0], _FLOATS)
 
-    return LANES(WHOLE), made
+    return LANES(PAIRS), made

@@ -56,6 +56,22 @@ class IntegerWeights(NamedTuple):
     bias: Tensor
 
 
+class Part(NamedTuple):
+    """A part of a vocabulary, its row `first` and those behind it, compared with M tokens: logits [v, M] without
+    their bias [v], and the label of each token among all rows, long [M]."""
+
+    logits: Tensor
+    bias: Tensor
+    labels: Tensor
+    first: int
+
+    def labelled(self) -> tuple[Tensor, Tensor]:
+        """The tokens whose labels are in this part, and which of its rows these are."""
+        here = (self.labels >= self.first) & (self.labels < self.first + len(self.logits))
+        (tokens,) = here.nonzero(as_tuple=True)
+        return tokens, self.labels[tokens] - self.first
+
+
 class AdamWStep(NamedTuple):
     """What AdamW makes a parameter's update with. keep: what decay leaves of it. stride: the rate over the first
     mean's correction for its beginning with 0. root: the square root of the second's."""
@@ -137,40 +153,23 @@ class Kernels:
         x: rows that are compared with it, in the precision that they are compared in."""
         return False
 
-    def part_seen(
-        self,
-        logits: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        first: int,
-        top: Tensor,
-        total: Tensor,
-        gold: Tensor,
-    ) -> None:
-        """Take in a part of the vocabulary: logits [v, M] without their bias [v], `first` on. Of each column what
-        was seen by now: top, the highest logit; total, the sum of exp(logit - top); gold, its label's logit."""
-        rows = logits + bias[:, None]
+    def part_seen(self, part: Part, top: Tensor, total: Tensor, gold: Tensor) -> None:
+        """Take in a part of the vocabulary. Of each column, [M], what was seen by now: top, the highest logit;
+        total, the sum of exp(logit - top); gold, its label's logit."""
+        rows = part.logits + part.bias[:, None]
         higher = torch.maximum(top, rows.amax(0))
         total.mul_((top - higher).exp_()).add_((rows - higher).exp_().sum(0))
         top.copy_(higher)
-        column, row = _labelled(labels, first, len(logits))
+        column, row = part.labelled()
         gold[column] = rows[row, column]
 
-    def part_slopes(
-        self,
-        logits: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        first: int,
-        top: Tensor,
-        share: Tensor,
-        slope: Tensor,
-    ) -> Tensor:
+    def part_slopes(self, part: Part, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
-        share: slope / total."""
-        logits += bias[:, None]
+        share: slope / total, [M]."""
+        logits = part.logits
+        logits += part.bias[:, None]
         logits.sub_(top).exp_().mul_(share)
-        column, row = _labelled(labels, first, len(logits))
+        column, row = part.labelled()
         logits[row, column] -= slope
         return logits.sum(1)
 
@@ -229,12 +228,6 @@ class Kernels:
         table.mul_(step.keep).addcdiv_(
             mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
         )
-
-
-def _labelled(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """The columns whose labels are among `count` rows from `first` on, and which of these they are."""
-    (columns,) = ((labels >= first) & (labels < first + count)).nonzero(as_tuple=True)
-    return columns, labels[columns] - first
 
 
 def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
