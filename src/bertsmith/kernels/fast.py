@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding, tiles
 from bertsmith.kernels.loops import bits, compiles_for, launch
-from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, Part
+from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, VocabularyPart
 
 _KINDS = (torch.float32, torch.bfloat16)
 
@@ -129,7 +129,7 @@ class Fast(Kernels):
         they are half as large, and no processor with units for it has been asked."""
         return x.is_cpu and x.dtype == torch.float32
 
-    def part_seen(self, part: Part, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
         known = (*part[:3], top, total, gold)
         if all(x.is_contiguous() for x in known):
@@ -137,7 +137,7 @@ class Fast(Kernels):
         else:
             super().part_seen(part, top, total, gold)
 
-    def part_slopes(self, part: Part, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
         known = (*part[:3], top, share)
         if not all(x.is_contiguous() for x in known):

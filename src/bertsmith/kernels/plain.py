@@ -56,7 +56,7 @@ class IntegerWeights(NamedTuple):
     bias: Tensor
 
 
-class Part(NamedTuple):
+class VocabularyPart(NamedTuple):
     """A part of a vocabulary, its row `first` and those behind it, compared with M tokens: logits [v, M] without
     their bias [v], and the label of each token among all rows, long [M]."""
 
@@ -153,7 +153,7 @@ class Kernels:
         x: rows that are compared with it, in the precision that they are compared in."""
         return False
 
-    def part_seen(self, part: Part, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Take in a part of the vocabulary. Of each column, [M], what was seen by now: top, the highest logit;
         total, the sum of exp(logit - top); gold, its label's logit."""
         rows = part.logits + part.bias[:, None]
@@ -163,7 +163,7 @@ class Kernels:
         column, row = part.labelled()
         gold[column] = rows[row, column]
 
-    def part_slopes(self, part: Part, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
         share: slope / total, [M]."""
         logits = part.logits

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Kernels, Part
+from bertsmith.kernels.plain import Kernels, VocabularyPart
 from bertsmith.models.layers import product, product_into
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time
@@ -87,7 +87,7 @@ class _ByParts(torch.autograd.Function):
         kept = []
         for begin, end in parts_of(len(table)):
             logits = product(table[begin:end], x)
-            kernels.part_seen(Part(logits, bias[begin:end], labels, begin), top, total, gold)
+            kernels.part_seen(VocabularyPart(logits, bias[begin:end], labels, begin), top, total, gold)
             if is_kept:
                 kept.append(logits)
         ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
@@ -104,7 +104,7 @@ class _ByParts(torch.autograd.Function):
         share[ctx.count :] = 0
         of_x, of_table = torch.zeros_like(x), torch.empty_like(table)
         for (begin, end), logits in zip(parts_of(len(table)), kept, strict=True):
-            part = Part(logits, bias[begin:end], labels, begin)
+            part = VocabularyPart(logits, bias[begin:end], labels, begin)
             slopes.append(ctx.kernels.part_slopes(part, top, share, grad))
             torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
             of_x += product(logits.T, table[begin:end].T)
