@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.models import layers
 from bertsmith.models.table_loss import table_loss
 
 
@@ -92,6 +95,19 @@ def test_logits_that_have_become_slopes_are_not_used_again(way: str) -> None:
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no oneDNN")
+def test_products_by_onednn_give_the_same_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    *inputs, labels = given_to_it(40, 5000)
+    own = [t.requires_grad_() for t in inputs]
+    found = []
+    for by_onednn in (False, True):
+        monkeypatch.setattr(layers, "machine", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
+        loss, _ = table_loss(*own, labels, WAYS["torch"])
+        found.append([loss.detach(), *torch.autograd.grad(loss, own)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
 def test_who_takes_parts() -> None:
