@@ -17,13 +17,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding, tiles
-from bertsmith.kernels.loops import bits, compiles_for, launch
+from bertsmith.kernels.loops import bits, compiles_for, launch, processor
 from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, VocabularyPart
 
 _KINDS = (torch.float32, torch.bfloat16)
 
 TILED: Any = import_module("bertsmith.kernels.tiled") if tiles.are_here() else None
 """The bodies of attention in bf16 where the processor has tiles (AMX); elsewhere they cannot be compiled."""
+
+PRODUCTS: Any = (
+    import_module("bertsmith.kernels.products")
+    if processor().startswith("znver") and compiles_for("avx2") and not compiles_for("avx512f")
+    else None
+)
+"""The bodies of products in fp32 where these are quicker than the libraries': AMD's processors without AVX-512."""
+_FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
 
 class Fast(Kernels):
@@ -57,6 +65,35 @@ class Fast(Kernels):
         ):
             return super().added_norm(residual, x, dropout, norm)
         return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
+
+    def multiplies(self, x: Tensor) -> bool:
+        """In fp32, on processors on which the libraries are slow."""
+        return PRODUCTS is not None and x.dtype == torch.float32 and self._serves(x)
+
+    def multiplied(
+        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """By one body where the rows of x lie in memory as they are, by another where its columns do."""
+        if not _has_products(x, y, bias):
+            return super().multiplied(x, y, bias, out)
+        x = _by_rows_or_columns(x)
+        made = x.new_empty(len(x), y.shape[1]) if out is None or out.stride(1) != 1 else out
+        if x.stride(1) == 1:
+            _multiply(x, y, bias, made)
+        else:
+            _multiply_columns(x.T, y, made)
+            if bias is not None:
+                made += bias
+        return made if out is None or made is out else out.copy_(made)
+
+    def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the bias are added up on the way."""
+        if not _has_products(grad.T, x):
+            return super().slopes(x, grad)
+        of_weight = x.new_empty(grad.shape[1], x.shape[1])
+        sums = x.new_empty(PRODUCTS.slices(len(x)), grad.shape[1])
+        _multiply_columns(grad, x, of_weight, sums)
+        return of_weight, sums.sum(0)
 
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
@@ -260,6 +297,48 @@ def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
     return low, high, dropped, bits(2**16 / (2**16 - dropped))
+
+
+def _has_products(x: Tensor, y: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether there is a body for x·y + bias."""
+    given = (x, y) if bias is None else (x, y, bias)
+    enough = min(*x.shape, y.shape[1]) >= _FEW
+    return PRODUCTS is not None and enough and all(t.is_cpu and t.dtype == torch.float32 for t in given)
+
+
+def _by_rows_or_columns(x: Tensor) -> Tensor:
+    """x; a copy where neither its rows nor its columns lie in memory as they are."""
+    return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
+
+
+def _multiply(x: Tensor, y: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write x·y + bias. x and out have their rows in memory as they are."""
+    y, bias = _by_rows_or_columns(y), None if bias is None else bias.contiguous()
+    threads, (terms, columns) = torch.get_num_threads(), y.shape
+    room = torch.empty(PRODUCTS.room(threads, columns, terms), dtype=torch.uint8)
+    launch(
+        PRODUCTS.by_rows,
+        *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), 4 * y.stride(1)),
+        *(out.data_ptr(), 4 * out.stride(0), len(x), columns, terms, room.data_ptr()),
+        0 if bias is None else bias.data_ptr(),
+    )
+
+
+def _multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None) -> None:
+    """Write xᵀ·y and, some at a time, the sums of x's columns. out has its rows in memory as they are."""
+    x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
+    terms, rows, columns = *x.shape, y.shape[1]
+    size, of_rows, of_columns = PRODUCTS.room_turned(torch.get_num_threads(), rows, columns)
+    room, numbers = (
+        torch.empty(size, dtype=torch.uint8),
+        torch.zeros(PRODUCTS.turns(terms), dtype=torch.int64),
+    )
+    launch(
+        PRODUCTS.by_columns,
+        *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), out.data_ptr(), 4 * out.stride(0)),
+        *(rows, columns, terms, room.data_ptr(), of_rows, of_columns, numbers.data_ptr()),
+        0 if sums is None else sums.data_ptr(),
+    )
 
 
 class _Gelu(torch.autograd.Function):

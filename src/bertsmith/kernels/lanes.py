@@ -403,3 +403,46 @@ def as_numbers(typing: Any, x: Any) -> Any:
         return builder.sitofp(values[0], _FLOATS)
 
     return LANES(PAIRS), made
+
+
+_EIGHT = ir.VectorType(_FLOAT, 8)
+_TURNS = 3  # that bring 8 rows into the places of 8 columns: 8 is 2 to the third
+
+
+@intrinsic
+def copy_eight(typing: Any, address: Any, to: Any) -> Any:
+    """Eight numbers of memory, elsewhere."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        source, to = (at(builder, value, _EIGHT) for value in values)
+        builder.store(builder.load(source, align=4), to, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), made
+
+
+@intrinsic
+def turn_eight(typing: Any, address: Any, stride: Any, to: Any, to_stride: Any) -> Any:
+    """Eight rows of 8 numbers as 8 columns, elsewhere. Strides, from one row to the next, are in bytes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        source, stride, to, to_stride = values
+        numbers = [ir.IntType(64)(number) for number in range(8)]
+        places, wanted = (
+            [at(builder, builder.add(first, builder.mul(by, n)), _EIGHT) for n in numbers]
+            for first, by in ((source, stride), (to, to_stride))
+        )
+        rows = [builder.load(place, align=4) for place in places]
+        eight = ir.VectorType(_INT, 8)
+        halves = [  # of two rows the first 4 numbers in turn, and the last
+            ir.Constant(eight, [n for column in range(begin, begin + 4) for n in (column, 8 + column)])
+            for begin in (0, 4)
+        ]
+        for _ in range(_TURNS):
+            rows = [builder.shuffle_vector(rows[n // 2], rows[n // 2 + 4], halves[n % 2]) for n in range(8)]
+        for place, row in zip(wanted, rows, strict=True):
+            builder.store(row, place, align=4)
+        return context.get_dummy_value()
+
+    i = types.int64
+    return types.void(i, i, i, i), made

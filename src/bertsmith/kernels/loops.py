@@ -26,6 +26,7 @@ LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
 llvm.load_library_permanently(str(LIBRARY))
 my_number = types.ExternalFunction("omp_get_thread_num", types.int32())
 how_many = types.ExternalFunction("omp_get_num_threads", types.int32())
+wait_for_all = types.ExternalFunction("GOMP_barrier", types.void())
 
 # Sums may be added in another order, as vectors need it; what is not a number stays one.
 LOOPS: dict[str, Any] = {
@@ -35,6 +36,11 @@ LOOPS: dict[str, Any] = {
 }
 BODY = {**LOOPS, "cache": True}
 U, F = np.uint32, np.float32
+
+
+def processor() -> str:
+    """Which one Numba compiles for, as LLVM calls it."""
+    return str(cpu_target.target_context.codegen().magic_tuple()[1])
 
 
 def compiles_for(unit: str) -> bool:
@@ -50,6 +56,18 @@ def _pointer(typing: Any, address: Any) -> Any:
         return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), made
+
+
+@intrinsic
+def next_number(typing: Any, address: Any) -> Any:
+    """The integer of memory, which becomes one more: no two threads are given the same."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        whole = ir.IntType(64)
+        place = builder.inttoptr(values[0], whole.as_pointer())
+        return builder.atomic_rmw("add", place, whole(1), "monotonic")
+
+    return types.int64(types.int64), made
 
 
 @njit(**LOOPS)

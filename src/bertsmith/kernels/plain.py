@@ -83,7 +83,22 @@ class AdamWStep(NamedTuple):
     epsilon: float
 
 
-class Kernels:
+class Products:
+    """Products of matrices, by the libraries that torch takes. Nothing of them is differentiated."""
+
+    def multiplied(
+        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """x [N, K] · y [K, M] + bias [M], written to `out` [N, M] where it is given."""
+        return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y, out=out)
+
+    def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a linear layer's weights [M, K] and bias [M], from its inputs x [N, K] and the slopes of its outputs,
+        grad [N, M]."""
+        return self.multiplied(grad.T, x), grad.sum(0)
+
+
+class Kernels(Products):
     """By torch's operations: the plain way.
 
     by_rows: whether a table of which few rows have a gradient is trained quicker by `move_rows`.
@@ -100,6 +115,10 @@ class Kernels:
         """norm(residual + dropout(x)), [N, H]."""
         found: Tensor = norm(dropout.added(residual, x))
         return found
+
+    def multiplies(self, x: Tensor) -> bool:
+        """Whether products of x are quicker by these than by the libraries that torch takes."""
+        return False
 
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None

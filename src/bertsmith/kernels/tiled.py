@@ -45,7 +45,7 @@ from bertsmith.kernels.tiles import (
     zero,
 )
 
-WRITTEN_WITH = "5f63dd1746620b0a"  # loops.py, lanes.py, attending.py and tiles.py
+WRITTEN_WITH = "d6bfe014c187b746"  # loops.py, lanes.py, attending.py and tiles.py
 SIDE = 32  # rows, columns and terms of the smallest product made: four tiles
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 

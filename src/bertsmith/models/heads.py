@@ -59,7 +59,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
         """Logits [M, V] of hidden rows [M, H] over the token table [V, E]; hand over predicted rows only."""
-        return linear(self.transformed(hidden_rows), self.table(table), self.bias)
+        return linear(self.transformed(hidden_rows), self.table(table), self.bias, self.kernels)
 
     def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the cross-entropies of M rows with labels long [M], fp32, and how many are right at the top.

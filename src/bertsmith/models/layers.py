@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import machine
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.plain import TORCH, Kernels, Products
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -76,78 +76,86 @@ def use_generator(module: nn.Module, generator: torch.Generator) -> None:
 class Linear(nn.Linear):
     """A linear layer whose first weights are left to `draw_weights`: torch draws them from a global state."""
 
+    kernels: Kernels = TORCH
+
     def reset_parameters(self) -> None:
         """Nothing."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, in] → […, out]."""
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias, self.kernels)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TORCH) -> Tensor:
     """`F.linear`; where nothing is trained, a row's answer does not depend on how many rows there are.
 
     Libraries compute products of few rows, or of one column, another way, and their sums differ in the last bits.
     So few rows are joined by zeros, and one column by itself.
     """
     if torch.is_grad_enabled():
-        return product(x, weight, bias)
+        return product(x, weight, bias, kernels)
     if len(weight) == 1:
-        return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2))[..., :1]
+        return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2), kernels)[..., :1]
     if x.dim() == 2 and len(x) < _FEW_ROWS:
-        return product(F.pad(x, (0, 0, 0, _FEW_ROWS - len(x))), weight, bias)[: len(x)]
-    return product(x, weight, bias)
+        return product(F.pad(x, (0, 0, 0, _FEW_ROWS - len(x))), weight, bias, kernels)[: len(x)]
+    return product(x, weight, bias, kernels)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`: x [N, in] times the transpose of weight [out, in]; in fp32 by oneDNN where that is faster."""
-    if not _is_single(x) or x.dim() != 2 or not x.numel() or not machine.onednn_is_faster():
+def way_of(x: Tensor, kernels: Kernels) -> Products:
+    """What makes products of x most quickly."""
+    if x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
+        if kernels.multiplies(x):
+            return kernels
+        if machine.onednn_is_faster():
+            return _ONEDNN
+    return TORCH
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
+    """`F.linear`: x [N, in] times the transpose of weight [out, in], in the quickest way."""
+    way = way_of(x, kernels)
+    if way is TORCH or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         trained: Any = _Product.apply  # torch says nothing of its types
-        made: Tensor = trained(x, weight, bias)
+        made: Tensor = trained(x, weight, bias, way)
         return made
-    return _by_onednn(x, weight, bias)
+    return way.multiplied(x, weight.T, bias)
 
 
-def product_into(out: Tensor, x: Tensor, weight: Tensor) -> None:
-    """`product`, written to `out` [N, out]. Nothing of it is differentiated."""
-    if _is_single(x) and machine.onednn_is_faster():
-        out.copy_(_by_onednn(x, weight))
-    else:
-        torch.mm(x, weight.T, out=out)
+class _OneDnn(Products):
+    """By oneDNN. What lies neither by rows nor by columns, such as one number told for all, is copied."""
+
+    def multiplied(
+        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        x, y = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, y))
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.T, bias, "none", [], "")
+        return found if out is None else out.copy_(found)
 
 
-def _is_single(x: Tensor) -> bool:
-    """Whether products of x are made in fp32 on a processor."""
-    return x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
-
-
-def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x and weight by rows or by columns; what has neither, such as one number told for all, is copied."""
-    x, weight = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, weight))
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+_ONEDNN = _OneDnn()
 
 
 class _Product(torch.autograd.Function):
-    """A product of oneDNN's, with a way back of the same."""
+    """A product, there and back in one way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: Products) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _by_onednn(x, weight, bias)
+        ctx.way = way
+        return way.multiplied(x, weight.T, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            _by_onednn(grad, weight.T) if of_x else None,
-            _by_onednn(grad.T, x.T) if of_weight else None,
-            grad.sum(0) if of_bias else None,
-        )
+        to_x, to_weight, to_bias, _ = ctx.needs_input_grad
+        of_x = ctx.way.multiplied(grad, weight) if to_x else None
+        if to_weight and to_bias:
+            return of_x, *ctx.way.slopes(x, grad), None
+        of_weight = ctx.way.multiplied(grad.T, x) if to_weight else None
+        return of_x, of_weight, grad.sum(0) if to_bias else None, None
 
 
 class Table(nn.Embedding):

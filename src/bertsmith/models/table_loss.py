@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Kernels, VocabularyPart
-from bertsmith.models.layers import product, product_into
+from bertsmith.kernels.plain import Kernels, Products, VocabularyPart
+from bertsmith.models.layers import product, way_of
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time
 # Columns of logits are a multiple of this, for which the products' libraries are up to half as quick again.
@@ -31,8 +31,8 @@ def table_loss(
     low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if low else x.dtype
     if len(labels) and not low and table.dtype == x.dtype and kernels.takes_parts(x):
-        is_kept = torch.is_grad_enabled()
-        return _ByParts.apply(x, table, bias, labels, kernels, is_kept)  # type: ignore
+        way, is_kept = way_of(x, kernels), torch.is_grad_enabled()
+        return _ByParts.apply(x, table, bias, labels, kernels, way, is_kept)  # type: ignore
     return _ByRows.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
 
 
@@ -78,7 +78,14 @@ class _ByParts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels, is_kept: bool
+        ctx: Any,
+        x: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        kernels: Kernels,
+        way: Products,
+        is_kept: bool,
     ) -> tuple[Tensor, Tensor]:
         count, spare = len(labels), -len(labels) % _COLUMNS
         x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
@@ -86,12 +93,12 @@ class _ByParts(torch.autograd.Function):
         total, gold = torch.zeros_like(top), torch.zeros_like(top)
         kept = []
         for begin, end in parts_of(len(table)):
-            logits = product(table[begin:end], x)
+            logits = way.multiplied(table[begin:end], x.T)
             kernels.part_seen(VocabularyPart(logits, bias[begin:end], labels, begin), top, total, gold)
             if is_kept:
                 kept.append(logits)
         ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
-        ctx.count, ctx.kernels = count, kernels
+        ctx.count, ctx.kernels, ctx.way = count, kernels, way
         right = (gold == top)[:count].sum()
         ctx.mark_non_differentiable(right)
         return (total.log() + (top - gold))[:count].sum(), right
@@ -107,9 +114,9 @@ class _ByParts(torch.autograd.Function):
             part = VocabularyPart(logits, bias[begin:end], labels, begin)
             slopes.append(ctx.kernels.part_slopes(part, top, share, grad))
             torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
-            of_x += product(logits.T, table[begin:end].T)
-            product_into(of_table[begin:end], logits, x.T)
-        return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None
+            of_x += ctx.way.multiplied(logits.T, table[begin:end])
+            ctx.way.multiplied(logits, x, out=of_table[begin:end])
+        return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None, None
 
 
 def parts_of(size: int) -> Iterator[tuple[int, int]]:

@@ -217,7 +217,7 @@ class Scorer:
         for some, wanted in zip(
             torch.split(rows, _LOGIT_ROWS), torch.split(labels, _LOGIT_ROWS), strict=True
         ):
-            logits = linear(some, table, self.head.bias)
+            logits = linear(some, table, self.head.bias, self.head.kernels)
             found.append(logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1))
         return torch.cat(found)
 

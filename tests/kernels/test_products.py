@@ -1,0 +1,164 @@
+"""Products by kernels: torch's, however matrices lie in memory, and each element the same to the last bit in any
+company; where they are taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH
+from bertsmith.models.layers import Linear, way_of
+
+if not choice.are_here():
+    pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+from bertsmith.kernels import fast, products
+
+FAST, ANSWERS = fast.Fast(), fast.FastAnswers()
+LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
+sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200])
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the libraries are as quick, the kernels are taken."""
+    monkeypatch.setattr(fast, "PRODUCTS", products)
+
+
+def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    if layout == "rows":
+        return torch.randn(rows, columns, generator=draw)
+    if layout == "columns":
+        return torch.randn(columns, rows, generator=draw).T
+    if layout == "part of rows":
+        return torch.randn(rows + 2, columns + 5, generator=draw)[1:-1, 3:-2]
+    if layout == "part of columns":
+        return torch.randn(columns + 5, rows + 2, generator=draw).T[1:-1, 3:-2]
+    if layout == "one number":
+        return torch.randn(1, 1, generator=draw).expand(rows, columns)
+    return torch.randn(2 * rows, 2 * columns, generator=draw)[::2, ::2]
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    rows=sizes,
+    columns=sizes,
+    terms=st.sampled_from([16, 31, 64, 255, 256, 257, 600]),
+    own=st.sampled_from(LAYOUTS),
+    other=st.sampled_from(LAYOUTS),
+    biased=st.booleans(),
+    given_out=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_they_are_products(
+    rows: int,
+    columns: int,
+    terms: int,
+    own: str,
+    other: str,
+    *,
+    biased: bool,
+    given_out: bool,
+    threads: int,
+) -> None:
+    x, y = laid(rows, terms, own, 0), laid(terms, columns, other, 1)
+    bias = laid(1, columns, "rows", 2)[0] if biased else None
+    around = torch.full((rows, columns + 4), 7.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = FAST.multiplied(x, y, bias, around[:, 1:-3] if given_out else None)
+    finally:
+        torch.set_num_threads(before)
+    wanted = x.double() @ y.double() + (0 if bias is None else bias)
+    torch.testing.assert_close(found.double(), wanted, atol=2e-4, rtol=1e-5)
+    if given_out:
+        assert found.data_ptr() == around[:, 1:].data_ptr()
+        assert (around[:, [0, -3, -2, -1]] == 7).all()
+    torch.set_num_threads(1)
+    try:
+        assert torch.equal(FAST.multiplied(x, y, bias), found)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("own", LAYOUTS[:4])
+@pytest.mark.parametrize("other", LAYOUTS[:4])
+def test_rows_and_columns_do_not_depend_on_the_others(own: str, other: str) -> None:
+    x, y, bias = laid(200, 300, own, 0), laid(300, 90, other, 1), laid(1, 90, "rows", 2)[0]
+    whole = FAST.multiplied(x, y, bias)
+    for first, last in ((0, 16), (1, 18), (47, 80), (100, 200)):
+        assert torch.equal(FAST.multiplied(x[first:last], y, bias), whole[first:last])
+    for first, last in ((0, 16), (1, 18), (30, 77), (50, 90)):
+        assert torch.equal(FAST.multiplied(x, y[:, first:last], bias[first:last]), whole[:, first:last])
+
+
+def test_what_is_no_number_stays_in_its_row_and_column() -> None:
+    x, y = laid(50, 300, "rows", 0), laid(300, 40, "rows", 1)
+    clean = FAST.multiplied(x, y)
+    x[49, 299], y[5, 39] = torch.nan, torch.inf
+    for a in (x, x.T.contiguous().T):
+        found = FAST.multiplied(a, y)
+        assert found[49].isnan().all()
+        assert not found[:49, 39].isfinite().any()
+        torch.testing.assert_close(found[:49, :39], clean[:49, :39])
+
+
+@pytest.mark.parametrize("terms", [20, 40, 1000])
+def test_slopes_of_a_linear_layer(terms: int) -> None:
+    x, grad = laid(terms, 33, "part of rows", 0), laid(terms, 50, "rows", 1)
+    for given_grad in (grad, grad.T.contiguous().T, grad[:1, :1].expand(terms, 50)):
+        of_weight, of_bias = FAST.slopes(x, given_grad)
+        torch.testing.assert_close(of_weight, given_grad.T @ x, atol=2e-4, rtol=1e-5)
+        torch.testing.assert_close(of_bias, given_grad.sum(0), atol=2e-4, rtol=1e-5)
+
+
+def test_what_is_small_or_of_another_kind_is_left_to_torch() -> None:
+    for shape in ((5, 40, 40), (40, 5, 40), (40, 40, 5)):
+        rows, terms, columns = shape
+        x, y = laid(rows, terms, "rows", 0), laid(terms, columns, "rows", 1)
+        assert torch.equal(FAST.multiplied(x, y), x @ y)
+        slopes = FAST.slopes(x, laid(rows, columns, "rows", 2))
+        assert torch.equal(slopes[0], laid(rows, columns, "rows", 2).T @ x)
+    x = laid(40, 40, "rows", 0).double()
+    assert torch.equal(FAST.multiplied(x, x), x @ x)
+
+
+def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(20, 30)
+    assert way_of(x, FAST) is FAST
+    assert way_of(x, ANSWERS) is ANSWERS
+    with torch.no_grad():
+        assert way_of(x, FAST) is not FAST  # what a run is judged by, it answers as its folder will
+        assert way_of(x, ANSWERS) is ANSWERS
+    assert way_of(x.bfloat16(), FAST) is way_of(x.double(), FAST) is TORCH
+    with torch.autocast("cpu", torch.bfloat16):
+        assert way_of(x, FAST) is TORCH
+    monkeypatch.setattr(fast, "PRODUCTS", None)
+    assert way_of(x, FAST) is not FAST
+
+
+@pytest.mark.parametrize("trained", ["all", "weight", "bias", "x"])
+def test_a_layer_there_and_back(trained: str) -> None:
+    layer = Linear(40, 24)
+    with torch.no_grad():
+        layer.weight.copy_(laid(24, 40, "rows", 0))
+        layer.bias.copy_(laid(1, 24, "rows", 1)[0])
+    x, upstream = laid(70, 40, "rows", 2), laid(70, 24, "rows", 3)
+    found = []
+    for kernels in (FAST, TORCH):
+        layer.kernels = kernels
+        leaves = {"weight": layer.weight, "bias": layer.bias, "x": x.clone()}
+        wanted = [leaf for name, leaf in leaves.items() if trained in ("all", name)]
+        for leaf in leaves.values():
+            leaf.requires_grad_(any(leaf is one for one in wanted))
+        out = layer(leaves["x"])
+        assert (type(out.grad_fn).__name__ == "_ProductBackward") is (kernels is FAST)
+        found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
