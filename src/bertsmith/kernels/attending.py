@@ -13,17 +13,15 @@ from bertsmith.kernels.lanes import (
     WIDTH,
     every,
     every_at,
-    floor,
+    exp_below,
     kept,
     larger,
     load,
     load_half,
-    power,
     store,
     store_half,
     sum_of,
     top_of,
-    unless_below,
 )
 from bertsmith.kernels.loops import (
     BODY,
@@ -39,7 +37,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "1a24c87643ce64c5"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
@@ -54,22 +52,6 @@ def room(longest: int, width: int, back: bool) -> int:
     if back:
         return 6 * most * width + 3 * _QUERIES * most + 2 * _QUERIES * width
     return 3 * most * width + _QUERIES * width + _QUERIES * most
-
-
-@njit(inline="always", **LOOPS)
-def exp_below(x):
-    """exp of x ≤ 0, to 2e-7 of its value: 2 to a whole number times a polynomial (Cephes); 0 below -87."""
-    within = larger(x, every(F(-87)))
-    whole = floor(within * every(F(1.44269504)) + every(F(0.5)))
-    r = within - whole * every(F(0.693359375)) + whole * every(F(2.12194440e-4))
-    p = every(F(1.9875691500e-4))
-    p = p * r + every(F(1.3981999507e-3))
-    p = p * r + every(F(8.3334519073e-3))
-    p = p * r + every(F(4.1665795894e-2))
-    p = p * r + every(F(1.6666665459e-1))
-    p = p * r + every(F(5.0000001201e-1))
-    y = (p * r * r + r + every(F(1))) * power(whole)
-    return unless_below(x, every(F(-87)), y)
 
 
 @njit(**LOOPS)

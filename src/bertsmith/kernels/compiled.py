@@ -10,6 +10,7 @@ import numpy as np
 from numba import cfunc, njit, types
 from numba.extending import overload
 
+from bertsmith.kernels.lanes import WIDTH, every, exp_below, larger, load, store, sum_of
 from bertsmith.kernels.loops import (
     BODY,
     LOOPS,
@@ -25,7 +26,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "1a24c87643ce64c5"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 
@@ -426,47 +427,33 @@ def table(given):
 
 
 # The same by parts of the vocabulary, in fp32: logits [rows, columns] of a part, a column for each token that is
-# predicted. Slots: 0 rows, 1 columns, 2 the number of the first row, 3 logits, 4 bias, 5 the label of each column,
-# 6 each column's highest logit, 7 the sum of exp(logit - highest), 8 its label's logit; where slopes are made 7 is
-# what each is multiplied by, 8 the slope of the loss, 9 those of the bias.
+# predicted, a multiple of COLUMNS. Slots: 0 rows, 1 columns, 2 the number of the first row, 3 logits, 4 bias, 5
+# the label of each column, 6 each column's highest logit, 7 the sum of exp(logit - highest), 8 its label's logit;
+# where slopes are made 7 is what each is multiplied by, 8 the slope of the loss, 9 those of the bias.
+COLUMNS = WIDTH
 _ROWS = 32  # of a part worked on at a time, while they are in the cache
-
-
-@njit(**LOOPS)
-def _part_seen(part, bias, columns, top, total):
-    higher = np.empty(len(top), np.float32)
-    for begin in range(0, len(bias), _ROWS):
-        end = min(begin + _ROWS, len(bias))
-        higher[:] = top
-        for row in range(begin, end):
-            values, more = part[row * columns : row * columns + len(top)], bias[row]
-            for j in range(len(top)):
-                value = values[j] + more
-                higher[j] = value if value > higher[j] else higher[j]
-        for j in range(len(top)):
-            total[j] *= _exp(top[j] - higher[j])
-        top[:] = higher
-        for row in range(begin, end):
-            values, more = part[row * columns : row * columns + len(top)], bias[row]
-            for j in range(len(top)):
-                total[j] += _exp(values[j] + more - top[j])
 
 
 @cfunc("void(voidptr)", **BODY)
 def part_seen(given):
     s = slots(given)
     v, m = s[0], s[1]
-    first, last = my_rows(m)
+    first, last = my_rows(m // COLUMNS)
     bias, labels, gold = floats(s[4], v), integers(s[5], m), floats(s[8], m)
-    _part_seen(
-        floats(s[3] + 4 * first, v * m - first),
-        bias,
-        m,
-        floats(s[6], m)[first:last],
-        floats(s[7], m)[first:last],
-    )
     logits = floats(s[3], v * m)
-    for j in range(first, last):
+    for begin in range(0, v, _ROWS):
+        end = min(begin + _ROWS, v)
+        for place in range(4 * first * COLUMNS, 4 * last * COLUMNS, 4 * COLUMNS):
+            before = load(s[6] + place)
+            top = before
+            for row in range(begin, end):
+                top = larger(top, load(s[3] + 4 * row * m + place) + every(bias[row]))
+            total = load(s[7] + place) * exp_below(before - top)
+            for row in range(begin, end):
+                total = total + exp_below(load(s[3] + 4 * row * m + place) + every(bias[row]) - top)
+            store(s[6] + place, top)
+            store(s[7] + place, total)
+    for j in range(first * COLUMNS, last * COLUMNS):
         row = labels[j] - s[2]
         if 0 <= row < v:
             gold[j] = logits[row * m + j] + bias[row]
@@ -478,14 +465,14 @@ def part_slopes(given):
     v, m = s[0], s[1]
     first, last = my_rows(v)
     logits, bias, labels = floats(s[3], v * m), floats(s[4], v), integers(s[5], m)
-    top, share, slope, of_bias = floats(s[6], m), floats(s[7], m), as_float(s[8]), floats(s[9], v)
+    slope, of_bias = as_float(s[8]), floats(s[9], v)
     for row in range(first, last):
-        values, more, total = logits[row * m : row * m + m], bias[row], F(0)
-        for j in range(m):
-            value = _exp(values[j] + more - top[j]) * share[j]
-            values[j] = value
-            total += value
-        of_bias[row] = total
+        own, more, total = s[3] + 4 * row * m, every(bias[row]), every(F(0))
+        for place in range(0, 4 * m, 4 * COLUMNS):
+            value = exp_below(load(own + place) + more - load(s[6] + place)) * load(s[7] + place)
+            store(own + place, value)
+            total = total + value
+        of_bias[row] = sum_of(total)
     for j in range(m):
         row = labels[j] - s[2]
         if first <= row < last:

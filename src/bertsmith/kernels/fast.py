@@ -169,7 +169,7 @@ class Fast(Kernels):
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
         known = (*part[:3], top, total, gold)
-        if all(x.is_contiguous() for x in known):
+        if _has_parts(known):
             launch(compiled.part_seen, *part.logits.shape, part.first, *(x.data_ptr() for x in known))
         else:
             super().part_seen(part, top, total, gold)
@@ -177,7 +177,7 @@ class Fast(Kernels):
     def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
         known = (*part[:3], top, share)
-        if not all(x.is_contiguous() for x in known):
+        if not _has_parts(known):
             return super().part_slopes(part, top, share, slope)
         of_bias = torch.empty(len(part.logits))
         launch(
@@ -277,6 +277,11 @@ class FastAnswers(Fast):
 
 def _is_known(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _KINDS
+
+
+def _has_parts(known: tuple[Tensor, ...]) -> bool:
+    """Whether there are bodies for a part of a vocabulary; known: its logits first."""
+    return known[0].shape[1] % compiled.COLUMNS == 0 and all(x.is_contiguous() for x in known)
 
 
 def _is_half(x: Tensor) -> int:

@@ -10,9 +10,11 @@ import operator
 from typing import Any
 
 import llvmlite.ir as ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
+
+from bertsmith.kernels.loops import LOOPS, F
 
 WIDTH = 16
 _LOOSELY = ("reassoc", "contract", "nsz", "arcp")
@@ -446,3 +448,19 @@ def turn_eight(typing: Any, address: Any, stride: Any, to: Any, to_stride: Any) 
 
     i = types.int64
     return types.void(i, i, i, i), made
+
+
+@njit(inline="always", **LOOPS)
+def exp_below(x):
+    """exp of x ≤ 0, to 2e-7 of its value: 2 to a whole number times a polynomial (Cephes); 0 below -87."""
+    within = larger(x, every(F(-87)))
+    whole = floor(within * every(F(1.44269504)) + every(F(0.5)))
+    r = within - whole * every(F(0.693359375)) + whole * every(F(2.12194440e-4))
+    p = every(F(1.9875691500e-4))
+    p = p * r + every(F(1.3981999507e-3))
+    p = p * r + every(F(8.3334519073e-3))
+    p = p * r + every(F(4.1665795894e-2))
+    p = p * r + every(F(1.6666665459e-1))
+    p = p * r + every(F(5.0000001201e-1))
+    y = (p * r * r + r + every(F(1))) * power(whole)
+    return unless_below(x, every(F(-87)), y)

@@ -22,7 +22,7 @@ from bertsmith.kernels.lanes import (
 )
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, my_number, my_rows, slots
 
-WRITTEN_WITH = "1a24c87643ce64c5"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
 COLUMNS = WIDTH  # are a multiple of it
 
 

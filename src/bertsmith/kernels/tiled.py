@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.attending import exp_below, hide, up, write
+from bertsmith.kernels.attending import hide, up, write
 from bertsmith.kernels.lanes import (
     WIDTH,
     every,
+    exp_below,
     kept,
     larger,
     load,
@@ -45,7 +46,7 @@ from bertsmith.kernels.tiles import (
     zero,
 )
 
-WRITTEN_WITH = "d6bfe014c187b746"  # loops.py, lanes.py, attending.py and tiles.py
+WRITTEN_WITH = "1c616547ad767516"  # loops.py, lanes.py, attending.py and tiles.py
 SIDE = 32  # rows, columns and terms of the smallest product made: four tiles
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
