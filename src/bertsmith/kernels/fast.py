@@ -91,9 +91,9 @@ class Fast(Kernels):
         if not _has_products(grad.T, x):
             return super().slopes(x, grad)
         of_weight = x.new_empty(grad.shape[1], x.shape[1])
-        sums = x.new_empty(PRODUCTS.slices(len(x)), grad.shape[1])
-        _multiply_columns(grad, x, of_weight, sums)
-        return of_weight, sums.sum(0)
+        of_bias = x.new_empty(grad.shape[1])
+        _multiply_columns(grad, x, of_weight, of_bias)
+        return of_weight, of_bias
 
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
@@ -330,19 +330,17 @@ def _multiply(x: Tensor, y: Tensor, bias: Tensor | None, out: Tensor) -> None:
 
 
 def _multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None) -> None:
-    """Write xᵀ·y and, some at a time, the sums of x's columns. out has its rows in memory as they are."""
+    """Write xᵀ·y, and the sums of x's columns. out has its rows in memory as they are."""
     x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
     terms, rows, columns = *x.shape, y.shape[1]
     size, of_rows, of_columns = PRODUCTS.room_turned(torch.get_num_threads(), rows, columns)
-    room, numbers = (
-        torch.empty(size, dtype=torch.uint8),
-        torch.zeros(PRODUCTS.turns(terms), dtype=torch.int64),
-    )
+    room, numbers = x.new_empty(size // 4), torch.zeros(PRODUCTS.turns(terms), dtype=torch.int64)
+    some = x.new_empty(0 if sums is None else PRODUCTS.slices(terms) * rows)
     launch(
         PRODUCTS.by_columns,
         *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), out.data_ptr(), 4 * out.stride(0)),
         *(rows, columns, terms, room.data_ptr(), of_rows, of_columns, numbers.data_ptr()),
-        0 if sums is None else sums.data_ptr(),
+        *(0 if sums is None else sums.data_ptr(), some.data_ptr()),
     )
 
 

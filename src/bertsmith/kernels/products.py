@@ -230,8 +230,8 @@ def by_rows(given):
 # out = aᵀ·b, of many terms; rows of out lie side by side in a, its columns in b. Both are copied some terms at a
 # time, into one of two sets of panels, while threads may still multiply what the other holds. Slots: 0 a, 1 from
 # one term of a to the next, 2 b, 3 from one term of b to the next, 4 out, 5 from one row of it to the next, 6 rows
-# of out, 7 columns, 8 terms, 9 to 11 `room_turned`, 12 `turns`, all 0, 13 sums of a's columns, `slices` rows of
-# them, or 0.
+# of out, 7 columns, 8 terms, 9 to 11 `room_turned`, 12 `turns`, all 0, 13 sums of a's columns, or 0, 14 room
+# for `slices` rows of them.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -250,7 +250,7 @@ def by_columns(given):
             few, term = min(_SLICE, some - at), begin + at
             _copied(s[0] + term * s[1], s[1], few, ROWS, rows, of_rows + _PANEL_ROWS * at, apart_rows)
             if s[13]:
-                _summed(s[0] + term * s[1], s[1], few, rows, s[13] + 4 * rows * (term // _SLICE))
+                _summed(s[0] + term * s[1], s[1], few, rows, s[14] + 4 * rows * (term // _SLICE))
             _copied(s[2] + term * s[3], s[3], few, COLUMNS, columns, of_columns + _PANEL * at, apart)
             at = _SLICE * next_number(counter)
         wait_for_all()
@@ -267,3 +267,8 @@ def by_columns(given):
                     else:
                         _tile(begins, 0, a, 4, _PANEL_ROWS, b, out, width, some)
             row = _CLAIMED * next_number(counter + 8)
+    if s[13]:
+        mine, of = np.int64(my_number()), np.int64(how_many())
+        first, last = rows * mine // of, rows * (mine + 1) // of
+        place = 4 * first
+        _summed(s[14] + place, 4 * rows, (terms + _SLICE - 1) // _SLICE, last - first, s[13] + place)
