@@ -400,7 +400,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("compiled", both),
         ("attending", both),
         ("rounding", both),
-        ("products", both),
+        ("products", (*both, "compiled.py")),
         ("tiled", (*both, "attending.py", "tiles.py")),
         ("integers", (*both, "rounding.py")),
     ):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH
+from bertsmith.kernels.plain import TORCH, use_kernels
+from bertsmith.models.encoder import FeedForward
+from bertsmith.models.family import preset
 from bertsmith.models.layers import Linear, way_of
 
 if not choice.are_here():
@@ -162,3 +164,44 @@ def test_a_layer_there_and_back(trained: str) -> None:
         found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [16, 101])
+@pytest.mark.parametrize("trained", ["all", "none of the first", "the first", "biases", "x"])
+def test_a_feed_forward_there_and_back(rows: int, trained: str) -> None:
+    config = preset("bert-tiny-uncased", hidden_size=32, intermediate_size=100, num_attention_heads=2)
+    layer = FeedForward(config)
+    for number, weight in enumerate(layer.parameters()):
+        weight.data.copy_(laid(1, weight.numel(), "rows", number).view(weight.shape))
+    x, upstream = laid(rows, 32, "rows", 8), laid(rows, 32, "rows", 9)
+    found = []
+    for kernels in (FAST, TORCH):
+        use_kernels(layer, kernels)
+        leaves = {"x": x.clone(), **dict(layer.named_parameters())}
+        for name, leaf in leaves.items():
+            is_first = name.startswith("inner")
+            leaf.requires_grad_(
+                trained == "all"
+                or (trained == "none of the first" and not is_first and name != "x")
+                or (trained == "the first" and is_first)
+                or (trained == "biases" and name.endswith("bias"))
+                or trained == name
+            )
+        out = layer(leaves["x"])
+        assert (type(out.grad_fn).__name__ == "_FeedForwardBackward") is (kernels is FAST)
+        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=5e-4, rtol=1e-4)
+
+
+def test_a_feed_forward_of_another_kind_is_made_the_usual_way() -> None:
+    x = laid(20, 32, "rows", 0)
+    for changes in ({"hidden_act": "relu"}, {"intermediate_size": 8}):
+        config = preset("bert-tiny-uncased", **{"hidden_size": 32, "num_attention_heads": 2, **changes})
+        layer = FeedForward(config)
+        assert FAST.fed_forward(x, layer.inner, layer.output, layer.activation) is None
+    layer = FeedForward(preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert FAST.fed_forward(x, layer.inner, layer.output, layer.activation) is None
+    assert FAST.fed_forward(x.double(), layer.inner, layer.output, layer.activation) is None

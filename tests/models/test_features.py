@@ -103,6 +103,7 @@ def test_a_bilstm_reads_both_directions_of_its_own_sequence_alone() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
 def test_heads_on_sequences_read_one_token_of_the_encoder_and_both_ends_of_a_bilstm(causal: bool) -> None:
     """torch's own last states, `h_n`, are those of the top layer's two directions."""
     config = CONFIG.model_copy(update={"causal": causal})

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tiny_run
 from bertsmith import machine
+from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
@@ -101,3 +102,20 @@ def test_rows_that_are_looked_up_are_added_to_the_decoders_gradient(monkeypatch:
 def test_an_empty_batch_has_a_product(by_onednn: bool) -> None:
     layer = Linear(8, 4)
     assert layer(torch.empty(0, 8)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("why", ["nothing", "onednn", "bf16", "integers"])
+def test_rows_of_no_token_are_there_where_shapes_are_prepared(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    config = preset("bert-tiny-uncased", vocab_size=50)
+    encoder: Encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    texts = Packed.of_lists([[1, 2, 3], [4, 5]], [[0] * 3, [0] * 2])
+    seen = []
+    encoder.blocks[0].feed_forward.inner.register_forward_hook(lambda *given: seen.append(len(given[1][0])))
+    monkeypatch.setattr(encoder_module, "machine", SimpleNamespace(onednn_is_faster=lambda: why == "onednn"))
+    encoder.in_integers = why == "integers"
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"):
+        found = encoder(texts)
+    assert seen == [5 if why == "nothing" else 32]
+    assert found.shape == (5, 128)

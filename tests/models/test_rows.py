@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith import machine
 from bertsmith.kernels.choice import are_here, of_name
 from bertsmith.kernels.plain import Name, use_kernels
 from bertsmith.models.encoder import Encoder, FeedForward
@@ -78,14 +79,19 @@ def test_what_is_learnt_from_it(case: str, share: float, name: Name) -> None:
 
 
 @pytest.mark.parametrize("case", ["bert", "albert"])
-def test_the_last_layer_computes_no_other_tokens_to_its_end(case: str) -> None:
+@pytest.mark.parametrize("prepares", [True, False])
+def test_the_last_layer_computes_no_other_tokens_to_its_end(
+    case: str, *, prepares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = encoder_of(case)
+    monkeypatch.setattr(machine, "onednn_is_faster", lambda: prepares)
     seen: list[int] = []
     for part in encoder.modules():
         if isinstance(part, FeedForward):
             part.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     encoder(texts([30] * 10), rows=torch.arange(0, 300, 10))
-    assert seen == [320] * (encoder.config.num_hidden_layers - 1) + [32]  # each a multiple of 32
+    all_rows, chosen = (320, 32) if prepares else (300, 30)  # by oneDNN a multiple of 32
+    assert seen == [all_rows] * (encoder.config.num_hidden_layers - 1) + [chosen]
 
 
 def test_dropout_falls_on_chosen_tokens_too() -> None:

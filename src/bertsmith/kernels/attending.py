@@ -14,12 +14,12 @@ from bertsmith.kernels.lanes import (
     every,
     every_at,
     exp_below,
+    get,
     kept,
     larger,
     load,
-    load_half,
+    put,
     store,
-    store_half,
     sum_of,
     top_of,
 )
@@ -37,7 +37,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "d464acfa1baa2024"  # loops.py and lanes.py, see there
 _ROWS = 4  # made at a time in a product
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
@@ -124,7 +124,7 @@ def _read(half, x, begin, stride, count, width, scale, out):
     place, by = out.ctypes.data, every(scale)
     for i in range(count):
         for c in range(begin + i * stride, begin + i * stride + width, WIDTH):
-            store(place, (load_half(x + 2 * c) if half else load(x + 4 * c)) * by)
+            store(place, get(half, x + (2 if half else 4) * c) * by)
             place += 4 * WIDTH
 
 
@@ -134,10 +134,7 @@ def write(half, x, count, width, scale, out, begin, stride):
     place, by = x.ctypes.data, every(scale)
     for i in range(count):
         for c in range(begin + i * stride, begin + i * stride + width, WIDTH):
-            if half:
-                store_half(out + 2 * c, load(place) * by)
-            else:
-                store(out + 4 * c, load(place) * by)
+            put(half, out + (2 if half else 4) * c, load(place) * by)
             place += 4 * WIDTH
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import cfunc, njit, types
 from numba.extending import overload
 
-from bertsmith.kernels.lanes import WIDTH, every, exp_below, larger, load, store, sum_of
+from bertsmith.kernels.lanes import WIDTH, every, exp_below, get, larger, load, normal_of, put, store, sum_of
 from bertsmith.kernels.loops import (
     BODY,
     LOOPS,
@@ -26,7 +26,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "d464acfa1baa2024"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 
@@ -87,20 +87,6 @@ def _exp(x):
     return y * U(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))).view(np.float32)
 
 
-@njit(inline="always", **LOOPS)
-def _normal(x):
-    """The normal distribution's share below x and exp(-x²/2), to 1e-7 (Abramowitz and Stegun, 7.1.26)."""
-    a = abs(x) * F(0.70710678)
-    t = F(1) / (F(1) + F(0.3275911) * a)
-    bell = _exp(-a * a)
-    p = F(1.061405429) * t - F(1.453152027)
-    p = p * t + F(1.421413741)
-    p = p * t - F(0.284496736)
-    p = p * t + F(0.254829592)
-    tail = F(0.5) * p * t * bell
-    return (F(1) - tail if x > F(0) else tail), bell
-
-
 @njit(**LOOPS)
 def _top(values, lanes):
     """The largest, by the largest of each lane: a single one would wait for itself at each value."""
@@ -122,20 +108,47 @@ def _top(values, lanes):
 # GELU. Slots: 0 whether bf16, 1 x, 2 the result, 3 elements; on the way back 4 the slope of the result.
 
 
-@njit(**LOOPS)
-def _gelu(x, y):
-    for i in range(len(x)):
-        value = _get(x, i)
-        share, _ = _normal(value)
-        _put(y, i, value * share)
+@njit(inline="always", **LOOPS)
+def _gelu(x):
+    share, _ = normal_of(x)
+    return x * share
+
+
+@njit(inline="always", **LOOPS)
+def _gelu_slope(x):
+    share, bell = normal_of(x)
+    return share + x * bell * every(F(0.39894228))
 
 
 @njit(**LOOPS)
-def _gelu_back(x, g, y):
-    for i in range(len(x)):
-        value = _get(x, i)
-        share, bell = _normal(value)
-        _put(y, i, _get(g, i) * (share + value * bell * F(0.39894228)))
+def gelu_of(x, y):
+    """Of each element of x, written to y."""
+    half, size, whole = x.itemsize == 2, x.itemsize, len(x) // WIDTH * WIDTH
+    for place in range(0, size * whole, size * WIDTH):
+        put(half, y.ctypes.data + place, _gelu(get(half, x.ctypes.data + place)))
+    if whole < len(x):
+        rest = np.zeros(WIDTH, np.float32)
+        for j in range(len(x) - whole):
+            rest[j] = _get(x, whole + j)
+        store(rest.ctypes.data, _gelu(load(rest.ctypes.data)))
+        for j in range(len(x) - whole):
+            _put(y, whole + j, rest[j])
+
+
+@njit(**LOOPS)
+def gelu_slopes_of(x, g, y):
+    """GELU's slopes at x times g, written to y, which may be g."""
+    half, size, whole = x.itemsize == 2, x.itemsize, len(x) // WIDTH * WIDTH
+    for place in range(0, size * whole, size * WIDTH):
+        upstream = get(half, g.ctypes.data + place)
+        put(half, y.ctypes.data + place, upstream * _gelu_slope(get(half, x.ctypes.data + place)))
+    if whole < len(x):
+        rest = np.zeros(WIDTH, np.float32)
+        for j in range(len(x) - whole):
+            rest[j] = _get(x, whole + j)
+        store(rest.ctypes.data, _gelu_slope(load(rest.ctypes.data)))
+        for j in range(len(x) - whole):
+            _put(y, whole + j, _get(g, whole + j) * rest[j])
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -143,9 +156,9 @@ def gelu(given):
     s = slots(given)
     first, last = my_rows(s[3])
     if s[0]:
-        _gelu(halves(s[1], s[3])[first:last], halves(s[2], s[3])[first:last])
+        gelu_of(halves(s[1], s[3])[first:last], halves(s[2], s[3])[first:last])
     else:
-        _gelu(floats(s[1], s[3])[first:last], floats(s[2], s[3])[first:last])
+        gelu_of(floats(s[1], s[3])[first:last], floats(s[2], s[3])[first:last])
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -155,10 +168,10 @@ def gelu_back(given):
     first, last = my_rows(n)
     if s[0]:
         x, g, y = halves(s[1], n), halves(s[4], n), halves(s[2], n)
-        _gelu_back(x[first:last], g[first:last], y[first:last])
+        gelu_slopes_of(x[first:last], g[first:last], y[first:last])
     else:
         a, b, c = floats(s[1], n), floats(s[4], n), floats(s[2], n)
-        _gelu_back(a[first:last], b[first:last], c[first:last])
+        gelu_slopes_of(a[first:last], b[first:last], c[first:last])
 
 
 # LN(residual + dropout(x)). Slots: 0 whether bf16, 1 x, 2 residual, 3 the result, 4 rows, 5 columns, 6 weight,

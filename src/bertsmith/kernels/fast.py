@@ -55,6 +55,18 @@ class Fast(Kernels):
             return super().activated(x, activation)
         return _called(_Gelu, x)
 
+    def fed_forward(
+        self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
+    ) -> Tensor | None:
+        """With products of ours GELU is made there and back while the inner rows are in the cache."""
+        if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
+            return None
+        of = inner.weight, inner.bias, output.weight, output.bias
+        enough = all(_has_products(x, weight.T, *of) for weight in of[::2])
+        if activation is not F.gelu or not enough or not self.multiplies(x):
+            return None
+        return _called(_FeedForward, x, *of, self)
+
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
         if (
@@ -68,7 +80,8 @@ class Fast(Kernels):
 
     def multiplies(self, x: Tensor) -> bool:
         """In fp32, on processors on which the libraries are slow."""
-        return PRODUCTS is not None and x.dtype == torch.float32 and self._serves(x)
+        exact = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        return PRODUCTS is not None and exact and self._serves(x)
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
@@ -304,9 +317,9 @@ def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
     return low, high, dropped, bits(2**16 / (2**16 - dropped))
 
 
-def _has_products(x: Tensor, y: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether there is a body for x·y + bias."""
-    given = (x, y) if bias is None else (x, y, bias)
+def _has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
+    """Whether there is a body for x·y; others: what else it is made with."""
+    given = (t for t in (x, y, *others) if t is not None)
     enough = min(*x.shape, y.shape[1]) >= _FEW
     return PRODUCTS is not None and enough and all(t.is_cpu and t.dtype == torch.float32 for t in given)
 
@@ -316,8 +329,16 @@ def _by_rows_or_columns(x: Tensor) -> Tensor:
     return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
 
 
-def _multiply(x: Tensor, y: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """Write x·y + bias. x and out have their rows in memory as they are."""
+def _multiply(
+    x: Tensor,
+    y: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activated: Tensor | None = None,
+    before: Tensor | None = None,
+) -> None:
+    """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
+    memory as they are, and so has all that is written, `before` too."""
     y, bias = _by_rows_or_columns(y), None if bias is None else bias.contiguous()
     threads, (terms, columns) = torch.get_num_threads(), y.shape
     room = torch.empty(PRODUCTS.room(threads, columns, terms), dtype=torch.uint8)
@@ -325,7 +346,8 @@ def _multiply(x: Tensor, y: Tensor, bias: Tensor | None, out: Tensor) -> None:
         PRODUCTS.by_rows,
         *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), 4 * y.stride(1)),
         *(out.data_ptr(), 4 * out.stride(0), len(x), columns, terms, room.data_ptr()),
-        0 if bias is None else bias.data_ptr(),
+        *(0 if bias is None else bias.data_ptr(), 0),
+        *(0 if t is None else t.data_ptr() for t in (activated, before)),
     )
 
 
@@ -342,6 +364,48 @@ def _multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = N
         *(rows, columns, terms, room.data_ptr(), of_rows, of_columns, numbers.data_ptr()),
         *(0 if sums is None else sums.data_ptr(), some.data_ptr()),
     )
+
+
+class _FeedForward(torch.autograd.Function):
+    """W2·GELU(W1·x + b1) + b2."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        of_output: Tensor,
+        output_bias: Tensor,
+        kernels: Fast,
+    ) -> Tensor:
+        x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
+        inner, found = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(of_output))
+        activated = torch.empty_like(inner)
+        _multiply(x, weight.T, bias, inner, activated=activated)
+        _multiply(activated, of_output.T, output_bias, found)
+        ctx.save_for_backward(x, weight, inner, activated, of_output)
+        ctx.kernels = kernels
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, inner, activated, of_output = ctx.saved_tensors
+        to_x, to_weight, to_bias, to_output, to_output_bias, _ = ctx.needs_input_grad
+        found: list[Tensor | None] = [None] * 6
+        if to_output or to_output_bias:
+            found[3:5] = ctx.kernels.slopes(activated, grad)
+        if to_x or to_weight or to_bias:
+            grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
+            of_inner = torch.empty_like(inner)
+            _multiply(grad, of_output, None, of_inner, before=inner)
+            if to_weight or to_bias:
+                found[1:3] = ctx.kernels.slopes(x, of_inner)
+            found[0] = ctx.kernels.multiplied(of_inner, weight) if to_x else None
+        return tuple(
+            slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
+        )
 
 
 class _Gelu(torch.autograd.Function):

@@ -17,13 +17,14 @@ from bertsmith.kernels.lanes import (
     load,
     no_sums,
     pairs_at,
+    put,
     store_wide_bytes,
     with_pairs,
 )
 from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
-from bertsmith.kernels.rounding import put, spanned, stood_for
+from bertsmith.kernels.rounding import spanned, stood_for
 
-WRITTEN_WITH = "f9aa97b09d8b67df"  # loops.py, lanes.py and rounding.py, see the first
+WRITTEN_WITH = "2a5384d1e2c48b42"  # loops.py, lanes.py and rounding.py, see the first
 _ROWS = 64  # whose integers a thread keeps
 _AT_A_TIME = 4
 

@@ -111,6 +111,13 @@ class Kernels(Products):
         """activation(x)."""
         return activation(x)
 
+    def fed_forward(
+        self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
+    ) -> Tensor | None:
+        """output(activation(inner(x))), [N, H], by another way than one after the other; None where that is the
+        better way."""
+        return None
+
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), [N, H]."""
         found: Tensor = norm(dropout.added(residual, x))

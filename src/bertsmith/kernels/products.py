@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
+from bertsmith.kernels.compiled import gelu_of, gelu_slopes_of
 from bertsmith.kernels.lanes import WIDTH, copy_eight, every, every_at, load, store, turn_eight
 from bertsmith.kernels.loops import (
     BODY,
@@ -23,7 +24,7 @@ from bertsmith.kernels.loops import (
     wait_for_all,
 )
 
-WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "21b66b41f79865ac"  # loops.py, lanes.py and compiled.py, see the first
 ROWS, COLUMNS = 6, WIDTH
 _TERMS = 256  # added up at a time: 16 columns of so many fill half of the first cache
 _CLAIMED = 8 * ROWS  # rows that a thread makes before it looks for others
@@ -181,10 +182,22 @@ def _turned(x, x_column, terms, columns, to, apart):
                 made[j] = floats(own + j * x_column + 4 * term, 1)[0] if j < count else F(0)
 
 
+@njit(**LOOPS)
+def _finished(out, activated, before, at, width, columns, rows):
+    """Rows of out, while they are in the cache: see slots 13 and 14 of `by_rows`. at: where these rows begin."""
+    for place in range(0, rows * width, width):
+        own = floats(out + place, columns)
+        if activated:
+            gelu_of(own, floats(activated + at + place, columns))
+        elif before:
+            gelu_slopes_of(floats(before + at + place, columns), own, own)
+
+
 # out = a·b + bias; the terms of a row of a lie side by side. Slots: 0 a, 1 from one row of a to the next, 2 b, 3
 # from one term of b to the next, 4 from one column of it to the next, 5 out, 6 from one row of it to the next, 7
 # rows, at least 6, 8 columns, 9 terms, 10 `room`, 11 bias or 0, 12 the number of the rows that are claimed next, 0
-# at first. What lies between two is in bytes, here and below.
+# at first, 13 and 14 another matrix like out, or 0: GELU of out is written to the first; with the second out is
+# multiplied by GELU's slopes at it. What lies between two is in bytes, here and below.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -224,6 +237,7 @@ def by_rows(given):
                         _tile_at_edge(begins, more, a, s[1], 4, b, out, width, some, edge, first, high, count)
                     else:
                         _tile(begins, more, a, s[1], 4, b, out, width, some)
+        _finished(s[5] + row * width, s[13], s[14], row * width, width, columns, end - row)
         row = _CLAIMED * next_number(s.ctypes.data + 8 * 12)
 
 

@@ -9,20 +9,20 @@ from bertsmith.kernels.lanes import (
     WIDTH,
     bottom_of,
     every,
+    get,
     larger,
     load,
-    load_half,
     load_whole,
+    put,
     smaller,
     store,
     store_bytes,
-    store_half,
     sum_of,
     top_of,
 )
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, my_number, my_rows, slots
 
-WRITTEN_WITH = "501d83417e976be3"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "d464acfa1baa2024"  # loops.py and lanes.py, see there
 COLUMNS = WIDTH  # are a multiple of it
 
 
@@ -32,7 +32,7 @@ def spanned(half, x, channels, columns, least, here):
     what 0 stands for."""
     low, high, none = every(F(np.inf)), every(F(-np.inf)), every(F(0))
     for j in range(0, columns, WIDTH):
-        value = load_half(x + 2 * j) if half else load(x + 4 * j)
+        value = get(half, x + (2 if half else 4) * j)
         value = value * load(channels + 4 * j)
         store(here + 4 * j, value)
         low, high = smaller(low, value), larger(high, value)
@@ -69,14 +69,6 @@ def rounded(given):
 def stood_for(sums, step, middle, weights, scale, bias):
     """What sums of products of integers stand for; weights: of each column the sum of its own."""
     return (sums * step + middle * load(weights)) * load(scale) + load(bias)
-
-
-@njit(inline="always", **LOOPS)
-def put(half, place, value):
-    if half:
-        store_half(place, value)
-    else:
-        store(place, value)
 
 
 @cfunc("void(voidptr)", **BODY)

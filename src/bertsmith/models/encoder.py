@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith import machine
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.attention import attention, attention_maps
@@ -58,7 +59,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """W2·act(W1·x + b1) + b2."""
-        return self.output(self.kernels.activated(self.inner(x), self.activation))  # type: ignore[no-any-return]
+        found = self.kernels.fed_forward(x, self.inner, self.output, self.activation)
+        if found is None:
+            found = self.output(self.kernels.activated(self.inner(x), self.activation))
+        return found
 
 
 def _chosen(x: Tensor, rows: Tensor | None) -> Tensor:
@@ -168,9 +172,11 @@ class Encoder(nn.Module):
     `generator` draws the first weights and then every dropout mask; its state is all the randomness there is,
     its device the weights'. None means a fresh one, seeded 0. Weights are fp32. `embeddings` and `block` make
     the parts; BERT's if not given. `computing` makes the context of a forward pass (`Place.reader`).
+    `in_integers`: whether torch makes its layers' products, of 8-bit integers.
     """
 
     computing: Callable[[], AbstractContextManager[object]] = nullcontext
+    in_integers = False
 
     def __init__(
         self,
@@ -258,7 +264,10 @@ class Encoder(nn.Module):
     def _layout(self, packed: Packed) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
         in one batch and not in another would differ in the last bits."""
-        return Layout(packed, sees=self.config.sees, alike=not torch.is_grad_enabled())
+        prepares = packed.tokens.is_cpu and (
+            self.in_integers or torch.is_autocast_enabled("cpu") or machine.onednn_is_faster()
+        )
+        return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
         """What the heads of each layer look at: L lists with a tensor [A, t, t] for each sequence, before dropout,

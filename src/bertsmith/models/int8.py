@@ -77,8 +77,9 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     usual = _usual(encoder, products, texts)
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    memo |= {id(part): Int8Linear(part, usual[name], kernels) for name, part in products.items()}
-    found = copy.deepcopy(encoder, memo).eval()
+    own = {id(part): Int8Linear(part, usual[name], kernels) for name, part in products.items()}
+    found = copy.deepcopy(encoder, memo | own).eval()
+    found.in_integers = any(part.weight.dtype == torch.int8 for part in own.values())
     use_kernels(found, kernels)
     return found
 

@@ -26,8 +26,8 @@ _WIDTH = 16
 # between the products, the softmax and the dropout.
 _SCORES = 2**16
 
-# Rows of a product are a multiple of this on a processor. Preparing a shape takes oneDNN as long as computing some
-# 400 rows, and it remembers a thousand.
+# Rows of a product are a multiple of this where oneDNN makes it on a processor. Preparing a shape takes it as long
+# as computing some 400 rows, and it remembers a thousand.
 _ROWS = 32
 
 
@@ -50,22 +50,24 @@ class Layout:
     """How a batch's sequences are laid out for attention: made once, used by each layer.
 
     sees: which tokens a token sees besides itself. alike: only sequences of one length share a bucket, so that
-    none is padded. Buckets are made when they are first asked for: not every way of computing needs them.
+    none is padded. prepares: whether each shape of a product is prepared when it is first met. Buckets are made
+    when they are first asked for: not every way of computing needs them.
     """
 
     packed: Packed
     sees: Sees = "all"
     alike: bool = False
+    prepares: bool = False
 
     @property
     def spare(self) -> int:
-        """How many rows of no token a processor's products are made with, so that batches of nearly as many tokens
-        have products of one shape: each shape is prepared once."""
-        return -len(self.packed.tokens) % _ROWS if self.packed.tokens.is_cpu else 0
+        """How many rows of no token products are made with, so that batches of nearly as many tokens have products
+        of one shape, where shapes are prepared."""
+        return -len(self.packed.tokens) % _ROWS if self.prepares else 0
 
     def filled(self, rows: Tensor) -> Tensor:
         """Chosen rows, long [M], and for the same reason the first row again behind them, to such a multiple."""
-        return F.pad(rows, (0, -len(rows) % _ROWS)) if rows.is_cpu else rows
+        return F.pad(rows, (0, -len(rows) % _ROWS)) if self.prepares else rows
 
     @cached_property
     def starts(self) -> Tensor:
