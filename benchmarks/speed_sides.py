@@ -13,8 +13,8 @@ import random
 import resource
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -26,10 +26,12 @@ from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.split import Split
+from bertsmith.kernels.choice import for_answers
+from bertsmith.kernels.plain import Products
 from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import product
+from bertsmith.models.layers import ONEDNN
 from bertsmith.models.table_loss import parts_of
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
@@ -46,6 +48,8 @@ from record import WORK
 from reference import padded, usual_optimizer
 
 RATE, MASK_SHARE, NATURAL = 1e-4, 0.15, 128
+TRIALS = 4  # of a way to make a product
+WIDE = 128  # columns: so wide a model has kernels of ours
 GROUP = 50  # batches that are sorted by length together, as the reference's Trainer does
 KINDS = {"classify": "SequenceClassification"}
 
@@ -308,7 +312,11 @@ class Limit:
         pairs = [(sequences * heads, length, head, length), (sequences * heads, length, length, head)]
         shapes += pairs * config.num_hidden_layers
         kind = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.tokens, self.products = tokens, [operands(*shape, kind) for shape in shapes]
+        self.tokens, self.products = tokens, []
+        for shape in shapes:
+            x, weight, gradient = operands(*shape, kind)
+            for one, other in ((x, weight), (gradient, weight.mT), (x.mT, gradient)):
+                self.products.append((quickest_way(one, other), one, other))
 
     def loss(self) -> None:
         """It has none."""
@@ -317,10 +325,8 @@ class Limit:
         """Tokens a second, if nothing else were to be done."""
         begin = machine.clock()
         for _ in range(self.updates):
-            for x, weight, gradient in self.products:
-                multiplied(x, weight)
-                multiplied(gradient, weight.mT)
-                multiplied(x.mT, gradient)
+            for way, x, y in self.products:
+                way(x, y)
         return self.updates * self.tokens / (machine.clock() - begin)
 
 
@@ -334,9 +340,25 @@ def of_vocabulary(predicted: int, config: ModelConfig, precision: str) -> list[t
     return [(1, end - begin, width, columns) for begin, end in parts_of(words)]
 
 
-def multiplied(x: Tensor, y: Tensor) -> Tensor:
-    """x · y, one of them or many, by the library that is quicker here."""
-    return product(x, y.mT) if x.dim() == 2 else torch.matmul(x, y)
+def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The way to x · y, one of them or many, that is quickest here: torch's, by oneDNN, or by our kernels."""
+    ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.matmul]
+    if x.dim() == 2 and x.dtype == torch.float32:
+        ways += [way.multiplied for way in products_here()]
+    took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
+    for _ in range(TRIALS):
+        for number, way in enumerate(ways):
+            begin = machine.clock()
+            way(x, y)
+            took[number].append(machine.clock() - begin)
+    return ways[min(took, key=lambda number: min(took[number]))]
+
+
+@cache
+def products_here() -> list[Products]:
+    """Other ways than the library's."""
+    by_onednn = [ONEDNN] if hasattr(torch.ops.mkldnn, "_linear_pointwise") else []
+    return [*by_onednn, for_answers(WIDE, print)]
 
 
 def operands(count: int, rows: int, inner: int, columns: int, kind: torch.dtype) -> tuple[Tensor, ...]:

@@ -107,7 +107,7 @@ def way_of(x: Tensor, kernels: Kernels) -> Products:
         if kernels.multiplies(x):
             return kernels
         if machine.onednn_is_faster():
-            return _ONEDNN
+            return ONEDNN
     return TORCH
 
 
@@ -134,7 +134,8 @@ class _OneDnn(Products):
         return found if out is None else out.copy_(found)
 
 
-_ONEDNN = _OneDnn()
+ONEDNN = _OneDnn()
+"""Products by oneDNN, where torch has it."""
 
 
 class _Product(torch.autograd.Function):
