@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,36 @@ def test_rows_that_are_looked_up_are_added_to_the_decoders_gradient(monkeypatch:
         encoder(whole).sum().backward()  # alone, the table's gradient is an ordinary one
         assert not encoder.embeddings.token.weight.grad.is_sparse  # type: ignore[union-attr]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_the_decoders_gradient_comes_last_and_takes_in_the_others_in_place() -> None:
+    made: list[int] = []
+
+    class Decoded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, table)
+            return x @ table.T
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x, table = ctx.saved_tensors
+            of_table = grad.T @ x
+            made.append(of_table.data_ptr())
+            return grad @ table, of_table
+
+    table = Table(50, 8)
+    with torch.no_grad():
+        table.weight.copy_(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
+    ids = torch.tensor([3, 3, 7])
+    with table.beside_decoder(decodes=True) as decoding:
+        x = table(ids).sin()
+    Decoded.apply(x, decoding).square().sum().backward()
+    assert table.weight.grad is not None
+    assert [table.weight.grad.data_ptr()] == made
+    found, table.weight.grad = table.weight.grad, None
+    (table(ids).sin() @ table.weight.T).square().sum().backward()
+    torch.testing.assert_close(found, table.weight.grad, rtol=1e-5, atol=1e-5)
 
 
 def test_an_empty_batch_has_a_product(by_onednn: bool) -> None:

@@ -320,7 +320,7 @@ def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
 def _has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
     """Whether there is a body for x·y; others: what else it is made with."""
     given = (t for t in (x, y, *others) if t is not None)
-    enough = min(*x.shape, y.shape[1]) >= _FEW
+    enough = x.dim() == y.dim() == 2 and min(*x.shape, *y.shape) >= _FEW
     return PRODUCTS is not None and enough and all(t.is_cpu and t.dtype == torch.float32 for t in given)
 
 

@@ -182,12 +182,28 @@ class Table(nn.Embedding):
         return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.by_rows)
 
     @contextmanager
-    def beside_decoder(self, decodes: bool) -> Iterator[None]:
+    def beside_decoder(self, decodes: bool) -> Iterator[Tensor]:
         """Where rows are looked up in a table that also `decodes` in the same loss, which gives all its rows a
-        gradient: on a processor the gradients of these rows are added to that, instead of to a table of zeros
-        which is then added as a whole."""
+        gradient: on a processor the gradients of these rows are added to that, in its place, instead of to a table
+        of zeros which is then added as a whole. Gives the weights to decode with."""
         self._joins = decodes and torch.is_grad_enabled() and self.weight.is_cpu
+        last: Any = _GradientLast.apply  # torch says nothing of its types
         try:
-            yield
+            yield last(self.weight) if self._joins else self.weight
         finally:
             self._joins = False
+
+
+class _GradientLast(torch.autograd.Function):
+    """The same tensor. Of what is ready torch's engine takes first what was made last, so that of all uses of a
+    tensor the one through this, made before the others, gives its gradient last. The engine adds gradients of
+    single rows to a dense one in place if the dense one comes last; if it comes first, to a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad

@@ -109,13 +109,14 @@ class _ByParts(torch.autograd.Function):
         x, table, bias, labels, top, total, *kept = ctx.saved_tensors
         share, slopes = grad / total, []
         share[ctx.count :] = 0
-        of_x, of_table = torch.zeros_like(x), torch.empty_like(table)
+        of_x, of_table = torch.zeros_like(x), torch.empty_like(table) if ctx.needs_input_grad[1] else None
         for (begin, end), logits in zip(parts_of(len(table)), kept, strict=True):
             part = VocabularyPart(logits, bias[begin:end], labels, begin)
             slopes.append(ctx.kernels.part_slopes(part, top, share, grad))
             torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
             of_x += ctx.way.multiplied(logits.T, table[begin:end])
-            ctx.way.multiplied(logits, x, out=of_table[begin:end])
+            if of_table is not None:
+                ctx.way.multiplied(logits, x, out=of_table[begin:end])
         return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None, None
 
 

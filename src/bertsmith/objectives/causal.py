@@ -61,9 +61,9 @@ class Causal(Objective):
         whole = batch.unmasked
         rows, wanted = self._rows(whole)
         tokens = encoder.embeddings.token
-        with tokens.beside_decoder(self.masked.tied):
+        with tokens.beside_decoder(self.masked.tied) as table:
             hidden = encoder(whole)[rows]
-        lost, right = self.masked.loss(hidden, tokens.weight, whole.tokens[wanted])
+        lost, right = self.masked.loss(hidden, table, whole.tokens[wanted])
         return Loss({"lm": lost}, self.counts(batch), {"lm": right})
 
     def begin(self, tokens: NDArray[np.int64]) -> None:

@@ -119,8 +119,8 @@ class Distil(Objective):
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Sums: T² · KL(teacher ‖ student) over the rows of `soft_on`, cross-entropy over the masked ones, 1 - cos
         over all."""
-        table = encoder.embeddings.token.weight
-        with encoder.embeddings.token.beside_decoder(self.masked.tied and self.weights.keys() != {"cosine"}):
+        decodes = self.masked.tied and self.weights.keys() != {"cosine"}
+        with encoder.embeddings.token.beside_decoder(decodes) as table:
             hidden = encoder(batch.packed)
         sums: dict[str, Tensor] = {}
         right: dict[str, Tensor] = {}

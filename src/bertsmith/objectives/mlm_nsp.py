@@ -66,9 +66,9 @@ class MlmNsp(Objective):
         tokens, rows = encoder.embeddings.token, batch.rows
         if self.task != "none":
             rows = torch.cat([rows, batch.packed.first_rows])
-        with tokens.beside_decoder(self.masked.tied):
+        with tokens.beside_decoder(self.masked.tied) as table:
             predicted, firsts = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
-        mlm, found = self.masked.loss(predicted, tokens.weight, batch.labels)
+        mlm, found = self.masked.loss(predicted, table, batch.labels)
         sums, right = {"mlm": mlm}, {"mlm": found}
         if self.task != "none":
             logits = self.pair(self.pooler(firsts)).float()

@@ -97,8 +97,7 @@ class Replaced(Objective):
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
         """Summed cross-entropies: `mlm` over the predicted rows, `replaced` over all tokens, special ones too, as
         in the release."""
-        table = encoder.embeddings.token.weight
-        with encoder.embeddings.token.beside_decoder(self.masked.tied):
+        with encoder.embeddings.token.beside_decoder(self.masked.tied) as table:
             rows = self.generator(batch.packed, rows=batch.rows)
         mlm, found = self.masked.loss(rows, table, batch.labels)
         guesses = self._guesses(rows, table, batch)
