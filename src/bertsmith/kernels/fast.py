@@ -80,8 +80,8 @@ class Fast(Kernels):
 
     def multiplies(self, x: Tensor) -> bool:
         """In fp32, on processors on which the libraries are slow."""
-        exact = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        return PRODUCTS is not None and exact and self._serves(x)
+        serves = PRODUCTS is not None and x.dtype == torch.float32 and self._serves(x)
+        return serves and not torch.is_autocast_enabled(x.device.type)
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None

@@ -264,8 +264,9 @@ class Encoder(nn.Module):
     def _layout(self, packed: Packed) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
         in one batch and not in another would differ in the last bits."""
-        prepares = packed.tokens.is_cpu and (
-            self.in_integers or torch.is_autocast_enabled("cpu") or machine.onednn_is_faster()
+        tokens = packed.tokens
+        prepares = tokens.is_cpu and (
+            self.in_integers or torch.is_autocast_enabled(tokens.device.type) or machine.onednn_is_faster()
         )
         return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 
