@@ -44,7 +44,7 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     if name == "torch":
         return TORCH
     if not _are_compiled():
-        tell("compiling kernels for this machine, once: about 30 s ...")
+        tell("compiling kernels for this machine, once: up to a minute ...")
     try:
         from bertsmith.kernels.fast import Fast  # takes Numba along
     except Exception as error:  # Numba's are of no type that is known before it is loaded

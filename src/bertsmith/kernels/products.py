@@ -285,4 +285,4 @@ def by_columns(given):
         mine, of = np.int64(my_number()), np.int64(how_many())
         first, last = rows * mine // of, rows * (mine + 1) // of
         place = 4 * first
-        _summed(s[14] + place, 4 * rows, (terms + _SLICE - 1) // _SLICE, last - first, s[13] + place)
+        _summed(s[14] + place, 4 * rows, _panels_of(terms, _SLICE), last - first, s[13] + place)
