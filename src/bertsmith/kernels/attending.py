@@ -22,6 +22,7 @@ from bertsmith.kernels.lanes import (
     store,
     sum_of,
     top_of,
+    turn_eight,
 )
 from bertsmith.kernels.loops import (
     BODY,
@@ -36,73 +37,98 @@ from bertsmith.kernels.loops import (
     my_number,
     slots,
 )
+from bertsmith.kernels.registers import FROM_0, FROM_SUMS, ROWS, six_rows
 
-WRITTEN_WITH = "d464acfa1baa2024"  # loops.py and lanes.py, see there
-_ROWS = 4  # made at a time in a product
+WRITTEN_WITH = "63473ab438421575"  # loops.py, lanes.py and registers.py, see the first
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
 SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
 COLUMNS = WIDTH  # a head's are a multiple of it
+_FOUR = 4  # rows of a product that are made where six would be too many
+_NUMBER, _PANEL, _SIDE = (
+    4,
+    4 * WIDTH,
+    8,
+)  # bytes of a number, and of a row in a panel; of a square that is turned
+# Bytes behind a row of scores: at a power of two rows would share a part of the cache.
+_APART = 64
 
 
 def room(longest: int, width: int, back: bool) -> int:
     """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
     most = -(-longest // WIDTH) * WIDTH
+    block = _QUERIES * (most + _APART // _NUMBER)
     if back:
-        return 6 * most * width + 3 * _QUERIES * most + 2 * _QUERIES * width
-    return 3 * most * width + _QUERIES * width + _QUERIES * most
-
-
-@njit(**LOOPS)
-def _product(adds, a, a_row, a_column, b, out, rows, columns, terms):
-    """out [rows, columns] = a · b, or that is added to it. b is [terms, columns], a's element [r, c] stands at r ·
-    a_row + c · a_column. Rows are made 4 at a time, columns 32, or 16 where a register holds half as many: so many
-    sums that none waits for itself."""
-    first, second, third = a.ctypes.data, b.ctypes.data, out.ctypes.data
-    for row in range(0, rows, _ROWS):
-        column, own = 0, first + 4 * row * a_row
-        while column < columns:
-            other, place = second + 4 * column, third + 4 * (row * columns + column)
-            if _WIDE and column + 2 * WIDTH <= columns:
-                _wide(adds, own, 4 * a_row, 4 * a_column, other, place, 4 * columns, terms)
-                column += 2 * WIDTH
-            else:
-                _narrow(adds, own, 4 * a_row, 4 * a_column, other, place, 4 * columns, terms)
-                column += WIDTH
+        return 6 * most * width + 3 * block + 2 * _QUERIES * width
+    return 3 * most * width + _QUERIES * width + block
 
 
 @njit(inline="always", **LOOPS)
-def _wide(adds, a, a_row, a_column, b, out, width, terms):
-    """4 rows and 32 columns of a product; what lies between rows is in bytes."""
+def _product(begins, a, a_row, a_term, b, b_term, b_panel, out, out_row, rows, panels, terms):
+    """out = a · b, or that is added to it, one panel of 16 columns after the other; those of b may lie anywhere.
+    Rows are made 6 at a time, or 4, so that at most 3 are too many. What lies between two is in bytes."""
+    panel = 0
+    while panel < panels:
+        wide = _WIDE and panel + 1 < panels
+        other, place, row = b + panel * b_panel, out + panel * _PANEL, 0
+        while row < rows:
+            own, to, left = a + row * a_row, place + row * out_row, rows - row
+            if wide:
+                _four_rows_wide(begins, own, a_row, a_term, other, b_term, b_panel, to, out_row, terms)
+                row += _FOUR
+            elif left > 2 * _FOUR or _FOUR < left <= ROWS:
+                six_rows(begins, 0, own, a_row, a_term, other, b_term, to, out_row, terms)
+                row += ROWS
+            else:
+                _four_rows(begins, own, a_row, a_term, other, b_term, to, out_row, terms)
+                row += _FOUR
+        panel += 2 if wide else 1
+
+
+@njit(**LOOPS)
+def _multiply(a, a_row, b, b_panel, out, out_row, rows, panels, terms):
+    """out = a · b: the terms of a row of a lie side by side, those of b in panels."""
+    _product(FROM_0, a, a_row, _NUMBER, b, _PANEL, b_panel, out, out_row, rows, panels, terms)
+
+
+@njit(**LOOPS)
+def _add_turned(a, a_term, b, b_term, out, out_row, rows, panels, terms):
+    """a · b is added to out: the rows of a lie side by side, as do the columns of b."""
+    _product(FROM_SUMS, a, _NUMBER, a_term, b, b_term, _PANEL, out, out_row, rows, panels, terms)
+
+
+@njit(inline="always", **LOOPS)
+def _four_rows_wide(begins, a, a_row, a_term, b, b_term, b_panel, out, width, terms):
+    """Of two panels."""
     one, two, three = out + width, out + 2 * width, out + 3 * width
-    if adds:
+    if begins == FROM_SUMS:
         s, t, u, v = load(out), load(one), load(two), load(three)
-        w, x, y, z = load(out + 64), load(one + 64), load(two + 64), load(three + 64)
+        w, x, y, z = load(out + _PANEL), load(one + _PANEL), load(two + _PANEL), load(three + _PANEL)
     else:
         s = t = u = v = w = x = y = z = every(F(0))
     for _ in range(terms):
-        left, right = load(b), load(b + 64)
+        left, right = load(b), load(b + b_panel)
         p, q, r, o = every_at(a), every_at(a + a_row), every_at(a + 2 * a_row), every_at(a + 3 * a_row)
         s, t, u, v = s + p * left, t + q * left, u + r * left, v + o * left
         w, x, y, z = w + p * right, x + q * right, y + r * right, z + o * right
-        a += a_column
-        b += width
+        a += a_term
+        b += b_term
     store(out, s)
     store(one, t)
     store(two, u)
     store(three, v)
-    store(out + 64, w)
-    store(one + 64, x)
-    store(two + 64, y)
-    store(three + 64, z)
+    store(out + _PANEL, w)
+    store(one + _PANEL, x)
+    store(two + _PANEL, y)
+    store(three + _PANEL, z)
 
 
 @njit(inline="always", **LOOPS)
-def _narrow(adds, a, a_row, a_column, b, out, width, terms):
-    """4 rows and 16 columns."""
+def _four_rows(begins, a, a_row, a_term, b, b_term, out, width, terms):
+    """Of one panel."""
     one, two, three = out + width, out + 2 * width, out + 3 * width
-    if adds:
+    if begins == FROM_SUMS:
         s, t, u, v = load(out), load(one), load(two), load(three)
     else:
         s = t = u = v = every(F(0))
@@ -110,8 +136,8 @@ def _narrow(adds, a, a_row, a_column, b, out, width, terms):
         own = load(b)
         s, t = s + every_at(a) * own, t + every_at(a + a_row) * own
         u, v = u + every_at(a + 2 * a_row) * own, v + every_at(a + 3 * a_row) * own
-        a += a_column
-        b += width
+        a += a_term
+        b += b_term
     store(out, s)
     store(one, t)
     store(two, u)
@@ -119,18 +145,20 @@ def _narrow(adds, a, a_row, a_column, b, out, width, terms):
 
 
 @njit(**LOOPS)
-def _read(half, x, begin, stride, count, width, scale, out):
-    """Rows of a head, [count, width], which lie `stride` apart from `begin` on."""
-    place, by = out.ctypes.data, every(scale)
+def _read(half, x, begin, stride, count, width, scale, out, out_row, out_panel):
+    """Rows of a head, [count, width], which lie `stride` numbers apart from `begin` on; of out rows, and panels of
+    16 columns, lie so many bytes apart."""
+    by = every(scale)
     for i in range(count):
+        place = out + i * out_row
         for c in range(begin + i * stride, begin + i * stride + width, WIDTH):
             store(place, get(half, x + (2 if half else 4) * c) * by)
-            place += 4 * WIDTH
+            place += out_panel
 
 
 @njit(**LOOPS)
 def write(half, x, count, width, scale, out, begin, stride):
-    """The same back."""
+    """The same back, of rows that lie side by side."""
     place, by = x.ctypes.data, every(scale)
     for i in range(count):
         for c in range(begin + i * stride, begin + i * stride + width, WIDTH):
@@ -139,14 +167,16 @@ def write(half, x, count, width, scale, out, begin, stride):
 
 
 @njit(**LOOPS)
-def _turned(x, count, width, out, across):
-    """x [count, width] → [width, across], 0 behind it."""
-    for c in range(width):
-        row = out[c * across : c * across + across]
-        for i in range(count):
-            row[i] = x[i * width + c]
-        for i in range(count, across):
-            row[i] = F(0)
+def _read_turned(half, x, begin, stride, count, width, rows, out):
+    """The same into panels of 16 rows of the head, 0 behind the last: what is a row there is a column here. rows:
+    room for them as they are."""
+    across, by = up(count), _NUMBER * width
+    _read(half, x, begin, stride, count, width, F(1), rows, by, _PANEL)
+    floats(rows + count * by, (across - count) * width)[:] = F(0)
+    for i in range(0, across, _SIDE):
+        here = out + i // WIDTH * width * _PANEL + i % WIDTH * _NUMBER
+        for c in range(0, width, _SIDE):
+            turn_eight(rows + i * by + c * _NUMBER, by, here + c * _PANEL, _PANEL)
 
 
 @njit(**LOOPS)
@@ -176,26 +206,26 @@ def forward(given):
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most = heads * width, up(s[14])
     stride = 3 * inner
-    each, block = most * width, _QUERIES * most
-    mine = s[15] + 4 * np.int64(my_number()) * s[16]
-    keys, values, scores = floats(mine, each), floats(mine + 4 * each, each), floats(mine + 8 * each, block)
-    some_rows = floats(mine + 8 * each + 4 * block, each + _QUERIES * width)
+    by, each = _NUMBER * width, _NUMBER * most * width
+    keys = s[15] + _NUMBER * np.int64(my_number()) * s[16]
+    values = keys + each
+    some_rows = values + each
+    scores = some_rows + each + _QUERIES * by
     root = F(1) / np.sqrt(F(width))
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
         across, at = up(count), starts[one] * stride + head * width
-        _read(half, qkv, at + inner, stride, count, width, F(1), some_rows)
-        _turned(some_rows, count, width, keys, across)
-        _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values)
+        apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
+        _read_turned(half, qkv, at + inner, stride, count, width, some_rows, keys)
+        _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values, _PANEL, panel)
         for begin in range(0, count, _QUERIES):
             some = min(_QUERIES, count - begin)
-            _read(half, qkv, at + begin * stride, stride, some, width, root, some_rows)
-            _product(False, some_rows, width, 1, keys, scores, some, across, width)
+            _read(half, qkv, at + begin * stride, stride, some, width, root, some_rows, by, _PANEL)
+            _multiply(some_rows, by, keys, turned, scores, apart, some, across // WIDTH, width)
             for i in range(some):
-                row = scores[i * across : i * across + across]
-                hide(row, begin + i, count, sees)
-                here = row.ctypes.data
+                here = scores + i * apart
+                hide(floats(here, across), begin + i, count, sees)
                 top = load(here)
                 for j in range(WIDTH, across, WIDTH):
                     top = larger(top, load(here + 4 * j))
@@ -213,8 +243,9 @@ def forward(given):
                     if dropped:
                         value = value * kept(place * most + j, low, high, dropped, scale)
                     store(here + 4 * j, value)
-            _product(False, scores, across, 1, values, some_rows, some, width, count)
-            write(half, some_rows, some, width, F(1), out, (first + begin) * inner + head * width, inner)
+            _multiply(scores, apart, values, panel, some_rows, by, some, width // WIDTH, count)
+            made = floats(some_rows, some * width)
+            write(half, made, some, width, F(1), out, (first + begin) * inner + head * width, inner)
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -225,41 +256,39 @@ def backward(given):
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most = heads * width, up(s[14])
     stride = 3 * inner
-    each, block, few = most * width, _QUERIES * most, _QUERIES * width
-    mine = s[15] + 4 * np.int64(my_number()) * s[16]
-    keys, keys_turned = floats(mine, each), floats(mine + 4 * each, each)
-    values, values_turned = floats(mine + 8 * each, each), floats(mine + 12 * each, each)
-    of_keys, of_values = floats(mine + 16 * each, each), floats(mine + 20 * each, each)
-    mine += 24 * each
-    weights, through, after = (
-        floats(mine, block),
-        floats(mine + 4 * block, block),
-        floats(mine + 8 * block, block),
-    )
-    queries, upstream = floats(mine + 12 * block, few), floats(mine + 12 * block + 4 * few, few)
+    by, each, block = _NUMBER * width, _NUMBER * most * width, _QUERIES * (_NUMBER * most + _APART)
+    keys = s[15] + _NUMBER * np.int64(my_number()) * s[16]
+    keys_turned = keys + each
+    values_turned = keys_turned + each
+    some_rows = values_turned + each
+    of_keys = some_rows + each
+    of_values = of_keys + each
+    weights = of_values + each
+    through = weights + block
+    after = through + block
+    queries = after + block
+    upstream = queries + _QUERIES * by
     root = F(1) / np.sqrt(F(width))
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
         across, at = up(count), starts[one] * stride + head * width
-        _read(half, qkv, at + inner, stride, count, width, F(1), keys)
-        _turned(keys, count, width, keys_turned, across)
-        _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values)
-        _turned(values, count, width, values_turned, across)
-        of_keys[: across * width] = F(0)
-        of_values[: across * width] = F(0)
+        apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
+        _read(half, qkv, at + inner, stride, count, width, F(1), keys, _PANEL, panel)
+        _read_turned(half, qkv, at + inner, stride, count, width, some_rows, keys_turned)
+        _read_turned(half, qkv, at + 2 * inner, stride, count, width, some_rows, values_turned)
+        floats(of_keys, across * width)[:] = F(0)
+        floats(of_values, across * width)[:] = F(0)
         for begin in range(0, count, _QUERIES):
             some = min(_QUERIES, count - begin)
-            _read(half, qkv, at + begin * stride, stride, some, width, root, queries)
-            _read(half, grad, (first + begin) * inner + head * width, inner, some, width, F(1), upstream)
-            _product(False, queries, width, 1, keys_turned, weights, some, across, width)
-            _product(False, upstream, width, 1, values_turned, through, some, across, width)
+            _read(half, qkv, at + begin * stride, stride, some, width, root, queries, by, _PANEL)
+            of_out = (first + begin) * inner + head * width
+            _read(half, grad, of_out, inner, some, width, F(1), upstream, by, _PANEL)
+            _multiply(queries, by, keys_turned, turned, weights, apart, some, across // WIDTH, width)
+            _multiply(upstream, by, values_turned, turned, through, apart, some, across // WIDTH, width)
             for i in range(some):
-                row = weights[i * across : i * across + across]
-                hide(row, begin + i, count, sees)
-                here = row.ctypes.data
-                slope = through[i * across : i * across + across].ctypes.data
-                mixed = after[i * across : i * across + across].ctypes.data
+                here, slope, mixed = weights + i * apart, through + i * apart, after + i * apart
+                hide(floats(here, across), begin + i, count, sees)
                 place = (first + begin + i) * heads + head
                 highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
                 total = every(F(0))
@@ -276,9 +305,10 @@ def backward(given):
                 whole = every(sum_of(total))
                 for j in range(0, across, WIDTH):
                     store(slope + 4 * j, load(slope + 4 * j) - load(here + 4 * j) * whole)
-            _product(True, after, 1, across, upstream, of_values, count, width, some)
-            _product(True, through, 1, across, queries, of_keys, count, width, some)
-            _product(False, through, across, 1, keys, upstream, some, width, count)
-            write(half, upstream, some, width, root, slopes, at + begin * stride, stride)
-        write(half, of_keys, count, width, F(1), slopes, at + inner, stride)
-        write(half, of_values, count, width, F(1), slopes, at + 2 * inner, stride)
+            _add_turned(after, apart, upstream, by, of_values, by, count, width // WIDTH, some)
+            _add_turned(through, apart, queries, by, of_keys, by, count, width // WIDTH, some)
+            _multiply(through, apart, keys, panel, upstream, by, some, width // WIDTH, count)
+            made = floats(upstream, some * width)
+            write(half, made, some, width, root, slopes, at + begin * stride, stride)
+        write(half, floats(of_keys, count * width), count, width, F(1), slopes, at + inner, stride)
+        write(half, floats(of_values, count * width), count, width, F(1), slopes, at + 2 * inner, stride)

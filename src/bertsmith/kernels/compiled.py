@@ -26,7 +26,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "d464acfa1baa2024"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "6d502fef3491cb12"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 

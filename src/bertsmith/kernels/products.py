@@ -11,7 +11,7 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.compiled import gelu_of, gelu_slopes_of
-from bertsmith.kernels.lanes import WIDTH, copy_eight, every, every_at, load, store, turn_eight
+from bertsmith.kernels.lanes import WIDTH, copy_eight, load, store, turn_eight
 from bertsmith.kernels.loops import (
     BODY,
     LOOPS,
@@ -23,9 +23,10 @@ from bertsmith.kernels.loops import (
     slots,
     wait_for_all,
 )
+from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS, ROWS, six_rows
 
-WRITTEN_WITH = "21b66b41f79865ac"  # loops.py, lanes.py and compiled.py, see the first
-ROWS, COLUMNS = 6, WIDTH
+WRITTEN_WITH = "d0834f1a7d947b6a"  # loops.py, lanes.py, compiled.py and registers.py, see the first
+COLUMNS = WIDTH
 _TERMS = 256  # added up at a time: 16 columns of so many fill half of the first cache
 _CLAIMED = 8 * ROWS  # rows that a thread makes before it looks for others
 _SLICE = 32  # terms that a thread copies before it looks for others
@@ -33,7 +34,6 @@ _SIDE = 8  # of a square that is turned at a time
 _PANEL_ROWS, _PANEL = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel
 _APART = 64  # bytes between panels: at a power of two they would share a part of the cache
 _EDGE = _PANEL * (ROWS + 1)  # bytes of a tile and a bias at the edge
-_FROM_0, _FROM_BIAS, _FROM_SUMS = 0, 1, 2
 
 
 def _panels(count, of):
@@ -71,48 +71,17 @@ def slices(terms):
 
 
 @njit(**LOOPS)
-def _tile(begins, bias, a, a_row, a_term, b, out, width, terms):
-    """Six rows and 16 columns: what begins there, and a·b. What lies between rows and terms of a is in bytes."""
-    one, two = out + width, out + 2 * width
-    three, four, five = out + 3 * width, out + 4 * width, out + 5 * width
-    if begins == _FROM_SUMS:
-        s, t, u, v, w, x = load(out), load(one), load(two), load(three), load(four), load(five)
-    elif begins == _FROM_BIAS:
-        s = t = u = v = w = x = load(bias)
-    else:
-        s = t = u = v = w = x = every(F(0))
-    below = a + 3 * a_row
-    for _ in range(terms):
-        own = load(b)
-        s = s + every_at(a) * own
-        t = t + every_at(a + a_row) * own
-        u = u + every_at(a + 2 * a_row) * own
-        v = v + every_at(below) * own
-        w = w + every_at(below + a_row) * own
-        x = x + every_at(below + 2 * a_row) * own
-        a += a_term
-        below += a_term
-        b += _PANEL
-    store(out, s)
-    store(one, t)
-    store(two, u)
-    store(three, v)
-    store(four, w)
-    store(five, x)
-
-
-@njit(**LOOPS)
 def _tile_at_edge(begins, bias, a, a_row, a_term, b, out, width, terms, edge, first, rows, columns):
     """Of a tile these rows from the first on, and these columns: it is made elsewhere, in the same order."""
     for r in range(rows):
         made, wanted = floats(edge + _PANEL * (first + r), COLUMNS), floats(out + r * width, columns)
         for j in range(COLUMNS):
-            made[j] = wanted[j] if begins == _FROM_SUMS and j < columns else F(0)
-    if begins == _FROM_BIAS:
+            made[j] = wanted[j] if begins == FROM_SUMS and j < columns else F(0)
+    if begins == FROM_BIAS:
         given, padded = floats(bias, columns), floats(edge + _PANEL * ROWS, COLUMNS)
         for j in range(COLUMNS):
             padded[j] = given[j] if j < columns else F(0)
-    _tile(begins, edge + _PANEL * ROWS, a, a_row, a_term, b, edge, _PANEL, terms)
+    six_rows(begins, edge + _PANEL * ROWS, a, a_row, a_term, b, _PANEL, edge, _PANEL, terms)
     for r in range(rows):
         made, wanted = floats(edge + _PANEL * (first + r), COLUMNS), floats(out + r * width, columns)
         for j in range(columns):
@@ -223,7 +192,7 @@ def by_rows(given):
         end = min(row + _CLAIMED, rows)
         for begin in range(0, terms, _TERMS):
             some = min(_TERMS, terms - begin)
-            begins = _FROM_SUMS if begin else (_FROM_BIAS if bias else _FROM_0)
+            begins = FROM_SUMS if begin else (FROM_BIAS if bias else FROM_0)
             for panel in range(panels):
                 b = shared + apart * (begin // _TERMS * panels + panel)
                 count = min(COLUMNS, columns - panel * COLUMNS)
@@ -236,7 +205,7 @@ def by_rows(given):
                         high = ROWS - first
                         _tile_at_edge(begins, more, a, s[1], 4, b, out, width, some, edge, first, high, count)
                     else:
-                        _tile(begins, more, a, s[1], 4, b, out, width, some)
+                        six_rows(begins, more, a, s[1], 4, b, _PANEL, out, width, some)
         _finished(s[5] + row * width, s[13], s[14], row * width, width, columns, end - row)
         row = _CLAIMED * next_number(s.ctypes.data + 8 * 12)
 
@@ -268,7 +237,7 @@ def by_columns(given):
             _copied(s[2] + term * s[3], s[3], few, COLUMNS, columns, of_columns + _PANEL * at, apart)
             at = _SLICE * next_number(counter)
         wait_for_all()
-        row, begins = _CLAIMED * next_number(counter + 8), _FROM_SUMS if begin else _FROM_0
+        row, begins = _CLAIMED * next_number(counter + 8), FROM_SUMS if begin else FROM_0
         while row < rows:
             end = min(row + _CLAIMED, rows)
             for panel in range(panels):
@@ -279,7 +248,7 @@ def by_columns(given):
                     if high < ROWS or count < COLUMNS:
                         _tile_at_edge(begins, 0, a, 4, _PANEL_ROWS, b, out, width, some, edge, 0, high, count)
                     else:
-                        _tile(begins, 0, a, 4, _PANEL_ROWS, b, out, width, some)
+                        six_rows(begins, 0, a, 4, _PANEL_ROWS, b, _PANEL, out, width, some)
             row = _CLAIMED * next_number(counter + 8)
     if s[13]:
         mine, of = np.int64(my_number()), np.int64(how_many())
