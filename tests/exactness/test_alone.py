@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -63,6 +63,7 @@ def assert_same(found: Any, expected: Any, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("case", CASES)
+@example(lengths=[13, 13], seed=583)  # in bf16 two were copied before their products, one was not
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), seed=st.integers(0, 1000))
 def test_hidden_states(case: str, precision: str, lengths: list[int], seed: int) -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}

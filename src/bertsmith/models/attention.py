@@ -107,6 +107,8 @@ def attention_by_bucket(
             bias = None if bucket.bias is None else bucket.bias.to(q.dtype)
             mixed = F.scaled_dot_product_attention(q, k, v, bias)
         else:
+            # torch copies those of several sequences but not of one, whose sums then have other last bits
+            q, k, v = (side.contiguous() for side in (q, k, v))
             mixed = _dropped(_weights(q * q.shape[-1] ** -0.5, k, bucket.bias), mask) @ v
         found.append(mixed.transpose(1, 2).reshape(b * t, -1)[: bucket.sequences * t])
     cells = torch.cat(found)
