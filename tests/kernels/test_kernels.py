@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import subprocess
 import sys
 from itertools import accumulate, pairwise
@@ -417,6 +418,27 @@ def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.chosen("auto", 512) == "torch"
     with pytest.raises(InputError, match="Numba is not installed"):
         choice.chosen("numba", 512)
+
+
+def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Numba kept of bodies that have been written anew since is of no use."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    told: list[str] = []
+
+    def tells() -> bool:
+        told.clear()
+        choice.of_name("numba", told.append)
+        return bool(told)
+
+    assert tells()
+    kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in ("attending", "compiled", "rounding")]
+    for path in kept:
+        path.touch()
+    assert not tells()
+    os.utime(kept[1], (0, 0))
+    assert tells()
 
 
 def test_who_only_reads_a_model_does_not_load_numba(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bertsmith.models.layers import Linear, way_of
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import fast, products
+from bertsmith.kernels import fast, multiplying, products
 
 FAST, ANSWERS = fast.Fast(), fast.FastAnswers()
 LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
@@ -28,7 +28,7 @@ sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200])
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the libraries are as quick, the kernels are taken."""
-    monkeypatch.setattr(fast, "PRODUCTS", products)
+    monkeypatch.setattr(multiplying, "BODIES", products)
 
 
 def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
@@ -141,7 +141,7 @@ def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert way_of(x.bfloat16(), FAST) is way_of(x.double(), FAST) is TORCH
     with torch.autocast("cpu", torch.bfloat16):
         assert way_of(x, FAST) is TORCH
-    monkeypatch.setattr(fast, "PRODUCTS", None)
+    monkeypatch.setattr(multiplying, "BODIES", None)
     assert way_of(x, FAST) is not FAST
 
 
@@ -188,7 +188,7 @@ def test_a_feed_forward_there_and_back(rows: int, trained: str) -> None:
                 or trained == name
             )
         out = layer(leaves["x"])
-        assert (type(out.grad_fn).__name__ == "_FeedForwardBackward") is (kernels is FAST)
+        assert (type(out.grad_fn).__name__ == "FedForwardBackward") is (kernels is FAST)
         wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
         found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream)])
     for one, other in zip(*found, strict=True):

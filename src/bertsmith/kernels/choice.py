@@ -79,7 +79,15 @@ def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> 
 
 
 def _are_compiled() -> bool:
-    """Whether Numba has kept compiled code of ours; where it could not write beside it, it is asked each time."""
+    """Whether Numba has kept compiled code of ours as it is now; where it could not write beside it, it is asked
+    each time."""
+    here = Path(__file__).parent
     place = os.environ.get("NUMBA_CACHE_DIR")
-    folders = Path(place).glob("**") if place else [Path(__file__).parent / "__pycache__"]
-    return any(all(any(folder.glob(f"{name}.*.nbi")) for name in _BODIES) for folder in folders)
+    folders = Path(place).glob("**") if place else [here / "__pycache__"]
+    return any(all(_is_kept(here / f"{name}.py", folder) for name in _BODIES) for folder in folders)
+
+
+def _is_kept(body: Path, folder: Path) -> bool:
+    """Whether what was compiled of a body since it was last written lies in a folder."""
+    written = body.stat().st_mtime
+    return any(kept.stat().st_mtime >= written for kept in folder.glob(f"{body.stem}.*.nbi"))

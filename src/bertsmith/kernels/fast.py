@@ -16,22 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import attending, compiled, rounding, tiles
-from bertsmith.kernels.loops import bits, compiles_for, launch, processor
+from bertsmith.kernels import attending, compiled, multiplying, rounding, tiles
+from bertsmith.kernels.loops import bits, compiles_for, launch
+from bertsmith.kernels.multiplying import (
+    FedForward,
+    by_rows_or_columns,
+    has_products,
+    multiply,
+    multiply_columns,
+)
 from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, VocabularyPart
 
 _KINDS = (torch.float32, torch.bfloat16)
 
 TILED: Any = import_module("bertsmith.kernels.tiled") if tiles.are_here() else None
 """The bodies of attention in bf16 where the processor has tiles (AMX); elsewhere they cannot be compiled."""
-
-PRODUCTS: Any = (
-    import_module("bertsmith.kernels.products")
-    if processor().startswith("znver") and compiles_for("avx2") and not compiles_for("avx512f")
-    else None
-)
-"""The bodies of products in fp32 where these are quicker than the libraries': AMD's processors without AVX-512."""
-_FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
 
 class Fast(Kernels):
@@ -62,10 +61,10 @@ class Fast(Kernels):
         if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
             return None
         of = inner.weight, inner.bias, output.weight, output.bias
-        enough = all(_has_products(x, weight.T, *of) for weight in of[::2])
+        enough = all(has_products(x, weight.T, *of) for weight in of[::2])
         if activation is not F.gelu or not enough or not self.multiplies(x):
             return None
-        return _called(_FeedForward, x, *of, self)
+        return _called(FedForward, x, *of, self)
 
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
@@ -80,32 +79,32 @@ class Fast(Kernels):
 
     def multiplies(self, x: Tensor) -> bool:
         """In fp32, on processors on which the libraries are slow."""
-        serves = PRODUCTS is not None and x.dtype == torch.float32 and self._serves(x)
+        serves = multiplying.BODIES is not None and x.dtype == torch.float32 and self._serves(x)
         return serves and not torch.is_autocast_enabled(x.device.type)
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         """By one body where the rows of x lie in memory as they are, by another where its columns do."""
-        if not _has_products(x, y, bias):
+        if not has_products(x, y, bias):
             return super().multiplied(x, y, bias, out)
-        x = _by_rows_or_columns(x)
+        x = by_rows_or_columns(x)
         made = x.new_empty(len(x), y.shape[1]) if out is None or out.stride(1) != 1 else out
         if x.stride(1) == 1:
-            _multiply(x, y, bias, made)
+            multiply(x, y, bias, made)
         else:
-            _multiply_columns(x.T, y, made)
+            multiply_columns(x.T, y, made)
             if bias is not None:
                 made += bias
         return made if out is None or made is out else out.copy_(made)
 
     def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the bias are added up on the way."""
-        if not _has_products(grad.T, x):
+        if not has_products(grad.T, x):
             return super().slopes(x, grad)
         of_weight = x.new_empty(grad.shape[1], x.shape[1])
         of_bias = x.new_empty(grad.shape[1])
-        _multiply_columns(grad, x, of_weight, of_bias)
+        multiply_columns(grad, x, of_weight, of_bias)
         return of_weight, of_bias
 
     def attention(
@@ -315,97 +314,6 @@ def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
     return low, high, dropped, bits(2**16 / (2**16 - dropped))
-
-
-def _has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
-    """Whether there is a body for x·y; others: what else it is made with."""
-    given = (t for t in (x, y, *others) if t is not None)
-    enough = x.dim() == y.dim() == 2 and min(*x.shape, *y.shape) >= _FEW
-    return PRODUCTS is not None and enough and all(t.is_cpu and t.dtype == torch.float32 for t in given)
-
-
-def _by_rows_or_columns(x: Tensor) -> Tensor:
-    """x; a copy where neither its rows nor its columns lie in memory as they are."""
-    return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
-
-
-def _multiply(
-    x: Tensor,
-    y: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    activated: Tensor | None = None,
-    before: Tensor | None = None,
-) -> None:
-    """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
-    memory as they are, and so has all that is written, `before` too."""
-    y, bias = _by_rows_or_columns(y), None if bias is None else bias.contiguous()
-    threads, (terms, columns) = torch.get_num_threads(), y.shape
-    room = torch.empty(PRODUCTS.room(threads, columns, terms), dtype=torch.uint8)
-    launch(
-        PRODUCTS.by_rows,
-        *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), 4 * y.stride(1)),
-        *(out.data_ptr(), 4 * out.stride(0), len(x), columns, terms, room.data_ptr()),
-        *(0 if bias is None else bias.data_ptr(), 0),
-        *(0 if t is None else t.data_ptr() for t in (activated, before)),
-    )
-
-
-def _multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None) -> None:
-    """Write xᵀ·y, and the sums of x's columns. out has its rows in memory as they are."""
-    x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
-    terms, rows, columns = *x.shape, y.shape[1]
-    size, of_rows, of_columns = PRODUCTS.room_turned(torch.get_num_threads(), rows, columns)
-    room, numbers = x.new_empty(size // 4), torch.zeros(PRODUCTS.turns(terms), dtype=torch.int64)
-    some = x.new_empty(0 if sums is None else PRODUCTS.slices(terms) * rows)
-    launch(
-        PRODUCTS.by_columns,
-        *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), out.data_ptr(), 4 * out.stride(0)),
-        *(rows, columns, terms, room.data_ptr(), of_rows, of_columns, numbers.data_ptr()),
-        *(0 if sums is None else sums.data_ptr(), some.data_ptr()),
-    )
-
-
-class _FeedForward(torch.autograd.Function):
-    """W2·GELU(W1·x + b1) + b2."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        of_output: Tensor,
-        output_bias: Tensor,
-        kernels: Fast,
-    ) -> Tensor:
-        x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
-        inner, found = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(of_output))
-        activated = torch.empty_like(inner)
-        _multiply(x, weight.T, bias, inner, activated=activated)
-        _multiply(activated, of_output.T, output_bias, found)
-        ctx.save_for_backward(x, weight, inner, activated, of_output)
-        ctx.kernels = kernels
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, inner, activated, of_output = ctx.saved_tensors
-        to_x, to_weight, to_bias, to_output, to_output_bias, _ = ctx.needs_input_grad
-        found: list[Tensor | None] = [None] * 6
-        if to_output or to_output_bias:
-            found[3:5] = ctx.kernels.slopes(activated, grad)
-        if to_x or to_weight or to_bias:
-            grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-            of_inner = torch.empty_like(inner)
-            _multiply(grad, of_output, None, of_inner, before=inner)
-            if to_weight or to_bias:
-                found[1:3] = ctx.kernels.slopes(x, of_inner)
-            found[0] = ctx.kernels.multiplied(of_inner, weight) if to_x else None
-        return tuple(
-            slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
-        )
 
 
 class _Gelu(torch.autograd.Function):
