@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.plain import TORCH, AdamWStep, Kernels, Moved
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.config import Sees
 from bertsmith.models.family import build_encoder, preset
@@ -391,6 +391,60 @@ def test_what_kernels_do_not_serve_torch_computes() -> None:
     norm, off = nn.LayerNorm(5), Dropout(0.0, torch.Generator())
     assert FAST.added_norm(double[:0].float(), double[:0].float(), off, norm).shape == (0, 5)
     assert FAST.weights(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("shapes", [[(1,)], [(3, 5), (0, 4), (2**14,)], [(2**14 + 1,), (7,), (3, 2**14)], []])
+def test_many_tensors_at_once(shapes: list[tuple[int, ...]]) -> None:
+    """Their norm, and AdamW's update of them: as torch has them, the same to the bit on one thread and on two."""
+    draw = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(shape, generator=draw) for shape in shapes]
+    torch.testing.assert_close(FAST.norm(gradients), TORCH.norm(gradients))
+    step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
+    moved = []
+    for kernels, threads in ((TORCH, 2), (FAST, 2), (FAST, 1)):
+        draw.manual_seed(1)
+        own = [Moved(torch.randn(g.shape, generator=draw), g.clone(), g * 0.1, g.square()) for g in gradients]
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            norm = kernels.norm(gradients)
+            kernels.move_all(own, step, 0.5)
+        finally:
+            torch.set_num_threads(before)
+        moved.append([*(tensor for one in own for tensor in one), norm])
+    for one, other, again in zip(*moved, strict=True):
+        torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
+        assert torch.equal(other, again)
+
+
+def test_what_a_kernel_does_not_move() -> None:
+    """Other precisions, and what does not lie in memory as a whole; its update is torch's all the same."""
+    known = torch.ones(6, 4)
+    assert FAST.moves(known)
+    for other in (
+        known.double(),
+        known.bfloat16(),
+        known.T,
+        known[:, ::2],
+        known.to_sparse(),
+        nn.Parameter(known),
+    ):
+        assert not FAST.moves(other)
+    step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
+    found = []
+    for kernels in (FAST, TORCH):
+        own = Moved(torch.ones(4, 6).T, known, known * 0.1, known * 0.2)
+        kernels.move_all([own], step, 1.0)
+        found.append(own.parameter)
+    assert torch.equal(*found)
+    torch.testing.assert_close(FAST.norm([known.double()]), known.double().norm())
+
+
+def test_a_norm_of_what_is_not_a_number_is_none() -> None:
+    for value in (torch.nan, torch.inf):
+        gradient = torch.ones(2**14 + 5)
+        gradient[-1] = value
+        assert not torch.isfinite(FAST.norm([torch.ones(3), gradient]))
 
 
 def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:

@@ -6,12 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.loop import Trained
 from bertsmith.training.optimizer import clip, make_optimizer
+
+EVERY = [TORCH, *([choice.of_name("numba")] if choice.are_here() else [])]
+every_kernels = pytest.mark.parametrize("kernels", EVERY, ids=lambda kernels: kernels.name)
 
 
 def parameters(seed: int = 0) -> dict[str, nn.Parameter]:
@@ -41,15 +46,21 @@ def by_formula(
     return theta
 
 
+@every_kernels
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.98)])
 def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
-    betas: tuple[float, float], corrected: bool
+    betas: tuple[float, float], corrected: bool, kernels: Kernels
 ) -> None:
     named = parameters()
     start = {name: p.detach().clone() for name, p in named.items()}
     optimizer = make_optimizer(
-        named.items(), betas=betas, epsilon=1e-6, weight_decay=0.1, bias_correction=corrected
+        named.items(),
+        betas=betas,
+        epsilon=1e-6,
+        weight_decay=0.1,
+        bias_correction=corrected,
+        kernels=kernels,
     )
     draw = torch.Generator().manual_seed(1)
     gradients: dict[str, list[Tensor]] = {name: [] for name in named}
@@ -149,9 +160,61 @@ def test_frozen_parameters_are_left_alone() -> None:
 def test_clipping_scales_all_gradients_together() -> None:
     a, b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4))
     a.grad, b.grad = torch.full((3,), 2.0), torch.full((4,), -1.0)
-    assert clip([a, b], 1.0).item() == pytest.approx(4.0)
+    optimizer = torch.optim.SGD([a, b])
+    assert clip([a, b], 1.0, optimizer).item() == pytest.approx(4.0)
     assert torch.cat([a.grad, b.grad]).norm().item() == pytest.approx(1.0, rel=1e-5)
     assert (a.grad[0] / b.grad[0]).item() == pytest.approx(-2.0)
     before = a.grad.clone()
-    clip([a, b], 5.0)  # below the limit: untouched
+    clip([a, b], 5.0, optimizer)  # below the limit: untouched
     assert torch.equal(a.grad, before)
+
+
+@every_kernels
+@pytest.mark.parametrize("limit", [1.0, 5.0])
+def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float) -> None:
+    """Whether they are scaled at once or on the way; what follows without clipping is not scaled again."""
+    of = {"betas": (0.9, 0.99), "epsilon": 1e-6, "weight_decay": 0.1}
+    named, wanted = parameters(), parameters()
+    optimizer, usual = (
+        make_optimizer(some.items(), **of, kernels=by) for some, by in ((named, kernels), (wanted, TORCH))
+    )
+    for step in range(4):
+        draw = torch.Generator().manual_seed(step)
+        for one, other in zip(named.values(), wanted.values(), strict=True):
+            one.grad = torch.randn(one.shape, generator=draw)
+            other.grad = one.grad.clone()
+        norm = nn.utils.get_total_norm([p.grad for p in wanted.values() if p.grad is not None])
+        assert not 1.0 < norm < 5.0
+        if step != 2:
+            torch.testing.assert_close(clip(named.values(), limit, optimizer), norm)
+            nn.utils.clip_grads_with_norm_(wanted.values(), limit, norm)
+        for by in (optimizer, usual):
+            for group in by.param_groups:
+                group["lr"] = 0.01
+            by.step()
+    for name, p in named.items():
+        torch.testing.assert_close(p, wanted[name], atol=1e-6, rtol=1e-5, msg=name)
+        for kept in ("exp_avg", "exp_avg_sq", "step"):
+            torch.testing.assert_close(
+                optimizer.state[p][kept], usual.state[wanted[name]][kept], atol=1e-7, rtol=1e-5, msg=name
+            )
+
+
+@every_kernels
+def test_gradients_that_a_closure_makes_are_used(kernels: Kernels) -> None:
+    named = parameters()
+    optimizer = make_optimizer(
+        named.items(), betas=(0.9, 0.99), epsilon=1e-6, weight_decay=0.0, kernels=kernels
+    )
+    optimizer.param_groups[0]["lr"] = 0.01
+    before = named["table"].detach().clone()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = named["table"].square().sum()
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+    assert loss.item() == pytest.approx(before.square().sum().item(), rel=1e-6)
+    torch.testing.assert_close(named["table"], before - 0.01 * before.sign(), atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -25,7 +25,16 @@ from bertsmith.kernels.multiplying import (
     multiply,
     multiply_columns,
 )
-from bertsmith.kernels.plain import TINY, AdamWStep, Drawn, Drops, IntegerWeights, Kernels, VocabularyPart
+from bertsmith.kernels.plain import (
+    TINY,
+    AdamWStep,
+    Drawn,
+    Drops,
+    IntegerWeights,
+    Kernels,
+    Moved,
+    VocabularyPart,
+)
 
 _KINDS = (torch.float32, torch.bfloat16)
 
@@ -199,6 +208,30 @@ class Fast(Kernels):
         )
         return of_bias
 
+    def moves(self, gradient: Tensor) -> bool:
+        """Where it lies in memory as a whole; not one that is cut over several processes."""
+        return type(gradient) is Tensor and _is_whole(gradient)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Squares are added up in parts, the same for any number of threads."""
+        if not gradients or not all(map(self.moves, gradients)):
+            return super().norm(gradients)
+        rows, parts = _rows_of([[gradient] for gradient in gradients])
+        sums = torch.empty(parts)
+        launch(compiled.squares, rows.data_ptr(), len(rows), sums.data_ptr())
+        return sums.sum(dtype=torch.float64).sqrt().float()
+
+    def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
+        """In one pass over all of them."""
+        if not all(_is_whole(tensor) for tensors in moved for tensor in tensors):
+            super().move_all(moved, step, factor)
+            return
+        rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
+        launch(
+            compiled.move_all,
+            *(rows.data_ptr(), len(rows), *_numbers_of(step), bits(factor)),
+        )
+
     def move_rows(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:
@@ -211,7 +244,7 @@ class Fast(Kernels):
         launch(
             compiled.move_rows,
             *(x.data_ptr() for x in (*kept, where, gradients)),
-            *(*table.shape, len(gradients), *map(bits, (*step.betas, *step[1:]))),
+            *(*table.shape, len(gradients), *_numbers_of(step)),
         )
 
 
@@ -285,6 +318,28 @@ class FastAnswers(Fast):
             *products.shape,
         )
         return found
+
+
+def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
+    """What the bodies over many tensors read, int64 [n, ROW], of tensors that are of one size in each row; and of
+    how many parts all rows are together."""
+    rows, first = [], 0
+    for own in tensors:
+        size = own[0].numel()
+        rows.append(
+            [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (compiled.ROW - 2 - len(own))]
+        )
+        first += -(-size // compiled.PART)
+    return torch.tensor(rows).view(-1, compiled.ROW), first
+
+
+def _numbers_of(step: AdamWStep) -> list[int]:
+    """As the bodies read them."""
+    return [bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
+
+
+def _is_whole(x: Tensor) -> bool:
+    return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
 
 
 def _is_known(x: Tensor) -> bool:

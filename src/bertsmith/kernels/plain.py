@@ -5,7 +5,7 @@ A module that computes such a thing asks its `kernels`, which `Place.settle` set
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -81,6 +81,15 @@ class AdamWStep(NamedTuple):
     stride: float
     root: float
     epsilon: float
+
+
+class Moved(NamedTuple):
+    """A parameter that AdamW moves, its gradient, and the means of its gradients so far and of their squares."""
+
+    parameter: Tensor
+    gradient: Tensor
+    mean: Tensor
+    square: Tensor
 
 
 class Products:
@@ -238,6 +247,25 @@ class Kernels(Products):
         """What products of such integers, int32 [N, out], stand for."""
         whole = torch.addcmul(middle * of.sums, products, step)
         return torch.addcmul(of.bias, whole, of.scale).to(dtype)
+
+    def moves(self, gradient: Tensor) -> bool:
+        """Whether parameters with such gradients are moved quicker by `move_all` than by torch's own AdamW."""
+        return False
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Of all of them together, Euclidean, []."""
+        return nn.utils.get_total_norm(gradients)
+
+    def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
+        """AdamW's update of many parameters, in place. factor: what gradients are multiplied by first."""
+        beta1, beta2 = step.betas
+        for parameter, gradient, mean, square in moved:
+            own = gradient * factor
+            mean.lerp_(own, 1 - beta1)
+            square.mul_(beta2).addcmul_(own, own, value=1 - beta2)
+            parameter.mul_(step.keep).addcdiv_(
+                mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
+            )
 
     def move_rows(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep

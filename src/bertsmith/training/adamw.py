@@ -9,59 +9,78 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels
+from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels, Moved
 
 
 class AdamW(torch.optim.AdamW):
     """torch's, which also takes the gradient of some rows of a table, a sparse one. The update is the same: means
     fade and weights decay in all rows.
 
-    kernels: what moves such tables.
+    kernels: what moves such tables, and all else where it is quicker. factor: what gradients are multiplied by in
+    the next update, where these kernels move all parameters.
     """
 
     kernels: Kernels = TORCH
+    factor = 1.0
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._where: dict[Tensor, tuple[Tensor, Tensor]] = {}  # beside the mean that it is true of
 
+    def multiplies(self) -> bool:
+        """Whether gradients can be multiplied by a factor on the way, in the next update."""
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return all(gradient.is_sparse or self.kernels.moves(gradient) for gradient in gradients)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update, as `torch.optim.AdamW.step`."""
+        answer = None if closure is None else torch.enable_grad()(closure)()
+        taken: list[tuple[Tensor, Tensor]] = []
         by_rows = []
         for group in self.param_groups:
+            alike: dict[int, list[Moved]] = {}  # by how often they have been moved
             for parameter in group["params"]:
-                if parameter.grad is None:
+                gradient = parameter.grad
+                if gradient is None:
                     continue
-                if parameter.grad.is_sparse:
-                    by_rows.append((parameter, parameter.grad, group))
-                    parameter.grad = None
+                if gradient.is_sparse:
+                    by_rows.append((parameter, gradient.coalesce(), group))
                 else:
                     self._where.pop(parameter, None)
-        answer = super().step(closure)
+                    if not self.kernels.moves(gradient):
+                        continue
+                    state = self._begun(parameter)
+                    own = Moved(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
+                    alike.setdefault(int(state["step"]), []).append(own)
+                taken.append((parameter, gradient))
+                parameter.grad = None
+            for made, some in alike.items():
+                self.kernels.move_all(some, _step_of(group, made), self.factor)
+        super().step()
         for parameter, gradient, group in by_rows:
-            self._move_rows(parameter, gradient.coalesce(), group)
+            self._move_rows(parameter, gradient, group)
+        for parameter, gradient in taken:
             parameter.grad = gradient
+        self.factor = 1.0
         return answer
 
-    def _move_rows(self, table: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
-        state = self.state[table]
+    def _begun(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter, in which the next update counts as made."""
+        state: dict[str, Tensor] = self.state[parameter]
         if not state:  # as torch begins it
             state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
-        made, rate = int(state["step"]), group["lr"]
-        beta1, beta2 = group["betas"]
-        step = AdamWStep(
-            betas=(beta1, beta2),
-            keep=1 - rate * group["weight_decay"],
-            stride=rate / (1 - beta1**made),
-            root=(1 - beta2**made) ** 0.5,
-            epsilon=group["eps"],
-        )
+        return state
+
+    def _move_rows(self, table: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        state = self._begun(table)
         rows, where = gradient.indices()[0], self._where_of(table)
         where[rows] = torch.arange(len(rows))
-        self.kernels.move_rows(table, state["exp_avg"], state["exp_avg_sq"], where, gradient.values(), step)
+        values = gradient.values() if self.factor == 1 else gradient.values() * self.factor
+        step = _step_of(group, int(state["step"]))
+        self.kernels.move_rows(table, state["exp_avg"], state["exp_avg_sq"], where, values, step)
         where[rows] = NO_GRADIENT
 
     def _where_of(self, table: Tensor) -> Tensor:
@@ -73,6 +92,18 @@ class AdamW(torch.optim.AdamW):
             known = mean, torch.where(ever, NO_GRADIENT, NEVER_ONE)
             self._where[table] = known
         return known[1]
+
+
+def _step_of(group: Mapping[str, Any], made: int) -> AdamWStep:
+    """What a group's update is made with, the one of this number."""
+    beta1, beta2 = group["betas"]
+    return AdamWStep(
+        betas=(beta1, beta2),
+        keep=1 - group["lr"] * group["weight_decay"],
+        stride=group["lr"] / (1 - beta1**made),
+        root=(1 - beta2**made) ** 0.5,
+        epsilon=group["eps"],
+    )
 
 
 class UncorrectedAdamW(AdamW):

@@ -20,6 +20,7 @@ from bertsmith.training.settings import TrainSettings
 _IN_A_LAYER, _QKV = ".blocks.", "qkv.weight"
 _ADAMWS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MUONS = frozenset({"momentum_buffer"})
+_ABOVE_0 = 1e-6  # as torch clips
 
 
 def optimizer_of(
@@ -150,8 +151,9 @@ def make_optimizer(
     return made
 
 
-def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale all gradients so that their common norm is at most `limit`; returns the norm before that."""
+def clip(parameters: Iterable[nn.Parameter], limit: float, optimizer: torch.optim.Optimizer) -> Tensor:
+    """Have the next update scale all gradients so that their common norm is at most `limit`, or scale them now;
+    returns the norm before that."""
     given = [p for p in parameters if p.grad is not None]
     gradients: list[Tensor] = []
     for p in given:
@@ -160,6 +162,10 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
             gradients.append(p.grad.values())
         elif p.grad is not None:
             gradients.append(p.grad)
+    if isinstance(optimizer, AdamW) and optimizer.multiplies():
+        norm = optimizer.kernels.norm(gradients)
+        optimizer.factor = min(1.0, limit / (norm.item() + _ABOVE_0))
+        return norm
     norm = nn.utils.get_total_norm(gradients)
     nn.utils.clip_grads_with_norm_(given, limit, norm)
     whole = getattr(norm, "full_tensor", None)  # where weights are cut over several processes

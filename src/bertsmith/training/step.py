@@ -151,7 +151,7 @@ def update(
         torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
     )
     sums = dict(zip(own, of_parts, strict=True))
-    norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm)
+    norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm, optimizer)
     if not (torch.isfinite(of_all) & torch.isfinite(norm)).item():
         _refuse(step, totals)
     set_rate(optimizer, rate)
