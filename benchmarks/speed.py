@@ -168,8 +168,8 @@ the tokens that a head reads, where the reference computes all. Of the limit: th
 Against the best peer: the median of the ratios by window, to the quickest of the reference's sides whose loss is
 the same (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these products here. The
 tables of AMD EPYC with AVX-512 are older: ours computed the whole last layer, and their limits count it whole.
-Those of processors with AVX-512 are from before the vocabulary's loss in fp32 by parts, that of base from before
-products by our kernels. Without units for bf16 no side computes in it.
+Those of processors with AVX-512 are from before the vocabulary's loss in fp32 by parts; on AVX2 alone tiny's and
+fine-tuning's are from before clipping and AdamW by kernels. Without units for bf16 no side computes in it.
 
 {(chr(10) * 2).join(parts)}""",
     )
