@@ -222,7 +222,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("none")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     settings = ["task.max_length=16", "task.stride=6", "train.epochs=8", "train.learning_rate=3e-3"]
-    settings.append("train.precision=fp32")  # on a busy machine a trial may choose bf16, and answers be in fp32
+    # beside other work a trial may choose bf16, and answers be in fp32
+    settings.append("train.precision=fp32")
     return bs.finetune(
         "answer",
         base,
