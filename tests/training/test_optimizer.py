@@ -170,7 +170,7 @@ def test_clipping_scales_all_gradients_together() -> None:
 
 
 @every_kernels
-@pytest.mark.parametrize("limit", [1.0, 5.0])
+@pytest.mark.parametrize("limit", [1.0, 50.0])
 def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float) -> None:
     """Whether they are scaled at once or on the way; what follows without clipping is not scaled again."""
     of = {"betas": (0.9, 0.99), "epsilon": 1e-6, "weight_decay": 0.1}
@@ -184,7 +184,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float
             one.grad = torch.randn(one.shape, generator=draw)
             other.grad = one.grad.clone()
         norm = nn.utils.get_total_norm([p.grad for p in wanted.values() if p.grad is not None])
-        assert not 1.0 < norm < 5.0
+        assert 1.0 < norm < 50.0
         if step != 2:
             torch.testing.assert_close(clip(named.values(), limit, optimizer), norm)
             nn.utils.clip_grads_with_norm_(wanted.values(), limit, norm)

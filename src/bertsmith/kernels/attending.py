@@ -46,11 +46,8 @@ _BEFORE, _BEHIND = 1, 2
 SEES = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
 COLUMNS = WIDTH  # a head's are a multiple of it
 _FOUR = 4  # rows of a product that are made where six would be too many
-_NUMBER, _PANEL, _SIDE = (
-    4,
-    4 * WIDTH,
-    8,
-)  # bytes of a number, and of a row in a panel; of a square that is turned
+_NUMBER, _PANEL = 4, 4 * WIDTH  # bytes of a number, and of a row in a panel
+_SIDE = 8  # of a square that is turned
 # Bytes behind a row of scores: at a power of two rows would share a part of the cache.
 _APART = 64
 

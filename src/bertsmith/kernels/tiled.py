@@ -46,7 +46,7 @@ from bertsmith.kernels.tiles import (
     zero,
 )
 
-WRITTEN_WITH = "0087e858cdb55936"  # loops.py, lanes.py, attending.py and tiles.py
+WRITTEN_WITH = "53d1f8dd5ddbcc3b"  # loops.py, lanes.py, attending.py and tiles.py
 SIDE = 32  # rows, columns and terms of the smallest product made: four tiles
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
