@@ -207,7 +207,7 @@ def test_attention_over_packed_sequences_and_its_slopes(
     more: int,
     kernels: Kernels,
 ) -> None:
-    """In bf16 FAST takes another way for short sequences than ANSWERS where there are tiles."""
+    """In bf16 FAST takes another way for short sequences than ANSWERS where the processor multiplies bf16."""
     if not any(lengths):
         lengths = [*lengths, 1]
     found, slopes, wanted, expected = attended(lengths, heads, width, sees, kind, p, more, kernels)
@@ -260,11 +260,11 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
 
 
 @pytest.mark.parametrize("sees", ["all", "before", "behind"])
-def test_attention_by_tiles_of_long_sequences(sees: Sees) -> None:
+def test_attention_of_long_sequences_by_the_processors_products_of_bf16(sees: Sees) -> None:
     from bertsmith.kernels import fast
 
-    if fast.TILED is None:
-        pytest.skip("this processor has no tiles (AMX)")
+    if fast.HALF is None:
+        pytest.skip("this processor has no products of bf16")
     found, slopes, wanted, expected = attended([300, 1, 131], 2, 64, sees, torch.bfloat16, 0.1)
     close(found, wanted, torch.bfloat16, 2)
     close(slopes, expected, torch.bfloat16, 4)
@@ -456,8 +456,15 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("attending", (*both, "registers.py")),
         ("rounding", both),
         ("products", (*both, "compiled.py", "registers.py")),
-        ("tiled", (*both, "registers.py", "attending.py", "tiles.py")),
-        ("integers", (*both, "rounding.py")),
+        (
+            "attending_half",
+            (*both, "registers.py", "attending.py", "pairs.py", "tiles.py", "half_registers.py"),
+        ),
+        (
+            "products_half",
+            (*both, "compiled.py", "registers.py", "pairs.py", "half_registers.py"),
+        ),
+        ("integers", (*both, "rounding.py", "pairs.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'

@@ -26,7 +26,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "6d502fef3491cb12"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "930c81e22c908b24"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 
@@ -439,12 +439,19 @@ def table(given):
         _table(floats(s[1], n * v), v, bias, labels, losses, right, sums, first, last)
 
 
-# The same by parts of the vocabulary, in fp32: logits [rows, columns] of a part, a column for each token that is
+# The same by parts of the vocabulary: logits [rows, columns] of a part, a column for each token that is
 # predicted, a multiple of COLUMNS. Slots: 0 rows, 1 columns, 2 the number of the first row, 3 logits, 4 bias, 5
 # the label of each column, 6 each column's highest logit, 7 the sum of exp(logit - highest), 8 its label's logit;
-# where slopes are made 7 is what each is multiplied by, 8 the slope of the loss, 9 those of the bias.
+# where slopes are made 7 is what each is multiplied by, 8 the slope of the loss, 9 those of the bias; 10 whether
+# logits are bf16.
 COLUMNS = WIDTH
 _ROWS = 32  # of a part worked on at a time, while they are in the cache
+
+
+@njit(inline="always", **LOOPS)
+def _one(half, address):
+    """A number of memory."""
+    return _get(halves(address, 1), 0) if half else floats(address, 1)[0]
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -453,23 +460,24 @@ def part_seen(given):
     v, m = s[0], s[1]
     first, last = my_rows(m // COLUMNS)
     bias, labels, gold = floats(s[4], v), integers(s[5], m), floats(s[8], m)
-    logits = floats(s[3], v * m)
+    half, size = s[10], 2 if s[10] else 4
     for begin in range(0, v, _ROWS):
         end = min(begin + _ROWS, v)
         for place in range(4 * first * COLUMNS, 4 * last * COLUMNS, 4 * COLUMNS):
             before = load(s[6] + place)
             top = before
             for row in range(begin, end):
-                top = larger(top, load(s[3] + 4 * row * m + place) + every(bias[row]))
+                top = larger(top, get(half, s[3] + size * row * m + place * size // 4) + every(bias[row]))
             total = load(s[7] + place) * exp_below(before - top)
             for row in range(begin, end):
-                total = total + exp_below(load(s[3] + 4 * row * m + place) + every(bias[row]) - top)
+                value = get(half, s[3] + size * row * m + place * size // 4) + every(bias[row])
+                total = total + exp_below(value - top)
             store(s[6] + place, top)
             store(s[7] + place, total)
     for j in range(first * COLUMNS, last * COLUMNS):
         row = labels[j] - s[2]
         if 0 <= row < v:
-            gold[j] = logits[row * m + j] + bias[row]
+            gold[j] = _one(half, s[3] + size * (row * m + j)) + bias[row]
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -477,19 +485,32 @@ def part_slopes(given):
     s = slots(given)
     v, m = s[0], s[1]
     first, last = my_rows(v)
-    logits, bias, labels = floats(s[3], v * m), floats(s[4], v), integers(s[5], m)
+    bias, labels, top, share = floats(s[4], v), integers(s[5], m), floats(s[6], m), floats(s[7], m)
     slope, of_bias = as_float(s[8]), floats(s[9], v)
+    half, size = s[10], 2 if s[10] else 4
+    # A label's slope is rounded once: what is left of 1 is small.
+    of_labels = np.zeros(m, np.float32)
+    for j in range(m):
+        row = labels[j] - s[2]
+        if first <= row < last:
+            logit = _one(half, s[3] + size * (row * m + j)) + bias[row]
+            of_labels[j] = _exp(logit - top[j]) * share[j] - slope
     for row in range(first, last):
-        own, more, total = s[3] + 4 * row * m, every(bias[row]), every(F(0))
-        for place in range(0, 4 * m, 4 * COLUMNS):
-            value = exp_below(load(own + place) + more - load(s[6] + place)) * load(s[7] + place)
-            store(own + place, value)
+        own, more, total = s[3] + size * row * m, every(bias[row]), every(F(0))
+        for j in range(0, m, COLUMNS):
+            value = get(half, own + size * j) + more - load(s[6] + 4 * j)
+            value = exp_below(value) * load(s[7] + 4 * j)
+            put(half, own + size * j, value)
             total = total + value
         of_bias[row] = sum_of(total)
     for j in range(m):
         row = labels[j] - s[2]
         if first <= row < last:
-            logits[row * m + j] -= slope
+            place = s[3] + size * (row * m + j)
+            if half:
+                _put(halves(place, 1), 0, of_labels[j])
+            else:
+                floats(place, 1)[0] = of_labels[j]
             of_bias[row] -= slope
 
 

@@ -16,14 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import attending, compiled, multiplying, rounding, tiles
-from bertsmith.kernels.loops import bits, compiles_for, launch
+from bertsmith.kernels import attending, compiled, rounding, tiles
+from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     FedForward,
     by_rows_or_columns,
     has_products,
     multiply,
     multiply_columns,
+    serve,
 )
 from bertsmith.kernels.plain import (
     TINY,
@@ -34,12 +35,15 @@ from bertsmith.kernels.plain import (
     Kernels,
     Moved,
     VocabularyPart,
+    kind_of,
 )
 
 _KINDS = (torch.float32, torch.bfloat16)
 
-TILED: Any = import_module("bertsmith.kernels.tiled") if tiles.are_here() else None
-"""The bodies of attention in bf16 where the processor has tiles (AMX); elsewhere they cannot be compiled."""
+HALF: Any = (
+    import_module("bertsmith.kernels.attending_half") if tiles.are_here() or multiplies_half() else None
+)
+"""The bodies of attention in bf16 where the processor multiplies bf16 itself."""
 
 
 class Fast(Kernels):
@@ -47,11 +51,11 @@ class Fast(Kernels):
 
     name = "numba"
     by_rows = True
-    # Tokens of a batch's longest sequence. With fewer than the first a whole update is slower by a fifteenth with
-    # tiles, though attention itself is not. With more than the second, where there are no tiles, the library's
-    # products in bf16 are quicker.
-    shortest_in_tiles: ClassVar[int] = 64
-    longest_in_half: ClassVar[float] = 128
+    # Tokens of a batch's longest sequence. With fewer than the first a whole update is as quick, or quicker, where
+    # attention multiplies in fp32 what is in bf16. With more than the second, where the processor does not
+    # multiply bf16 itself, the library's products in bf16 are quicker than those.
+    shortest_in_half: ClassVar[int] = 64
+    longest_in_full: ClassVar[float] = 128
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
@@ -70,6 +74,7 @@ class Fast(Kernels):
         if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
             return None
         of = inner.weight, inner.bias, output.weight, output.bias
+        x = x.to(kind_of(x))
         enough = all(has_products(x, weight.T, *of) for weight in of[::2])
         if activation is not F.gelu or not enough or not self.multiplies(x):
             return None
@@ -87,18 +92,24 @@ class Fast(Kernels):
         return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
 
     def multiplies(self, x: Tensor) -> bool:
-        """In fp32, on processors on which the libraries are slow."""
-        serves = multiplying.BODIES is not None and x.dtype == torch.float32 and self._serves(x)
-        return serves and not torch.is_autocast_enabled(x.device.type)
+        """On processors on which the libraries are slow."""
+        return self._serves(x) and serve(kind_of(x))
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """By one body where the rows of x lie in memory as they are, by another where its columns do."""
+        """By one body where the rows of x lie in memory as they are, by another where its columns do. In bf16 the
+        latter's products are in fp32."""
         if not has_products(x, y, bias):
-            return super().multiplied(x, y, bias, out)
+            if torch.bfloat16 not in (x.dtype, y.dtype):
+                return super().multiplied(x, y, bias, out)
+            bias = None if bias is None else bias.to(torch.bfloat16)
+            made = super().multiplied(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
+            return made if out is None else out.copy_(made)
         x = by_rows_or_columns(x)
-        made = x.new_empty(len(x), y.shape[1]) if out is None or out.stride(1) != 1 else out
+        is_half = torch.bfloat16 in (x.dtype, y.dtype) and x.stride(1) == 1
+        kind = torch.bfloat16 if is_half else torch.float32
+        made = x.new_empty(len(x), y.shape[1], dtype=kind) if out is None or out.stride(1) != 1 else out
         if x.stride(1) == 1:
             multiply(x, y, bias, made)
         else:
@@ -109,26 +120,26 @@ class Fast(Kernels):
 
     def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the bias are added up on the way."""
+        grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
         if not has_products(grad.T, x):
             return super().slopes(x, grad)
-        of_weight = x.new_empty(grad.shape[1], x.shape[1])
-        of_bias = x.new_empty(grad.shape[1])
+        of_weight, of_bias = torch.empty(grad.shape[1], x.shape[1]), torch.empty(grad.shape[1])
         multiply_columns(grad, x, of_weight, of_bias)
         return of_weight, of_bias
 
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
-        """By one kernel there and one back, in which no score is kept; in bf16 by tiles, or only of sequences so
-        short that products of theirs in bf16 are no quicker."""
+        """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
+        or only of sequences so short that the library's are no quicker than those in fp32."""
         width = qkv.shape[1] // 3 // heads
         if not self._serves(qkv) or width % attending.COLUMNS:
             return None
         longest = int(starts.diff().max()) if len(starts) > 1 else 0
-        in_tiles = TILED and _is_half(qkv) and width % TILED.SIDE == 0 and longest >= self.shortest_in_tiles
-        if not longest or (_is_half(qkv) and not in_tiles and longest > self.longest_in_half):
+        in_half = HALF and _is_half(qkv) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
+        if not longest or (_is_half(qkv) and not in_half and longest > self.longest_in_full):
             return None
-        bodies = TILED if in_tiles else attending
+        bodies = HALF if in_half else attending
         return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout), bodies)
 
     def weights(
@@ -184,14 +195,15 @@ class Fast(Kernels):
 
     def takes_parts(self, x: Tensor) -> bool:
         """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
-        30,522 words. In bf16 this was not measured."""
-        return x.is_cpu and x.dtype == torch.float32
+        30,522 words. In bf16 where products are ours, which read the table as it is."""
+        return x.is_cpu and (x.dtype == torch.float32 or serve(x.dtype))
 
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
         known = (*part[:3], top, total, gold)
         if _has_parts(known):
-            launch(compiled.part_seen, *part.logits.shape, part.first, *(x.data_ptr() for x in known))
+            places = (x.data_ptr() for x in known)
+            launch(compiled.part_seen, *part.logits.shape, part.first, *places, 0, _is_half(part.logits))
         else:
             super().part_seen(part, top, total, gold)
 
@@ -204,7 +216,7 @@ class Fast(Kernels):
         launch(
             compiled.part_slopes,
             *(*part.logits.shape, part.first, *(x.data_ptr() for x in known)),
-            *(bits(slope.item()), of_bias.data_ptr()),
+            *(bits(slope.item()), of_bias.data_ptr(), _is_half(part.logits)),
         )
         return of_bias
 
@@ -255,7 +267,7 @@ INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx
 class FastAnswers(Fast):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
-    shortest_in_tiles, longest_in_half = 0, math.inf
+    shortest_in_half, longest_in_full = 0, math.inf
 
     def _serves(self, x: Tensor) -> bool:
         return _is_known(x) and x.numel() > 0

@@ -9,22 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.lanes import (
-    WIDTH,
-    as_numbers,
-    every,
-    every_pair_at,
-    load,
-    no_sums,
-    pairs_at,
-    put,
-    store_wide_bytes,
-    with_pairs,
-)
+from bertsmith.kernels.lanes import WIDTH, every, load, put, store_wide_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
+from bertsmith.kernels.pairs import as_numbers, every_pair_at, no_sums, pairs_at, with_pairs
 from bertsmith.kernels.rounding import spanned, stood_for
 
-WRITTEN_WITH = "27a6599bb9450029"  # loops.py, lanes.py and rounding.py, see the first
+WRITTEN_WITH = "b2232f6d1e4d9a41"  # loops.py, lanes.py and rounding.py, see the first
 _ROWS = 64  # whose integers a thread keeps
 _AT_A_TIME = 4
 

@@ -14,12 +14,15 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from bertsmith.kernels.loops import LOOPS, F
+from bertsmith.kernels.loops import LOOPS, F, compiles_for
 
 WIDTH = 16
-_LOOSELY = ("reassoc", "contract", "nsz", "arcp")
+# Whether the processor rounds to bf16, and multiplies it. Its instructions are given as it calls them: by LLVM's
+# own names they have a type that llvmlite does not know.
+KNOWS_HALF = compiles_for("avx512bf16")
+LOOSELY = ("reassoc", "contract", "nsz", "arcp")
 _FLOAT, _INT, _SHORT, _BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
-_FLOATS, _INTS, _SHORTS, _BYTES = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT, _BYTE))
+FLOATS, INTS, SHORTS, _BYTES = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT, _BYTE))
 
 
 class _Lanes(types.Type):  # type: ignore[misc]
@@ -37,25 +40,7 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
     """As LLVM has them."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _FLOATS)
-
-
-class _Pairs(types.Type):  # type: ignore[misc]
-    """Numba's name for 16 pairs of integers of 16 bits, or as many of 32."""
-
-    def __init__(self) -> None:
-        super().__init__("pairs")
-
-
-PAIRS = _Pairs()
-
-
-@register_model(_Pairs)
-class _PairsModel(models.PrimitiveModel):  # type: ignore[misc]
-    """As LLVM has them."""
-
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _INTS)
+        super().__init__(manager, kind, FLOATS)
 
 
 def at(builder: Any, address: Any, of: Any) -> Any:
@@ -63,18 +48,30 @@ def at(builder: Any, address: Any, of: Any) -> Any:
     return builder.inttoptr(address, of.as_pointer())
 
 
-def _spread(builder: Any, value: Any, of: Any) -> Any:
+def spread(builder: Any, value: Any, of: Any) -> Any:
     """One number in all lanes."""
     nothing = ir.Constant(of, ir.Undefined)
-    first = ir.Constant(_INTS, [0] * WIDTH)
+    first = ir.Constant(INTS, [0] * WIDTH)
     return builder.shuffle_vector(builder.insert_element(nothing, value, _INT(0)), nothing, first)
 
 
-def _known(builder: Any, name: str, result: Any, *given: Any, loosely: Any = _LOOSELY) -> Any:
+def known(builder: Any, name: str, result: Any, *given: Any, loosely: Any = LOOSELY) -> Any:
     """A call of what LLVM itself provides."""
     kind = ir.FunctionType(result, [value.type for value in given])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, given, fastmath=loosely)
+
+
+def as_half(builder: Any, x: Any) -> Any:
+    """16 numbers as bf16: the nearest, of two that are as near the even one."""
+    if KNOWS_HALF:
+        kind = ir.FunctionType(SHORTS, [FLOATS])
+        return builder.call(ir.InlineAsm(kind, "vcvtneps2bf16 $1, $0", "=v,v"), [x])
+    half, one, most = (spread(builder, _INT(n), INTS) for n in (16, 1, 0x7FFF))
+    bits = builder.bitcast(x, INTS)
+    odd = builder.and_(builder.lshr(bits, half), one)
+    rounded = builder.lshr(builder.add(builder.add(bits, most), odd), half)
+    return builder.trunc(rounded, SHORTS)
 
 
 @intrinsic
@@ -82,7 +79,7 @@ def load(typing: Any, address: Any) -> Any:
     """16 numbers of memory."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(at(builder, values[0], _FLOATS), align=4)
+        return builder.load(at(builder, values[0], FLOATS), align=4)
 
     return LANES(types.int64), made
 
@@ -92,7 +89,7 @@ def store(typing: Any, address: Any, x: Any) -> Any:
     """Put 16 numbers there."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[1], at(builder, values[0], _FLOATS), align=4)
+        builder.store(values[1], at(builder, values[0], FLOATS), align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -103,8 +100,8 @@ def load_half(typing: Any, address: Any) -> Any:
     """16 numbers of memory that holds bf16."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.zext(builder.load(at(builder, values[0], _SHORTS), align=2), _INTS)
-        return builder.bitcast(builder.shl(kept, _spread(builder, _INT(16), _INTS)), _FLOATS)
+        kept = builder.zext(builder.load(at(builder, values[0], SHORTS), align=2), INTS)
+        return builder.bitcast(builder.shl(kept, spread(builder, _INT(16), INTS)), FLOATS)
 
     return LANES(types.int64), made
 
@@ -114,11 +111,7 @@ def store_half(typing: Any, address: Any, x: Any) -> Any:
     """Put 16 numbers there as bf16: the nearest, of two that are as near the even one."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        half, one, most = (_spread(builder, _INT(n), _INTS) for n in (16, 1, 0x7FFF))
-        bits = builder.bitcast(values[1], _INTS)
-        odd = builder.and_(builder.lshr(bits, half), one)
-        rounded = builder.lshr(builder.add(builder.add(bits, most), odd), half)
-        builder.store(builder.trunc(rounded, _SHORTS), at(builder, values[0], _SHORTS), align=2)
+        builder.store(as_half(builder, values[1]), at(builder, values[0], SHORTS), align=2)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -129,15 +122,15 @@ def load_whole(typing: Any, address: Any) -> Any:
     """16 numbers of memory that holds integers of 32 bits."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.sitofp(builder.load(at(builder, values[0], _INTS), align=4), _FLOATS)
+        return builder.sitofp(builder.load(at(builder, values[0], INTS), align=4), FLOATS)
 
     return LANES(types.int64), made
 
 
 def _rounded(builder: Any, x: Any, into: Any) -> Any:
     """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last."""
-    whole = _known(builder, f"llvm.rint.v{WIDTH}f32", _FLOATS, x)
-    least, most = (_spread(builder, _FLOAT(n), _FLOATS) for n in (-128.0, 127.0))
+    whole = known(builder, f"llvm.rint.v{WIDTH}f32", FLOATS, x)
+    least, most = (spread(builder, _FLOAT(n), FLOATS) for n in (-128.0, 127.0))
     whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
     whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
     return builder.fptosi(whole, into)
@@ -160,8 +153,8 @@ def store_wide_bytes(typing: Any, address: Any, x: Any) -> Any:
     """Put 16 numbers there, rounded to integers of 8 bits, each in 16."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.trunc(_rounded(builder, values[1], _INTS), _SHORTS)
-        builder.store(kept, at(builder, values[0], _SHORTS), align=2)
+        kept = builder.trunc(_rounded(builder, values[1], INTS), SHORTS)
+        builder.store(kept, at(builder, values[0], SHORTS), align=2)
         return context.get_dummy_value()
 
     return types.void(types.int64, LANES), made
@@ -172,7 +165,7 @@ def every(typing: Any, x: Any) -> Any:
     """A number in all lanes."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _spread(builder, values[0], _FLOATS)
+        return spread(builder, values[0], FLOATS)
 
     return LANES(types.float32), made
 
@@ -182,7 +175,7 @@ def every_at(typing: Any, address: Any) -> Any:
     """A number of memory in all lanes."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _spread(builder, builder.load(at(builder, values[0], _FLOAT)), _FLOATS)
+        return spread(builder, builder.load(at(builder, values[0], _FLOAT)), FLOATS)
 
     return LANES(types.int64), made
 
@@ -190,7 +183,7 @@ def every_at(typing: Any, address: Any) -> Any:
 @intrinsic
 def _plus(typing: Any, x: Any, y: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fadd(*values, flags=_LOOSELY)
+        return builder.fadd(*values, flags=LOOSELY)
 
     return LANES(LANES, LANES), made
 
@@ -198,7 +191,7 @@ def _plus(typing: Any, x: Any, y: Any) -> Any:
 @intrinsic
 def _minus(typing: Any, x: Any, y: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fsub(*values, flags=_LOOSELY)
+        return builder.fsub(*values, flags=LOOSELY)
 
     return LANES(LANES, LANES), made
 
@@ -206,7 +199,7 @@ def _minus(typing: Any, x: Any, y: Any) -> Any:
 @intrinsic
 def _times(typing: Any, x: Any, y: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fmul(*values, flags=_LOOSELY)
+        return builder.fmul(*values, flags=LOOSELY)
 
     return LANES(LANES, LANES), made
 
@@ -267,7 +260,7 @@ def unless_below(typing: Any, x: Any, limit: Any, y: Any) -> Any:
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x, limit, y = values
-        return builder.select(builder.fcmp_ordered("<", x, limit), ir.Constant(_FLOATS, [0.0] * WIDTH), y)
+        return builder.select(builder.fcmp_ordered("<", x, limit), ir.Constant(FLOATS, [0.0] * WIDTH), y)
 
     return LANES(LANES, LANES, LANES), made
 
@@ -277,7 +270,7 @@ def sum_of(typing: Any, x: Any) -> Any:
     """Over the lanes."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _known(builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, _FLOAT(0.0), values[0])
+        return known(builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, _FLOAT(0.0), values[0])
 
     return types.float32(LANES), made
 
@@ -323,7 +316,7 @@ def floor(typing: Any, x: Any) -> Any:
     """The whole number below, or itself."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _known(builder, f"llvm.floor.v{WIDTH}f32", _FLOATS, values[0])
+        return known(builder, f"llvm.floor.v{WIDTH}f32", FLOATS, values[0])
 
     return LANES(LANES), made
 
@@ -333,8 +326,8 @@ def power(typing: Any, x: Any) -> Any:
     """2 to a whole number between -126 and 127."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        whole = builder.add(builder.fptosi(values[0], _INTS), _spread(builder, _INT(127), _INTS))
-        return builder.bitcast(builder.shl(whole, _spread(builder, _INT(23), _INTS)), _FLOATS)
+        whole = builder.add(builder.fptosi(values[0], INTS), spread(builder, _INT(127), INTS))
+        return builder.bitcast(builder.shl(whole, spread(builder, _INT(23), INTS)), FLOATS)
 
     return LANES(LANES), made
 
@@ -347,80 +340,22 @@ def kept(typing: Any, number: Any, low: Any, high: Any, dropped: Any, scale: Any
         number, low, high, dropped, scale = values
 
         def every_one(value: Any) -> Any:
-            return _spread(builder, value, _INTS)
+            return spread(builder, value, INTS)
 
         def mixed(x: Any, bits: int) -> Any:
             return builder.xor(x, builder.lshr(x, every_one(_INT(bits))))
 
-        x = builder.add(every_one(builder.trunc(number, _INT)), ir.Constant(_INTS, list(range(WIDTH))))
+        x = builder.add(every_one(builder.trunc(number, _INT)), ir.Constant(INTS, list(range(WIDTH))))
         x = builder.xor(builder.mul(x, every_one(_INT(0x9E3779B9))), every_one(low))
         x = builder.mul(mixed(x, 16), every_one(_INT(0x7FEB352D)))
         x = builder.xor(x, every_one(high))
         x = builder.mul(mixed(x, 15), every_one(_INT(0x846CA68B)))
         x = builder.lshr(mixed(x, 16), every_one(_INT(16)))
         stays = builder.icmp_unsigned(">=", x, every_one(dropped))
-        return builder.select(stays, _spread(builder, scale, _FLOATS), ir.Constant(_FLOATS, [0.0] * WIDTH))
+        return builder.select(stays, spread(builder, scale, FLOATS), ir.Constant(FLOATS, [0.0] * WIDTH))
 
     u = types.uint32
     return LANES(types.int64, u, u, u, types.float32), made
-
-
-@intrinsic
-def no_sums(typing: Any) -> Any:
-    """Sixteen integers that are 0."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return ir.Constant(_INTS, [0] * WIDTH)
-
-    return PAIRS(), made
-
-
-@intrinsic
-def pairs_at(typing: Any, address: Any) -> Any:
-    """Sixteen pairs of integers of 16 bits."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(at(builder, values[0], _INTS), align=4)
-
-    return PAIRS(types.int64), made
-
-
-@intrinsic
-def every_pair_at(typing: Any, address: Any) -> Any:
-    """One pair in all lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _spread(builder, builder.load(at(builder, values[0], _INT), align=4), _INTS)
-
-    return PAIRS(types.int64), made
-
-
-@intrinsic
-def with_pairs(typing: Any, sums: Any, x: Any, y: Any) -> Any:
-    """sums, and in each lane the two products of the pairs of x and y: an instruction of AVX2 for half of them."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sums, x, y = values
-        half, shorts = ir.VectorType(_INT, WIDTH // 2), ir.VectorType(_SHORT, WIDTH)
-        parts = []
-        for begin in (0, WIDTH // 2):
-            chosen = ir.Constant(ir.VectorType(_INT, WIDTH // 2), list(range(begin, begin + WIDTH // 2)))
-            given = (builder.bitcast(builder.shuffle_vector(z, z, chosen), shorts) for z in (x, y))
-            parts.append(_known(builder, "llvm.x86.avx2.pmadd.wd", half, *given, loosely=()))
-        both = builder.shuffle_vector(*parts, ir.Constant(_INTS, list(range(WIDTH))))
-        return builder.add(sums, both)
-
-    return PAIRS(PAIRS, PAIRS, PAIRS), made
-
-
-@intrinsic
-def as_numbers(typing: Any, x: Any) -> Any:
-    """Integers as numbers in fp32."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.sitofp(values[0], _FLOATS)
-
-    return LANES(PAIRS), made
 
 
 _EIGHT = ir.VectorType(_FLOAT, 8)

@@ -24,6 +24,7 @@ SLOTS = 24
 # The threads of torch's own operations: a second set would wait for cores that the first one spins on.
 LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
 llvm.load_library_permanently(str(LIBRARY))
+llvm.initialize_native_asmparser()  # for instructions that LLVM is given by name
 my_number = types.ExternalFunction("omp_get_thread_num", types.int32())
 how_many = types.ExternalFunction("omp_get_num_threads", types.int32())
 wait_for_all = types.ExternalFunction("GOMP_barrier", types.void())
@@ -46,6 +47,12 @@ def processor() -> str:
 def compiles_for(unit: str) -> bool:
     """Whether Numba compiles for a processor with this unit, as LLVM calls it."""
     return f"+{unit}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+
+
+def multiplies_half() -> bool:
+    """Whether Numba compiles for a processor that multiplies bf16 in registers, and not in tiles, which are
+    quicker."""
+    return compiles_for("avx512bf16") and not compiles_for("amx-bf16")
 
 
 @intrinsic

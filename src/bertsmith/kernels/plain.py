@@ -201,12 +201,12 @@ class Kernels(Products):
     def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
         share: slope / total, [M]."""
-        logits = part.logits
-        logits += part.bias[:, None]
-        logits.sub_(top).exp_().mul_(share)
+        values = part.logits + part.bias[:, None]  # in fp32
+        values.sub_(top).exp_().mul_(share)
         column, row = part.labelled()
-        logits[row, column] -= slope
-        return logits.sum(1)
+        values[row, column] -= slope
+        part.logits.copy_(values)
+        return values.sum(1)
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [N, in] times `channels` [in], in 8 bits: int8 [N, in], and of each row how large a step is and what 0
@@ -282,6 +282,13 @@ class Kernels(Products):
         table.mul_(step.keep).addcdiv_(
             mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
         )
+
+
+def kind_of(x: Tensor) -> torch.dtype:
+    """In which products of x are computed: autocast's, where it is on."""
+    device = x.device.type
+    low = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if low else x.dtype
 
 
 def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:

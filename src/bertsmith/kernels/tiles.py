@@ -1,7 +1,7 @@
 """Products of bf16 by the processor's own tiles (AMX), for Numba: a tile holds 16 rows of 64 bytes.
 
-There are eight tiles, called by number. What a product multiplies from the right has its rows in pairs: two
-numbers of a column, one below the other, stand side by side in 32 bits.
+There are eight tiles, called by number. What a product multiplies from the right has its rows in pairs, see
+pairs.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Any
 
 import llvmlite.ir as ir
 import torch
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bertsmith.kernels.lanes import WIDTH, at
-from bertsmith.kernels.loops import compiles_for
+from bertsmith.kernels.lanes import at
+from bertsmith.kernels.loops import LOOPS, compiles_for
 
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux: the call, its request, and the part of the state
-_SHORT, _INT, _BYTE, _WORD = ir.IntType(16), ir.IntType(32), ir.IntType(8), ir.IntType(64)
-_SHORTS, _INTS = ir.VectorType(_SHORT, WIDTH), ir.VectorType(_INT, WIDTH)
+_BYTE = ir.IntType(8)
+_ROWS = 16  # of a tile; the pairs of terms of a product
+SIDE = 2 * _ROWS  # rows, columns and terms of the smallest product made: four tiles
 
 
 def are_here() -> bool:
@@ -34,7 +35,7 @@ def _whole() -> torch.Tensor:
     told = torch.zeros(64, dtype=torch.uint8)
     told[0] = 1  # the one layout that there is
     told[16:32:2] = 64  # bytes of a row
-    told[48:56] = 16  # rows
+    told[48:56] = _ROWS
     return told
 
 
@@ -115,46 +116,38 @@ def add_product(typing: Any, to: Any, left: Any, right: Any) -> Any:
     return types.void(to, left, right), made
 
 
-@intrinsic
-def join(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
-    """16 numbers of bf16 and the 16 below them, in pairs."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        above, below = (
-            builder.zext(builder.load(at(builder, value, _SHORTS), align=2), _INTS) for value in values[:2]
-        )
-        pairs = builder.or_(above, builder.shl(below, ir.Constant(_INTS, [16] * WIDTH)))
-        builder.store(pairs, at(builder, values[2], _INTS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), made
-
-
-@intrinsic
-def turn(typing: Any, address: Any, row: Any, out: Any, out_row: Any) -> Any:
-    """16 rows of 16 numbers of 32 bits become columns. row, out_row: bytes from one row to the next."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, row, out, out_row = values
-
-        def place(of: Any, apart: Any, number: int) -> Any:
-            return at(builder, builder.add(of, builder.mul(apart, _WORD(number))), _INTS)
-
-        rows = [builder.load(place(address, row, i), align=4) for i in range(WIDTH)]
-        apart = 1
-        while apart < WIDTH:  # squares of so many rows and columns change places with those across
-            upper = [k if not k & apart else WIDTH + k - apart for k in range(WIDTH)]
-            lower = [k + apart if not k & apart else WIDTH + k for k in range(WIDTH)]
-            for i in range(WIDTH):
-                if not i & apart:
-                    pair = rows[i], rows[i + apart]
-                    rows[i], rows[i + apart] = (
-                        builder.shuffle_vector(*pair, ir.Constant(_INTS, mask)) for mask in (upper, lower)
-                    )
-            apart *= 2
-        for i, each in enumerate(rows):
-            builder.store(each, place(out, out_row, i), align=4)
-        return context.get_dummy_value()
-
-    number = types.int64
-    return types.void(number, number, number, number), made
+@njit(**LOOPS)
+def product(adds, a, a_row, b, out, columns, terms, rows):
+    """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
+    added to it. Columns and terms are multiples of 32. a_row: bytes from one row of a to the next. rows: all
+    are made, whichever are wanted."""
+    row = 4 * columns
+    for column in range(0, row, 4 * SIDE):
+        place = out + column
+        below = place + _ROWS * row
+        if adds:
+            load_tile(0, place, row)
+            load_tile(1, place + 64, row)
+            load_tile(2, below, row)
+            load_tile(3, below + 64, row)
+        else:
+            zero(0)
+            zero(1)
+            zero(2)
+            zero(3)
+        left, right = a, b + column
+        for _ in range(0, terms, SIDE):
+            load_tile(4, left, a_row)
+            load_tile(6, right, row)
+            add_product(0, 4, 6)
+            load_tile(7, right + 64, row)
+            add_product(1, 4, 7)
+            load_tile(5, left + _ROWS * a_row, a_row)
+            add_product(2, 5, 6)
+            add_product(3, 5, 7)
+            left += 2 * SIDE
+            right += _ROWS * row
+        store_tile(0, place, row)
+        store_tile(1, place + 64, row)
+        store_tile(2, below, row)
+        store_tile(3, below + 64, row)

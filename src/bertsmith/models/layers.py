@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import machine
-from bertsmith.kernels.plain import TORCH, Kernels, Products
+from bertsmith.kernels.plain import TORCH, Kernels, Products, kind_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -103,12 +103,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TO
 
 def way_of(x: Tensor, kernels: Kernels) -> Products:
     """What makes products of x most quickly."""
-    if x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
-        if kernels.multiplies(x):
-            return kernels
-        if machine.onednn_is_faster():
-            return ONEDNN
-    return TORCH
+    if x.is_cpu and kernels.multiplies(x):
+        return kernels
+    is_full = x.dtype == kind_of(x) == torch.float32
+    return ONEDNN if x.is_cpu and is_full and machine.onednn_is_faster() else TORCH
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
@@ -116,6 +114,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kern
     way = way_of(x, kernels)
     if way is TORCH or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
+    x = x.to(kind_of(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         trained: Any = _Product.apply  # torch says nothing of its types
         made: Tensor = trained(x, weight, bias, way)

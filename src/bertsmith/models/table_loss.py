@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Kernels, Products, VocabularyPart
+from bertsmith.kernels.plain import Kernels, Products, VocabularyPart, kind_of
 from bertsmith.models.layers import product, way_of
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time
@@ -27,12 +27,11 @@ def table_loss(
 ) -> tuple[Tensor, Tensor]:
     """Sum of the cross-entropies of rows x [M, E] over the table [V, E] with bias [V] and labels long [M], in
     fp32, and how many are right at the top. Products are made in the precision of autocast, where it is on."""
-    kind = x.device.type
-    low = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if low else x.dtype
-    if len(labels) and not low and table.dtype == x.dtype and kernels.takes_parts(x):
-        way, is_kept = way_of(x, kernels), torch.is_grad_enabled()
-        return _ByParts.apply(x, table, bias, labels, kernels, way, is_kept)  # type: ignore
+    dtype = kind_of(x)
+    low = x.to(dtype)
+    if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(low):
+        way, is_kept = way_of(low, kernels), torch.is_grad_enabled()
+        return _ByParts.apply(low, table, bias, labels, kernels, way, is_kept)  # type: ignore
     return _ByRows.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
 
 
@@ -89,7 +88,7 @@ class _ByParts(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count, spare = len(labels), -len(labels) % _COLUMNS
         x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
-        top = x.new_full(labels.shape, -torch.inf)
+        top = torch.full(labels.shape, -torch.inf)
         total, gold = torch.zeros_like(top), torch.zeros_like(top)
         kept = []
         for begin, end in parts_of(len(table)):
@@ -109,7 +108,8 @@ class _ByParts(torch.autograd.Function):
         x, table, bias, labels, top, total, *kept = ctx.saved_tensors
         share, slopes = grad / total, []
         share[ctx.count :] = 0
-        of_x, of_table = torch.zeros_like(x), torch.empty_like(table) if ctx.needs_input_grad[1] else None
+        of_x = torch.zeros(x.shape)
+        of_table = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         for (begin, end), logits in zip(parts_of(len(table)), kept, strict=True):
             part = VocabularyPart(logits, bias[begin:end], labels, begin)
             slopes.append(ctx.kernels.part_slopes(part, top, share, grad))

@@ -1,4 +1,5 @@
-"""The bodies of attention over packed sequences in bf16, there and back, by the processor's tiles.
+"""The bodies of attention over packed sequences in bf16, there and back, by the processor's own products of bf16:
+in tiles (AMX), or in registers (AVX512-BF16).
 
 As in attending.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of it
 depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
@@ -29,25 +30,23 @@ from bertsmith.kernels.loops import (
     F,
     U,
     as_float,
+    compiles_for,
     floats,
     how_many,
     integers,
     my_number,
     slots,
 )
-from bertsmith.kernels.tiles import (
-    add_product,
-    configure,
-    join,
-    load_tile,
-    release,
-    store_tile,
-    turn,
-    zero,
-)
+from bertsmith.kernels.pairs import join, turn
 
-WRITTEN_WITH = "53d1f8dd5ddbcc3b"  # loops.py, lanes.py, attending.py and tiles.py
-SIDE = 32  # rows, columns and terms of the smallest product made: four tiles
+IN_TILES = compiles_for("amx-bf16")
+if IN_TILES:
+    from bertsmith.kernels.tiles import configure, product, release
+else:
+    from bertsmith.kernels.half_registers import configure, product, release
+
+WRITTEN_WITH = "a3ec7eac1dd556cc"  # what is imported here, and what these import, see the first
+SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
 
@@ -58,42 +57,6 @@ def room(longest: int, width: int, back: bool) -> int:
     if back:
         return 9 * each // 2 + 9 * block // 2 + 3 * few
     return 3 * each // 2 + 3 * block // 2 + 3 * few // 2
-
-
-@njit(**LOOPS)
-def _product(adds, a, a_row, b, out, columns, terms):
-    """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
-    added to it. Columns and terms are multiples of 32. a_row: bytes from one row of a to the next."""
-    row = 4 * columns
-    for column in range(0, row, 4 * SIDE):
-        place = out + column
-        below = place + _HALF * row
-        if adds:
-            load_tile(0, place, row)
-            load_tile(1, place + 64, row)
-            load_tile(2, below, row)
-            load_tile(3, below + 64, row)
-        else:
-            zero(0)
-            zero(1)
-            zero(2)
-            zero(3)
-        left, right = a, b + column
-        for _ in range(0, terms, SIDE):
-            load_tile(4, left, a_row)
-            load_tile(6, right, row)
-            add_product(0, 4, 6)
-            load_tile(7, right + 64, row)
-            add_product(1, 4, 7)
-            load_tile(5, left + _HALF * a_row, a_row)
-            add_product(2, 5, 6)
-            add_product(3, 5, 7)
-            left += 2 * SIDE
-            right += _HALF * row
-        store_tile(0, place, row)
-        store_tile(1, place + 64, row)
-        store_tile(2, below, row)
-        store_tile(3, below + 64, row)
 
 
 @njit(**LOOPS)
@@ -172,7 +135,7 @@ def forward(given):
         for begin in range(0, count, SIDE):
             some = min(SIDE, count - begin)
             _read(at + begin * stride, stride, some, width, queries, SIDE)
-            _product(False, queries, 2 * width, keys, made, across, width)
+            product(False, queries, 2 * width, keys, made, across, width, some)
             for i in range(some):
                 row = scores[i * across : i * across + columns]
                 hide(row, begin + i, count, sees)
@@ -196,7 +159,7 @@ def forward(given):
                         value = value * kept(place * most + j, low, high, dropped, scale)
                     store_half(there + 2 * j, value)
             _emptied(weights, columns, across, some)
-            _product(False, weights, 2 * across, values, queries + few, width, across)
+            product(False, weights, 2 * across, values, queries + few, width, across, some)
             write(1, mixed, some, width, F(1), out, (first + begin) * inner + head * width, inner)
     release()
 
@@ -240,8 +203,8 @@ def backward(given):
             some = min(SIDE, count - begin)
             _read(qkv + at + begin * stride, stride, some, width, queries, SIDE)
             _read(grad + 2 * ((first + begin) * inner + head * width), 2 * inner, some, width, upstream, SIDE)
-            _product(False, queries, 2 * width, keys_turned, made, across, width)
-            _product(False, upstream, 2 * width, values_turned, wanted, across, width)
+            product(False, queries, 2 * width, keys_turned, made, across, width, some)
+            product(False, upstream, 2 * width, values_turned, wanted, across, width, some)
             for i in range(some):
                 row = scores[i * across : i * across + columns]
                 hide(row, begin + i, count, sees)
@@ -268,7 +231,7 @@ def backward(given):
                     store_half(moved + 2 * j, value * every(root))
             _emptied(after, columns, across, some)
             _emptied(through, columns, across, some)
-            _product(False, through, 2 * across, keys_below, queries + 4 * few, width, across)
+            product(False, through, 2 * across, keys_below, queries + 4 * few, width, across, some)
             write(1, of_queries, some, width, F(1), slopes, at // 2 + begin * (stride // 2), stride // 2)
             _joined(after, SIDE, across, below)
             _turned(below, _HALF, across, after_turned)
@@ -278,8 +241,8 @@ def backward(given):
             _joined(upstream, SIDE, width, upstream_below)
             for j in range(0, across, SIDE):
                 to, of = 4 * j * width, 2 * j * SIDE
-                _product(True, after_turned + of, 2 * SIDE, upstream_below, value_sums + to, width, SIDE)
-                _product(True, through_turned + of, 2 * SIDE, queries_below, key_sums + to, width, SIDE)
+                product(True, after_turned + of, 2 * SIDE, upstream_below, value_sums + to, width, SIDE, SIDE)
+                product(True, through_turned + of, 2 * SIDE, queries_below, key_sums + to, width, SIDE, SIDE)
         write(1, of_keys, count, width, F(1), slopes, at // 2 + inner, stride // 2)
         write(1, of_values, count, width, F(1), slopes, at // 2 + 2 * inner, stride // 2)
     release()

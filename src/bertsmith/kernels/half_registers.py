@@ -1,0 +1,96 @@
+"""Eight rows and 32 columns of a product of bf16, whose sums stay in half of the registers of AVX-512.
+
+One of its instructions adds up the products of a pair of terms, for 16 columns at a time. Pairs are added up
+one after the other, the same for every element.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from bertsmith.kernels.lanes import WIDTH, every, load, put
+from bertsmith.kernels.loops import LOOPS, F
+from bertsmith.kernels.pairs import every_pair_at, pairs_at, with_halves
+from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
+
+ROWS = 8
+COLUMNS = 2 * WIDTH
+RIGHT = 4 * WIDTH  # bytes of the pairs that a register holds
+
+
+@njit(**LOOPS)
+def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, right, half, out, width, pairs):
+    """What begins there (registers.py), and a·b. What lies between two rows, or two pairs of terms, is in bytes;
+    right: from the first 16 columns of b to the next; width: between rows of out, which is bf16 or fp32."""
+    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if half else 4 * WIDTH
+    one, two, three = out + width, out + 2 * width, out + 3 * width
+    five, six, seven = under + width, under + 2 * width, under + 3 * width
+    if begins == FROM_SUMS:  # in fp32
+        c, d, e, f = load(out), load(one), load(two), load(three)
+        g, h, i, j = load(out + apart), load(one + apart), load(two + apart), load(three + apart)
+        k, m, n, o = load(under), load(five), load(six), load(seven)
+        p, q, r, s = load(under + apart), load(five + apart), load(six + apart), load(seven + apart)
+    elif begins == FROM_BIAS:
+        c = d = e = f = k = m = n = o = load(bias)
+        g = h = i = j = p = q = r = s = load(bias + 4 * WIDTH)
+    else:
+        c = d = e = f = g = h = i = j = k = m = n = o = p = q = r = s = every(F(0))
+    for _ in range(pairs):
+        x, y, z = pairs_at(b), pairs_at(b + right), every_pair_at(a)
+        c, g = with_halves(c, z, x), with_halves(g, z, y)
+        z = every_pair_at(a + a_row)
+        d, h = with_halves(d, z, x), with_halves(h, z, y)
+        z = every_pair_at(a + 2 * a_row)
+        e, i = with_halves(e, z, x), with_halves(i, z, y)
+        z = every_pair_at(a + 3 * a_row)
+        f, j = with_halves(f, z, x), with_halves(j, z, y)
+        z = every_pair_at(below)
+        k, p = with_halves(k, z, x), with_halves(p, z, y)
+        z = every_pair_at(below + a_row)
+        m, q = with_halves(m, z, x), with_halves(q, z, y)
+        z = every_pair_at(below + 2 * a_row)
+        n, r = with_halves(n, z, x), with_halves(r, z, y)
+        z = every_pair_at(below + 3 * a_row)
+        o, s = with_halves(o, z, x), with_halves(s, z, y)
+        a += a_pair
+        below += a_pair
+        b += b_pair
+    put(half, out, c)
+    put(half, one, d)
+    put(half, two, e)
+    put(half, three, f)
+    put(half, out + apart, g)
+    put(half, one + apart, h)
+    put(half, two + apart, i)
+    put(half, three + apart, j)
+    put(half, under, k)
+    put(half, five, m)
+    put(half, six, n)
+    put(half, seven, o)
+    put(half, under + apart, p)
+    put(half, five + apart, q)
+    put(half, six + apart, r)
+    put(half, seven + apart, s)
+
+
+@njit(**LOOPS)
+def product(adds, a, a_row, b, out, columns, terms, rows):
+    """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
+    added to it. Columns are a multiple of 32. a_row: bytes from one row of a to the next. rows: of these at least
+    are wanted."""
+    width = 4 * columns
+    for row in range(0, rows, ROWS):
+        for column in range(0, width, 4 * COLUMNS):
+            to = out + row * width + column
+            own, begins = a + row * a_row, FROM_SUMS if adds else FROM_0
+            eight_rows(begins, 0, own, a_row, 4, b + column, width, RIGHT, 0, to, width, terms // 2)
+
+
+@njit(inline="always", **LOOPS)
+def configure(address):
+    """Nothing has to be made ready."""
+
+
+@njit(inline="always", **LOOPS)
+def release():
+    """Nothing is left behind."""
