@@ -31,8 +31,8 @@ from bertsmith.kernels.pairs import join, join_lanes, turn
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 
 WRITTEN_WITH = "f671b9d631b34894"  # what is imported here, and what these import, see the first
-_CLAIMED = 4 * ROWS  # rows that a thread makes before it looks for others
-_TERMS = 512
+_CLAIMED = WIDTH  # rows that a thread makes before it looks for others
+_TERMS = 512  # of `by_columns` added up at a time
 _SLICE = 32  # terms that a thread copies before it looks for others
 _PAIR = 4 * COLUMNS  # bytes of a pair of terms in a panel
 _ROW_PAIR = 4 * WIDTH  # of one in a panel of the rows of `by_columns`, 16 of them
