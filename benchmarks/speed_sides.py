@@ -343,8 +343,8 @@ def of_vocabulary(predicted: int, config: ModelConfig, precision: str) -> list[t
 def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The way to x · y, one of them or many, that is quickest here: torch's, by oneDNN, or by our kernels."""
     ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.matmul]
-    if x.dim() == 2 and x.dtype == torch.float32:
-        ways += [way.multiplied for way in products_here()]
+    if x.dim() == 2:
+        ways += [way.multiplied for way in products_here() if way is not ONEDNN or x.dtype == torch.float32]
     took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
     for _ in range(TRIALS):
         for number, way in enumerate(ways):

@@ -308,7 +308,7 @@ def brief_waits() -> dict[str, str]:
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return {}
-    return {"GOMP_SPINCOUNT": "1000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
+    return {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def have_threads_wait_briefly() -> None:

@@ -465,6 +465,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
             (*both, "compiled.py", "registers.py", "pairs.py", "half_registers.py"),
         ),
         ("integers", (*both, "rounding.py", "pairs.py")),
+        ("integers_in_fours", (*both, "rounding.py", "pairs.py", "compiled.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'

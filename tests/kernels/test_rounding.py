@@ -20,7 +20,17 @@ from bertsmith.place import Place
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
+from bertsmith.kernels import fast, integers_in_fours
+
 FAST = choice.for_answers(128)
+
+
+@pytest.fixture(params=["fours", "as it is here"])
+def in_fours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether integers are multiplied in fours, also by a processor that has no such products."""
+    if request.param == "fours":
+        monkeypatch.setattr(fast, "FOURS", integers_in_fours)
+    return request.param == "fours"
 
 
 def normal(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
@@ -78,14 +88,14 @@ def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
     torch.testing.assert_close(step * found + middle, torch.full((1, 16), 2.5))
 
 
-def test_what_is_not_a_number_stays_none_in_its_row() -> None:
+def test_what_is_not_a_number_stays_none_in_its_row(*, in_fours: bool) -> None:
     x = normal(4, 64, seed=0)
     x[1, 5] = torch.nan
     products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(3, 64))
     with torch.inference_mode():
         _, step, middle = FAST.rounded(x, torch.ones(64))
         restored = FAST.restored(products, step, middle, of, torch.float32)
-        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=False)
+        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=in_fours)
         whole = FAST.integer_linear(x, torch.ones(64), weights, of, torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
@@ -96,12 +106,13 @@ def test_what_is_not_a_number_stays_none_in_its_row() -> None:
 @given(
     rows=st.sampled_from([1, 2, 3, 4, 5, 31, 63, 64, 65, 130]),
     inputs=st.sampled_from([16, 48, 384, 20, 1536]),
-    outputs=st.sampled_from([16, 80, 384, 10]),
+    outputs=st.sampled_from([16, 64, 80, 384, 10]),
     kind=st.sampled_from([torch.float32, torch.bfloat16]),
     threads=st.integers(1, 2),
+    activated=st.booleans(),
 )
 def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
-    rows: int, inputs: int, outputs: int, kind: torch.dtype, threads: int
+    rows: int, inputs: int, outputs: int, kind: torch.dtype, threads: int, *, activated: bool
 ) -> None:
     x, channels = normal(rows, inputs, seed=rows, scale=3).to(kind), normal(inputs, seed=1).abs() + 0.1
     weight = torch.randint(
@@ -111,26 +122,36 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    usual = fast.FOURS
+    fast.FOURS = integers_in_fours
     try:
         with torch.inference_mode():
-            plain, paired, whole = (
+            plain, in_fours, in_pairs, whole = (
                 kernels.integer_linear(
-                    x, channels, kernels.integer_weights(weight, is_native=is_native), of, kind
+                    x,
+                    channels,
+                    kernels.integer_weights(weight, is_native=is_native),
+                    of,
+                    kind,
+                    activated=activated,
                 )
-                for kernels, is_native in ((TORCH, True), (FAST, False), (TORCH, False))
+                for kernels, is_native in ((TORCH, True), (FAST, True), (FAST, False), (TORCH, False))
             )
     finally:
+        fast.FOURS = usual
         torch.set_num_threads(before)
-    assert plain.dtype == paired.dtype == kind
+    assert plain.dtype == in_fours.dtype == in_pairs.dtype == kind
     assert torch.equal(plain, whole)
     # numbers between two may go to either, so that a product differs by a weight
     size = float(plain.float().abs().max())
-    torch.testing.assert_close(paired.float(), plain.float(), atol=2e-3 * size, rtol=0.01)
-    assert float((paired.float() - plain.float()).abs().mean()) < 3e-4 * size + 1e-6
+    for found in (in_fours, in_pairs):
+        torch.testing.assert_close(found.float(), plain.float(), atol=2e-3 * size, rtol=0.01)
+        assert float((found.float() - plain.float()).abs().mean()) < 3e-4 * size + 1e-6
 
 
+@pytest.mark.usefixtures("in_fours")
 def test_sums_of_the_largest_integers_are_exact() -> None:
-    inputs, outputs = 4096, 16
+    inputs, outputs = 4096, 32
     x = torch.full((2, inputs), 1.0)
     x[:, 0] = -1.0  # 1 becomes 127, -1 the lowest
     weight = torch.full((inputs, outputs), 127, dtype=torch.int8)
@@ -144,7 +165,7 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
 
 
-def test_in_which_form_weights_are_multiplied() -> None:
+def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(16, 16)
     for kernels in (TORCH, FAST):
         assert torch.equal(kernels.integer_weights(weight, is_native=True), weight)
@@ -154,12 +175,17 @@ def test_in_which_form_weights_are_multiplied() -> None:
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
+    monkeypatch.setattr(fast, "FOURS", integers_in_fours)
+    wide = torch.cat([weight] * 4, 1)
+    in_fours = FAST.integer_weights(wide, is_native=True)
+    assert in_fours.shape == (2, 4, 32, 4)
+    assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
 
 
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
-    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, in_fours: bool
 ) -> None:
     monkeypatch.setattr(machine, "multiplies_integers", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
@@ -169,6 +195,8 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
     place = Place(torch.device("cpu"), precision, torch.Generator())
     quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, TORCH))
+    if in_fours and is_native:
+        assert not quick.in_integers  # by torch's own products
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
     assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {TORCH}
     with torch.inference_mode():

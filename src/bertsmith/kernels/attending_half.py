@@ -45,7 +45,7 @@ if IN_TILES:
 else:
     from bertsmith.kernels.half_registers import configure, product, release
 
-WRITTEN_WITH = "a3ec7eac1dd556cc"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "c1218089739a44ff"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 

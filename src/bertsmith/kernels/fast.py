@@ -263,6 +263,13 @@ class Fast(Kernels):
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
 
+FOURS: Any = (
+    import_module("bertsmith.kernels.integers_in_fours")
+    if compiles_for("avx512vnni") and not compiles_for("amx-int8")
+    else None
+)
+"""The same where the processor multiplies 8-bit integers in registers. Of tiles for them the library makes use."""
+
 
 class FastAnswers(Fast):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
@@ -287,33 +294,44 @@ class FastAnswers(Fast):
         return found, step, middle
 
     def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
-        """Where the processor has no products of them, in pairs: int16 [out / 16, in / 2, 16, 2], of each output
-        what two neighbours among the inputs are multiplied by, 16 outputs side by side."""
+        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such; in
+        pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit integers. Of an output these are
+        neighbours among the inputs, and as many outputs stand side by side."""
         inputs, outputs = weight.shape
+        if is_native and FOURS and inputs % rounding.COLUMNS == 0 and outputs % FOURS.COLUMNS == 0:
+            return _side_by_side(weight, FOURS.COLUMNS, 4)
         if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
             return super().integer_weights(weight, is_native=is_native)
-        split = weight.reshape(inputs // 2, 2, outputs // rounding.COLUMNS, rounding.COLUMNS)
-        return split.permute(2, 0, 3, 1).to(torch.int16, memory_format=torch.contiguous_format)
+        return _side_by_side(weight, rounding.COLUMNS, 2).to(torch.int16)
 
     def integer_linear(
-        self, x: Tensor, channels: Tensor, weight: Tensor, of: IntegerWeights, dtype: torch.dtype
+        self,
+        x: Tensor,
+        channels: Tensor,
+        weight: Tensor,
+        of: IntegerWeights,
+        dtype: torch.dtype,
+        *,
+        activated: bool = False,
     ) -> Tensor:
-        """Of pairs by one body, which keeps neither integers nor sums."""
-        if weight.dtype != torch.int16:
-            return super().integer_linear(x, channels, weight, of, dtype)
+        """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
+        if weight.dim() == 2:
+            return super().integer_linear(x, channels, weight, of, dtype, activated=activated)
         x = (x if x.dtype in _KINDS else x.float()).contiguous()
         rows, inputs, outputs = *x.shape, len(of.sums)
         found = x.new_empty(rows, outputs, dtype=dtype)
         if not rows:
             return found
-        room = torch.empty(torch.get_num_threads(), INTEGERS.room(inputs), dtype=torch.uint8)
+        bodies = FOURS if weight.dtype == torch.int8 else INTEGERS
+        room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
         launch(
-            INTEGERS.linear,
+            bodies.linear,
             *(_is_half(x), x.data_ptr(), channels.data_ptr(), weight.data_ptr(), found.data_ptr()),
             *(each.data_ptr() for each in of),
             *(rows, inputs, outputs, bits(TINY), room.data_ptr(), room.shape[1], _is_half(found)),
+            activated,
         )
-        return found
+        return self.activated(found, F.gelu) if activated and bodies is INTEGERS else found
 
     def restored(
         self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
@@ -343,6 +361,12 @@ def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
         )
         first += -(-size // compiled.PART)
     return torch.tensor(rows).view(-1, compiled.ROW), first
+
+
+def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    """Weights [in, out] as [out / outputs, in / inputs, outputs, inputs]."""
+    split = weight.reshape(len(weight) // inputs, inputs, -1, outputs)
+    return split.permute(2, 0, 3, 1).contiguous()
 
 
 def _numbers_of(step: AdamWStep) -> list[int]:

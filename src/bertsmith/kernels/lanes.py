@@ -149,6 +149,18 @@ def store_bytes(typing: Any, address: Any, x: Any) -> Any:
 
 
 @intrinsic
+def store_unsigned_bytes(typing: Any, address: Any, x: Any) -> Any:
+    """The same, each 128 more."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kept = builder.xor(_rounded(builder, values[1], _BYTES), ir.Constant(_BYTES, [0x80] * WIDTH))
+        builder.store(kept, at(builder, values[0], _BYTES), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
 def store_wide_bytes(typing: Any, address: Any, x: Any) -> Any:
     """Put 16 numbers there, rounded to integers of 8 bits, each in 16."""
 

@@ -1,4 +1,4 @@
-"""Sixteen pairs of numbers of 16 bits at a time: integers, or bf16.
+"""Sixteen pairs of numbers of 16 bits at a time, integers or bf16; or as many fours of 8 bits.
 
 A pair fills 32 bits; what multiplies pairs adds up both products. What a product multiplies by from the right has
 its rows in pairs: two numbers of a column, one below the other, stand side by side.
@@ -25,7 +25,9 @@ from bertsmith.kernels.lanes import (
     known,
     spread,
 )
+from bertsmith.kernels.loops import compiles_for
 
+KNOWS_FOURS = compiles_for("avx512vnni")  # whether the processor multiplies such integers
 _INT, _SHORT, _WORD = ir.IntType(32), ir.IntType(16), ir.IntType(64)
 
 
@@ -111,6 +113,36 @@ def with_halves(typing: Any, sums: Any, x: Any, y: Any) -> Any:
         return sums
 
     return LANES(LANES, PAIRS, PAIRS), made
+
+
+@intrinsic
+def with_fours(typing: Any, sums: Any, x: Any, y: Any) -> Any:
+    """sums, and in each lane the products of four 8-bit integers of x, which have no sign, with those of y, which
+    have one: an instruction of AVX512-VNNI."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        if KNOWS_FOURS:
+            kind = ir.FunctionType(INTS, [INTS, INTS, INTS])
+            return builder.call(ir.InlineAsm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v"), values)
+        sums, x, y = values
+        top, byte = spread(builder, _INT(24), INTS), spread(builder, _INT(0xFF), INTS)
+        for number in range(4):
+            right, left = (spread(builder, _INT(8 * n), INTS) for n in (number, 3 - number))
+            own = builder.and_(builder.lshr(x, right), byte)
+            sums = builder.add(sums, builder.mul(own, builder.ashr(builder.shl(y, left), top)))
+        return sums
+
+    return PAIRS(PAIRS, PAIRS, PAIRS), made
+
+
+@intrinsic
+def as_integers(typing: Any, x: Any) -> Any:
+    """Numbers in fp32, whole ones, as integers."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fptosi(values[0], INTS)
+
+    return PAIRS(LANES), made
 
 
 @intrinsic

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Name = Literal["torch", "numba"]
@@ -227,10 +228,17 @@ class Kernels(Products):
         return weight if is_native else weight.float()
 
     def integer_linear(
-        self, x: Tensor, channels: Tensor, weight: Tensor, of: IntegerWeights, dtype: torch.dtype
+        self,
+        x: Tensor,
+        channels: Tensor,
+        weight: Tensor,
+        of: IntegerWeights,
+        dtype: torch.dtype,
+        *,
+        activated: bool = False,
     ) -> Tensor:
         """x [N, in] rounded to 8 bits, times such weights, and what comes of it: [N, out] of this dtype. A row
-        does not depend on the others: sums of integers are exact."""
+        does not depend on the others: sums of integers are exact. activated: whether GELU of it is wanted."""
         rounded, step, middle = self.rounded(x, channels)
         if weight.dtype == torch.int8:
             products = torch._int_mm(rounded, weight)
@@ -239,7 +247,8 @@ class Kernels(Products):
             products = torch.stack([(some.float() @ part).int() for some, part in pairs]).sum(
                 0, dtype=torch.int32
             )
-        return self.restored(products, step, middle, of, dtype)
+        found = self.restored(products, step, middle, of, dtype)
+        return self.activated(found, F.gelu) if activated else found
 
     def restored(
         self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype

@@ -60,7 +60,9 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """W2·act(W1·x + b1) + b2."""
         found = self.kernels.fed_forward(x, self.inner, self.output, self.activation)
-        if found is None:
+        if found is None and self.activation is F.gelu and self.inner.activates:
+            found = self.output(self.inner(x, activated=True))
+        elif found is None:
             found = self.output(self.kernels.activated(self.inner(x), self.activation))
         return found
 

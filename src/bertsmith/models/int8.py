@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class Int8Linear(nn.Module):
     """x Wᵀ + b with x and W rounded to 8 bits; what comes of it in bf16 where autocast asks for it."""
 
     kernels: Kernels = TORCH
+    activates: ClassVar[bool] = True
     weight: Tensor
     sums: Tensor
     scale: Tensor
@@ -55,11 +56,13 @@ class Int8Linear(nn.Module):
         bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float().clone()
         self.register_buffer("bias", bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[…, in] → […, out], in bf16 where autocast asks for it."""
+    def forward(self, x: Tensor, *, activated: bool = False) -> Tensor:
+        """[…, in] → […, out], in bf16 where autocast asks for it. activated: whether GELU of it is wanted."""
         dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else torch.float32
         of = IntegerWeights(self.sums, self.scale, self.bias)
-        found = self.kernels.integer_linear(x.reshape(-1, x.shape[-1]), self.channels, self.weight, of, dtype)
+        found = self.kernels.integer_linear(
+            x.reshape(-1, x.shape[-1]), self.channels, self.weight, of, dtype, activated=activated
+        )
         return found.reshape(*x.shape[:-1], found.shape[1])
 
 
@@ -79,7 +82,9 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
     own = {id(part): Int8Linear(part, usual[name], kernels) for name, part in products.items()}
     found = copy.deepcopy(encoder, memo | own).eval()
-    found.in_integers = any(part.weight.dtype == torch.int8 for part in own.values())
+    found.in_integers = any(
+        part.weight.dtype == torch.int8 and part.weight.dim() == 2 for part in own.values()
+    )
     use_kernels(found, kernels)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -74,9 +74,13 @@ def use_generator(module: nn.Module, generator: torch.Generator) -> None:
 
 
 class Linear(nn.Linear):
-    """A linear layer whose first weights are left to `draw_weights`: torch draws them from a global state."""
+    """A linear layer whose first weights are left to `draw_weights`: torch draws them from a global state.
+
+    activates: whether GELU of what it gives can be asked for.
+    """
 
     kernels: Kernels = TORCH
+    activates: ClassVar[bool] = False
 
     def reset_parameters(self) -> None:
         """Nothing."""
