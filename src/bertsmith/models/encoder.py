@@ -177,6 +177,7 @@ class Encoder(nn.Module):
     `in_integers`: whether torch makes its layers' products, of 8-bit integers.
     """
 
+    kernels: Kernels = TORCH
     computing: Callable[[], AbstractContextManager[object]] = nullcontext
     in_integers = False
 
@@ -249,8 +250,8 @@ class Encoder(nn.Module):
     def _states(self, packed: Packed, rows: Tensor | None = None) -> Iterator[Tensor]:
         """The embeddings' output and each layer's; of the last one these rows alone. Between layers there are rows
         of no token behind the others."""
-        layout, count = self._layout(packed), len(packed.tokens)
         x: Tensor = self.embeddings(packed)
+        layout, count = self._layout(packed, x), len(packed.tokens)
         if layout.spare:
             x = F.pad(x, (0, 0, 0, layout.spare))
         yield x[:count]
@@ -263,12 +264,12 @@ class Encoder(nn.Module):
         else:
             yield last(x, layout, layout.filled(rows))[: len(rows)]
 
-    def _layout(self, packed: Packed) -> Layout:
+    def _layout(self, packed: Packed, x: Tensor) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
-        in one batch and not in another would differ in the last bits."""
-        tokens = packed.tokens
-        prepares = tokens.is_cpu and (
-            self.in_integers or torch.is_autocast_enabled(tokens.device.type) or machine.onednn_is_faster()
+        in one batch and not in another would differ in the last bits. x: what the layers' products begin with."""
+        by_library = x.is_cpu and not self.kernels.multiplies(x)
+        prepares = self.in_integers or (
+            by_library and (torch.is_autocast_enabled(x.device.type) or machine.onednn_is_faster())
         )
         return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 
