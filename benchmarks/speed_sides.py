@@ -68,7 +68,7 @@ def serve(options: argparse.Namespace) -> None:
     side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](work, precision, options)
     for word in sys.stdin:
         if word.strip() == "begin":
-            answer = {"precision": precision, "loss": side.loss()}
+            answer = {"precision": precision, **side.first()}
         elif word.strip() == "window":
             answer = {"rate": side.window()}
         else:
@@ -182,6 +182,17 @@ class Finetuning(Work):
         return found
 
 
+Told = dict[str, float | None]
+
+
+def told(model: nn.Module, loss: Tensor) -> Told:
+    """Of the first batch, without dropout: the loss, and the norm of all its gradients."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return {"loss": loss.item(), "gradient": norm.item()}
+
+
 class Ours:
     """Our update, with AdamW and the dropout of the model."""
 
@@ -191,14 +202,15 @@ class Ours:
         self.trainer = OurTrainer(work.encoder, work.objective, settings)
         self.batches = work.batches()
 
-    def loss(self) -> float:
-        """Of the first batch, without dropout; computed as in training, by its kernels."""
+    def first(self) -> Told:
+        """Computed as in training, by its kernels."""
         trained, place = self.trainer.trained.eval(), self.trainer.place
         batch = self.work.stream.batch(0, 0, self.work.size)
         with place.computing():
-            total = trained.loss(batch).over(self.work.objective.counts(batch)).item()
+            total = trained.loss(batch).over(self.work.objective.counts(batch))
+        found = told(trained, total)
         trained.train()
-        return total
+        return found
 
     def window(self) -> float:
         """Tokens a second of some updates."""
@@ -238,11 +250,12 @@ class Reference:
             chance.shuffle(some)
             yield from map(batch_of, some)
 
-    def loss(self) -> float:
-        """Of the first batch, without dropout."""
+    def first(self) -> Told:
+        """By the library's own loss."""
         self.model.eval()
-        with torch.inference_mode(), self.low():
-            found = float(self.model(**self.work.inputs(0)).loss.item())
+        with self.low():
+            total = self.model(**self.work.inputs(0)).loss
+        found = told(self.model, total)
         self.model.train()
         return found
 
@@ -318,8 +331,9 @@ class Limit:
             for one, other in ((x, weight), (gradient, weight.mT), (x.mT, gradient)):
                 self.products.append((quickest_way(one, other), one, other))
 
-    def loss(self) -> None:
+    def first(self) -> Told:
         """It has none."""
+        return {"loss": None, "gradient": None}
 
     def window(self) -> float:
         """Tokens a second, if nothing else were to be done."""

@@ -110,6 +110,51 @@ def test_products_by_onednn_give_the_same_slopes(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """Kernels that make products in bf16, also where the processor has none of its own."""
+    if "numba" not in WAYS:
+        pytest.skip("Numba, the extra fast, is not installed here")
+    from bertsmith.kernels import multiplying, products_half
+
+    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    return WAYS["numba"]
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, 40), (17, 4097), (130, 9001)])
+def test_in_bf16_by_parts_too(rows: int, words: int, by_kernels: Kernels) -> None:
+    """As by rows: logits and their slopes are rounded, sums and the table's slopes are in fp32."""
+    *inputs, labels = given_to_it(rows, words)
+    found = []
+    for kernels in (by_kernels, TORCH):
+        own = [t.detach().clone().requires_grad_() for t in inputs]
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, right = table_loss(*own, labels, kernels)
+        parts = loss.grad_fn is not None and type(loss.grad_fn).__name__ == "_ByPartsBackward"
+        assert parts is (kernels is by_kernels)
+        slopes = torch.autograd.grad(loss * 0.25, own)
+        assert [slope.dtype for slope in slopes] == [torch.float32] * 3
+        found.append((loss.detach() / rows, right, *slopes))
+    (loss, right, *slopes), (wanted, expected, *others) = found
+    torch.testing.assert_close(loss, wanted, atol=0.02, rtol=0.01)
+    assert abs(right - expected) <= 0.02 * rows  # words whose logits are rounded to one number
+    for one, other in zip(slopes, others, strict=True):
+        torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
+
+
+def test_in_bf16_the_slope_of_what_is_nearly_certain_is_rounded_once(by_kernels: Kernels) -> None:
+    table, labels = torch.zeros(200, 16), torch.full((16,), 3)
+    table[3, 0] = 10.0
+    table.requires_grad_()
+    x, bias = torch.eye(16)[:1].repeat(16, 1).requires_grad_(), torch.zeros(200).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = table_loss(x, table, bias, labels, by_kernels)
+    of_table, of_bias = torch.autograd.grad(loss, [table, bias])
+    certain = torch.softmax(torch.tensor([10.0, *[0.0] * 199], dtype=torch.float64), 0)[0]
+    torch.testing.assert_close(of_table[3, 0].double(), -16 * (1 - certain), rtol=5e-3, atol=0)
+    torch.testing.assert_close(of_bias[3].double(), -16 * (1 - certain), rtol=2e-3, atol=0)  # near 1
+
+
 def test_who_takes_parts() -> None:
     x = torch.ones(3, 4)
     assert not TORCH.takes_parts(x)

@@ -19,8 +19,9 @@ from bertsmith.training import checkpoint, loop, trial
 from bertsmith.training.pace import Watch
 from bertsmith.training.plan import PLAN
 from bertsmith.training.progress import Recorder
+from bertsmith.training.settings import TrainSettings
 from bertsmith.training.trial import Way, best_way, numbers_of_threads, of_whole, tried, ways
-from bertsmith.workflows.budget import _told
+from bertsmith.workflows.budget import _told, ways_of
 
 SECONDS = 60.0
 
@@ -239,11 +240,28 @@ def test_precision_is_that_of_the_models_own_update(
         with monkeypatch.context() as patch:
             patch.setattr(machine, "clock", lambda now=now: now[0])
             patch.setattr(trial, "update", timed)
+            products_are(patch, "bf16")
             told: list[str] = []
             one = ("train.max_steps=1", "train.precision=auto")
             model = tiny_run.run(shards, tmp_path / faster, *one, tell=told.append)
         assert model.report["precision"] == faster
         assert any(f" s in {faster} on 1 thread (" in line for line in told)
+
+
+def products_are(patch: pytest.MonkeyPatch, precision: Precision) -> None:
+    """Faster in this precision."""
+    choice = machine.PrecisionChoice(precision, "drawn")
+    patch.setattr(machine, "choose_precision", lambda device=None: choice)
+
+
+def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine had runs choose it by chance."""
+    for precision, expected in (("fp32", ["fp32"]), ("bf16", ["fp32", "bf16"])):
+        products_are(monkeypatch, precision)
+        found = ways_of(TrainSettings(threads=1), Place.of("cpu", "fp32"))
+        assert [way.precision for way in found] == expected
+        asked = ways_of(TrainSettings(threads=1, precision="bf16"), Place.of("cpu", "bf16"))
+        assert [way.precision for way in asked] == ["bf16"]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -397,7 +415,6 @@ def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_
 
     from bertsmith.place import Place
     from bertsmith.training.loader import Phase
-    from bertsmith.training.settings import TrainSettings
     from bertsmith.training.step import Trained
 
     class Counting(torch.nn.Linear):

@@ -455,6 +455,18 @@ def _one(half, address):
     return _get(halves(address, 1), 0) if half else floats(address, 1)[0]
 
 
+@njit(**LOOPS)
+def _keep_one(half, address, value):
+    """Put a number there. Not by `_put`: where that is inlined, Numba takes an array that is not read afterwards
+    for one that is not read at all, and leaves out what is put there."""
+    if half:
+        bits = F(value).view(np.uint32)
+        odd = U(U(bits >> U(16)) & U(1))
+        halves(address, 1)[0] = np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
+    else:
+        floats(address, 1)[0] = value
+
+
 @cfunc("void(voidptr)", **BODY)
 def part_seen(given):
     s = slots(given)
@@ -507,11 +519,7 @@ def part_slopes(given):
     for j in range(m):
         row = labels[j] - s[2]
         if first <= row < last:
-            place = s[3] + size * (row * m + j)
-            if half:
-                _put(halves(place, 1), 0, of_labels[j])
-            else:
-                floats(place, 1)[0] = of_labels[j]
+            _keep_one(half, s[3] + size * (row * m + j), of_labels[j])
             of_bias[row] -= slope
 
 

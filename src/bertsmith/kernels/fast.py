@@ -196,7 +196,7 @@ class Fast(Kernels):
     def takes_parts(self, x: Tensor) -> bool:
         """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
         30,522 words. In bf16 where products are ours, which read the table as it is."""
-        return x.is_cpu and (x.dtype == torch.float32 or serve(x.dtype))
+        return x.is_cpu and (x.dtype == torch.float32 or self.multiplies(x))
 
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""

@@ -30,7 +30,7 @@ from bertsmith.kernels.loops import (
 from bertsmith.kernels.pairs import join, join_lanes, turn
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 
-WRITTEN_WITH = "af6b30f4eeb0fcaa"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "d95ee6337d5a44dd"  # what is imported here, and what these import, see the first
 _CLAIMED = WIDTH  # rows that a thread makes before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _SLICE = 32  # terms that a thread copies before it looks for others

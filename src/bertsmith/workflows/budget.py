@@ -109,9 +109,13 @@ def has_free_threads(train: TrainSettings, place: Place) -> bool:
 
 
 def ways_of(train: TrainSettings, place: Place) -> list[Way]:
-    """How an update may be computed, as far as settings and environment leave that open."""
+    """How an update may be computed, as far as settings and environment leave that open. bf16 is tried only where
+    its products alone are faster: elsewhere it could win but by other work that slows the updates in fp32."""
     most = train.threads or machine.asked_threads() or machine.own_cores()
-    precisions: list[Precision] = ["fp32", "bf16"] if train.precision == "auto" else [place.precision]
+    precisions: list[Precision] = [place.precision]
+    if train.precision == "auto":
+        products = machine.choose_precision(place.device).precision
+        precisions = ["fp32", "bf16"] if products == "bf16" else ["fp32"]
     return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
 
 
