@@ -163,15 +163,16 @@ def report() -> None:
     parts = [f"{key}:\n\n{table(COLUMNS, rows(found))}" for key, found in recorded("speed").items()]
     section(
         "Training beside its peers",
-        f"""`python -m benchmarks.speed train|finetune`. Real tokens a second, medians of windows in turn
-(least and most). A limit is the rate of the model's own matrix products alone, in its precision, each in the
-quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer they are those of
-the tokens that a head reads, where the reference computes all. Of the limit: the share of that rate, by window.
-Against the best peer: the median of the ratios by window, to the quickest of the reference's sides whose loss is
-the same, and the norm of whose gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no
-side can exceed that makes these products here. The tables of Intel's processor are from before the vocabulary's loss
-in fp32 by parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels. Without units
-for bf16 no side computes in it.
+        f"""`python -m benchmarks.speed train|finetune`. Real tokens a second, medians of windows in turn (least
+and most). A limit is the rate of the model's own matrix products alone, in its precision, each in
+the quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer
+they are those of the tokens that a head reads, where the reference computes all. Of the limit: the
+share of that rate, by window. Against the best peer: the median of the ratios by window, to the
+quickest of the reference's sides whose loss is the same, and the norm of whose gradients, where a
+table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
+products here. The tables of Intel's processor are from before the vocabulary's loss in fp32 by
+parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels. Without
+units for bf16 no side computes in it.
 
 {(chr(10) * 2).join(parts)}""",
     )
