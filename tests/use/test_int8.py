@@ -88,7 +88,7 @@ def test_answers_are_checked_on_dev(run: Path) -> None:
 
 
 def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Int8Linear, "forward", lambda self, x: -x[:, :1].expand(-1, len(self.bias)))
+    monkeypatch.setattr(Int8Linear, "forward", lambda self, x, **_: -x[:, :1].expand(-1, len(self.bias)))
     with pytest.raises(InputError, match=r"accuracy 0\.\d+ where it was 1\.0000 .*; more than 0\.01 is lost"):
         bs.load(run, precision="int8", tell=print).predict(["kaba"])
     with pytest.raises(InputError, match=r"0\.995 is asked for"):
