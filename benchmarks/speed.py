@@ -12,9 +12,8 @@ speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower tha
 
 Each side is a process of its own with its memory; windows of updates go round them. Before a time is kept, the
 losses that all sides have of one batch, from the same weights and without dropout, are compared, and the norms of
-their gradients. The limit: of how
-many tokens the machine makes the matrix products in a second, of the model's own shapes, measured in the same
-rounds.
+their gradients. The limit: of how many tokens the machine makes the matrix products in a second, of the model's
+own shapes, measured in the same rounds.
 """
 
 from __future__ import annotations

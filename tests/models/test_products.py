@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import tiny_run
 from bertsmith import machine
+from bertsmith.kernels.plain import Kernels
 from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
@@ -135,7 +136,14 @@ def test_an_empty_batch_has_a_product(by_onednn: bool) -> None:
     assert layer(torch.empty(0, 8)).shape == (0, 4)
 
 
-@pytest.mark.parametrize("why", ["nothing", "onednn", "bf16", "integers"])
+class Multiplying(Kernels):
+    """Kernels that say that they make products."""
+
+    def multiplies(self, x: torch.Tensor) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("why", ["nothing", "onednn", "bf16", "integers", "kernels"])
 def test_rows_of_no_token_are_there_where_shapes_are_prepared(
     monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -144,9 +152,13 @@ def test_rows_of_no_token_are_there_where_shapes_are_prepared(
     texts = Packed.of_lists([[1, 2, 3], [4, 5]], [[0] * 3, [0] * 2])
     seen = []
     encoder.blocks[0].feed_forward.inner.register_forward_hook(lambda *given: seen.append(len(given[1][0])))
-    monkeypatch.setattr(encoder_module, "machine", SimpleNamespace(onednn_is_faster=lambda: why == "onednn"))
+    monkeypatch.setattr(
+        encoder_module, "machine", SimpleNamespace(onednn_is_faster=lambda: why in ("onednn", "kernels"))
+    )
+    if why == "kernels":
+        encoder.kernels = Multiplying()
     encoder.in_integers = why == "integers"
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"):
         found = encoder(texts)
-    assert seen == [5 if why == "nothing" else 32]
+    assert seen == [5 if why in ("nothing", "kernels") else 32]
     assert found.shape == (5, 128)

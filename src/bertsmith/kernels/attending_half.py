@@ -39,13 +39,12 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.pairs import join, turn
 
-IN_TILES = compiles_for("amx-bf16")
-if IN_TILES:
+if compiles_for("amx-bf16"):
     from bertsmith.kernels.tiles import configure, product, release
 else:
     from bertsmith.kernels.half_registers import configure, product, release
 
-WRITTEN_WITH = "c1218089739a44ff"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "8f337f400610a49e"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 

@@ -18,6 +18,7 @@ from bertsmith.kernels.loops import (
     U,
     as_float,
     floats,
+    half_bits,
     halves,
     how_many,
     integers,
@@ -26,7 +27,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "278cdffacfaa3693"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "c2e01938be17fac4"  # loops.py and lanes.py, see there
 _LANES = 64
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 
@@ -49,9 +50,7 @@ def _get_of(row, i):
 @overload(_put, inline="always")
 def _put_of(row, i, value):
     def rounded(row, i, value):
-        bits = F(value).view(np.uint32)
-        odd = U(U(bits >> U(16)) & U(1))
-        row[i] = np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
+        row[i] = half_bits(value)
 
     def as_it_is(row, i, value):
         row[i] = value
@@ -460,9 +459,7 @@ def _keep_one(half, address, value):
     """Put a number there. Not by `_put`: where that is inlined, Numba takes an array that is not read afterwards
     for one that is not read at all, and leaves out what is put there."""
     if half:
-        bits = F(value).view(np.uint32)
-        odd = U(U(bits >> U(16)) & U(1))
-        halves(address, 1)[0] = np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
+        halves(address, 1)[0] = half_bits(value)
     else:
         floats(address, 1)[0] = value
 

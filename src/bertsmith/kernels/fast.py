@@ -21,10 +21,10 @@ from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     FedForward,
     by_rows_or_columns,
+    has_bodies,
     has_products,
     multiply,
     multiply_columns,
-    serve,
 )
 from bertsmith.kernels.plain import (
     TINY,
@@ -74,11 +74,11 @@ class Fast(Kernels):
         if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
             return None
         of = inner.weight, inner.bias, output.weight, output.bias
+        if activation is not F.gelu or not self.multiplies(x):
+            return None
         x = x.to(kind_of(x))
         enough = all(has_products(x, weight.T, *of) for weight in of[::2])
-        if activation is not F.gelu or not enough or not self.multiplies(x):
-            return None
-        return _called(FedForward, x, *of, self)
+        return _called(FedForward, x, *of, self) if enough else None
 
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
@@ -93,7 +93,7 @@ class Fast(Kernels):
 
     def multiplies(self, x: Tensor) -> bool:
         """On processors on which the libraries are slow."""
-        return self._serves(x) and serve(kind_of(x))
+        return self._serves(x) and has_bodies(kind_of(x))
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
@@ -196,7 +196,7 @@ class Fast(Kernels):
     def takes_parts(self, x: Tensor) -> bool:
         """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
         30,522 words. In bf16 where products are ours, which read the table as it is."""
-        return x.is_cpu and (x.dtype == torch.float32 or self.multiplies(x))
+        return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
 
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
@@ -268,7 +268,7 @@ FOURS: Any = (
     if compiles_for("avx512vnni") and not compiles_for("amx-int8")
     else None
 )
-"""The same where the processor multiplies 8-bit integers in registers. Of tiles for them the library makes use."""
+"""The same where the processor multiplies 8-bit integers in registers; torch uses tiles (AMX) for them."""
 
 
 class FastAnswers(Fast):

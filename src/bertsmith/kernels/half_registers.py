@@ -19,9 +19,9 @@ RIGHT = 4 * WIDTH  # bytes of the pairs that a register holds
 
 
 @njit(**LOOPS)
-def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, right, half, out, width, pairs):
+def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, half, out, width, pairs):
     """What begins there (registers.py), and a·b. What lies between two rows, or two pairs of terms, is in bytes;
-    right: from the first 16 columns of b to the next; width: between rows of out, which is bf16 or fp32."""
+    width: between rows of out, which is bf16 or fp32."""
     below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if half else 4 * WIDTH
     one, two, three = out + width, out + 2 * width, out + 3 * width
     five, six, seven = under + width, under + 2 * width, under + 3 * width
@@ -36,7 +36,7 @@ def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, right, half, out, widt
     else:
         c = d = e = f = g = h = i = j = k = m = n = o = p = q = r = s = every(F(0))
     for _ in range(pairs):
-        x, y, z = pairs_at(b), pairs_at(b + right), every_pair_at(a)
+        x, y, z = pairs_at(b), pairs_at(b + RIGHT), every_pair_at(a)
         c, g = with_halves(c, z, x), with_halves(g, z, y)
         z = every_pair_at(a + a_row)
         d, h = with_halves(d, z, x), with_halves(h, z, y)
@@ -83,7 +83,7 @@ def product(adds, a, a_row, b, out, columns, terms, rows):
         for column in range(0, width, 4 * COLUMNS):
             to = out + row * width + column
             own, begins = a + row * a_row, FROM_SUMS if adds else FROM_0
-            eight_rows(begins, 0, own, a_row, 4, b + column, width, RIGHT, 0, to, width, terms // 2)
+            eight_rows(begins, 0, own, a_row, 4, b + column, width, 0, to, width, terms // 2)
 
 
 @njit(inline="always", **LOOPS)

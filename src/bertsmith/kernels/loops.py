@@ -102,6 +102,14 @@ def as_float(bits):
     return U(bits).view(np.float32)
 
 
+@njit(inline="always", **LOOPS)
+def half_bits(value):
+    """Of a float in bf16: the nearest, of two that are as near the even one."""
+    bits = F(value).view(np.uint32)
+    odd = U(U(bits >> U(16)) & U(1))
+    return np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
+
+
 @njit(**LOOPS)
 def my_rows(rows):
     mine, of = np.int64(my_number()), np.int64(how_many())

@@ -27,7 +27,7 @@ HALF_BODIES: Any = import_module("bertsmith.kernels.products_half") if multiplie
 _FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
 
-def serve(kind: torch.dtype) -> bool:
+def has_bodies(kind: torch.dtype) -> bool:
     """Whether there are bodies for products of this kind."""
     return (HALF_BODIES if kind == torch.bfloat16 else BODIES) is not None and kind in _KINDS
 
@@ -40,9 +40,9 @@ def has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
     if not (known and enough and x.is_cpu and y.is_cpu and {x.dtype, y.dtype} <= _KINDS):
         return False
     if torch.bfloat16 not in (x.dtype, y.dtype):
-        return serve(torch.float32)
+        return has_bodies(torch.float32)
     in_columns = x.stride(0) == 1 and x.stride(1) > 1
-    return serve(torch.bfloat16) and (
+    return has_bodies(torch.bfloat16) and (
         in_columns or x.shape[1] % 2 == 0
     )  # in rows pairs of terms lie side by side
 

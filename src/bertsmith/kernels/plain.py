@@ -186,7 +186,7 @@ class Kernels(Products):
 
     def takes_parts(self, x: Tensor) -> bool:
         """Whether the loss over a vocabulary is made quicker of one part of it after the other, by the two below;
-        x: rows that are compared with it, in the precision that they are compared in."""
+        x: rows that are compared with it."""
         return False
 
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:

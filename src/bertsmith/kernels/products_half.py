@@ -20,6 +20,7 @@ from bertsmith.kernels.loops import (
     F,
     U,
     floats,
+    half_bits,
     halves,
     how_many,
     my_number,
@@ -30,7 +31,7 @@ from bertsmith.kernels.loops import (
 from bertsmith.kernels.pairs import join, join_lanes, turn
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 
-WRITTEN_WITH = "d95ee6337d5a44dd"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "8699acbc5a1edde9"  # what is imported here, and what these import, see the first
 _CLAIMED = WIDTH  # rows that a thread makes before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _SLICE = 32  # terms that a thread copies before it looks for others
@@ -75,10 +76,7 @@ def slices(terms):
 @njit(inline="always", **LOOPS)
 def _rounded(half, address):
     """A number of memory as bf16, by its bits."""
-    if half:
-        return U(halves(address, 1)[0])
-    bits = floats(address, 1).view(np.uint32)[0]
-    return U(U(U(bits + U(0x7FFF)) + U(U(bits >> U(16)) & U(1))) >> U(16))
+    return U(halves(address, 1)[0]) if half else U(half_bits(floats(address, 1)[0]))
 
 
 @njit(**LOOPS)
@@ -161,7 +159,7 @@ def _summed(half, x, x_term, terms, columns, sums):
         rest = F(0)
         for term in range(terms):
             here = x + term * x_term + size * j
-            rest += U(U(_rounded(True, here)) << U(16)).view(np.float32) if half else floats(here, 1)[0]
+            rest += U(_rounded(half, here) << U(16)).view(np.float32) if half else floats(here, 1)[0]
         floats(sums + 4 * j, 1)[0] = rest
 
 
@@ -178,13 +176,13 @@ def _tile_at_edge(begins, bias, a, a_row, a_pair, b, half, out, width, pairs, ed
         given, padded = floats(bias, columns), floats(edge + row * ROWS, COLUMNS)
         for j in range(COLUMNS):
             padded[j] = given[j] if j < columns else F(0)
-    eight_rows(begins, edge + row * ROWS, a, a_row, a_pair, b, _PAIR, RIGHT, 0, edge, row, pairs)
+    eight_rows(begins, edge + row * ROWS, a, a_row, a_pair, b, _PAIR, 0, edge, row, pairs)
     for r in range(rows):
         own, place = edge + row * (first + r), out + r * width
         if half:
             made = halves(place, columns)
             for j in range(columns):
-                made[j] = np.uint16(_rounded(False, own + 4 * j))
+                made[j] = half_bits(floats(own, columns)[j])
         else:
             wanted, tile_row = floats(place, columns), floats(own, columns)
             for j in range(columns):
@@ -231,9 +229,8 @@ def by_rows(given):
     row = _CLAIMED * next_number(s.ctypes.data + 8 * 18)
     while row < rows:
         end = min(row + _CLAIMED, rows)
-        start = max(
-            0, min(row, end - ROWS)
-        )  # of the last rows a tile begins as much earlier as it is too high
+        # Of the last rows a tile begins as much earlier as it is too high.
+        start = max(0, min(row, end - ROWS))
         lines, line = s[0] + start * s[1], s[1]
         if not s[2]:
             for i in range(end - start):
@@ -241,7 +238,7 @@ def by_rows(given):
                     store_half(copied + 2 * (i * terms + c), load(lines + i * line + 4 * c))
                 to = halves(copied + 2 * i * terms, terms)
                 for c in range(terms // WIDTH * WIDTH, terms):
-                    to[c] = np.uint16(_rounded(False, lines + i * line + 4 * c))
+                    to[c] = half_bits(floats(lines + i * line, terms)[c])
             lines, line = copied, 2 * terms
         for panel in range(panels):
             b, many = shared + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
@@ -255,7 +252,7 @@ def by_rows(given):
                         begins, more, a, line, 4, b, half, out, width, pairs, edge, over, high, many
                     )
                 else:
-                    eight_rows(begins, more, a, line, 4, b, _PAIR, RIGHT, half, out, width, pairs)
+                    eight_rows(begins, more, a, line, 4, b, _PAIR, half, out, width, pairs)
         _finished(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
         row = _CLAIMED * next_number(s.ctypes.data + 8 * 18)
 
@@ -288,27 +285,22 @@ def by_columns(given):
             _copied(s[5], b, s[4], few, columns, of_columns + _PAIR * at // 2, COLUMNS, apart)
             at = _SLICE * next_number(counter)
         wait_for_all()
-        row, begins, pairs = (
-            _CLAIMED * next_number(counter + 8),
-            FROM_SUMS if begin else FROM_0,
-            (some + 1) // 2,
-        )
+        begins, pairs = FROM_SUMS if begin else FROM_0, (some + 1) // 2
+        row = _CLAIMED * next_number(counter + 8)
         while row < rows:
             end = min(row + _CLAIMED, rows)
             for panel in range(panels):
                 b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
                 for i in range(row, end, ROWS):
-                    a, out = (
-                        of_rows + i // WIDTH * apart_rows + i % WIDTH * 4,
-                        s[6] + i * width + 4 * COLUMNS * panel,
-                    )
+                    a = of_rows + i // WIDTH * apart_rows + i % WIDTH * 4
+                    out = s[6] + i * width + 4 * COLUMNS * panel
                     high = min(ROWS, end - i)
                     if high < ROWS or many < COLUMNS:
                         _tile_at_edge(
                             begins, 0, a, 4, _ROW_PAIR, b, 0, out, width, pairs, edge, 0, high, many
                         )
                     else:
-                        eight_rows(begins, 0, a, 4, _ROW_PAIR, b, _PAIR, RIGHT, 0, out, width, pairs)
+                        eight_rows(begins, 0, a, 4, _ROW_PAIR, b, _PAIR, 0, out, width, pairs)
             row = _CLAIMED * next_number(counter + 8)
     if s[15]:
         mine, of = np.int64(my_number()), np.int64(how_many())

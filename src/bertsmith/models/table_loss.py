@@ -28,10 +28,9 @@ def table_loss(
     """Sum of the cross-entropies of rows x [M, E] over the table [V, E] with bias [V] and labels long [M], in
     fp32, and how many are right at the top. Products are made in the precision of autocast, where it is on."""
     dtype = kind_of(x)
-    low = x.to(dtype)
-    if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(low):
-        way, is_kept = way_of(low, kernels), torch.is_grad_enabled()
-        return _ByParts.apply(low, table, bias, labels, kernels, way, is_kept)  # type: ignore
+    if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(x):
+        way, is_kept = way_of(x, kernels), torch.is_grad_enabled()
+        return _ByParts.apply(x.to(dtype), table, bias, labels, kernels, way, is_kept)  # type: ignore
     return _ByRows.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
 
 
