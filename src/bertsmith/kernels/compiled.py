@@ -2,6 +2,10 @@
 imported.
 
 Values in bf16 are widened to fp32, computed with, and rounded to the nearest, ties to even.
+
+A loop that adds up a sum writes no array. LLVM makes vectors of a loop that does both only where what is written
+lies far enough behind what is read, else adds one by one, and so in another order: two runs whose arrays lie
+elsewhere would not be the same.
 """
 
 from __future__ import annotations
@@ -186,17 +190,15 @@ def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, 
     for row in range(first, last):
         begin = row * columns
         xs, rs, ys = x[begin : begin + columns], residual[begin : begin + columns], y[begin : begin + columns]
-        total = F(0)
         if dropped:
             for j in range(columns):
-                value = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
-                added[j] = value
-                total += value
+                added[j] = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
         else:
             for j in range(columns):
-                value = _get(rs, j) + _get(xs, j)
-                added[j] = value
-                total += value
+                added[j] = _get(rs, j) + _get(xs, j)
+        total = F(0)
+        for j in range(columns):
+            total += added[j]
         mean = total / F(columns)
         square = F(0)
         for j in range(columns):
@@ -219,7 +221,6 @@ def _add_norm_back(
         xs, rs, gs = x[begin : begin + columns], residual[begin : begin + columns], g[begin : begin + columns]
         os, ds = of_sum[begin : begin + columns], of_x[begin : begin + columns]
         mean, inverse = stats[2 * row], stats[2 * row + 1]
-        along, across = F(0), F(0)
         if dropped:
             for j in range(columns):
                 value = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
@@ -231,10 +232,11 @@ def _add_norm_back(
             given = _get(gs, j)
             of_weight[j] += given * unit[j]
             of_bias[j] += given
-            value = given * weight[j]
-            slope[j] = value
-            along += value
-            across += value * unit[j]
+            slope[j] = given * weight[j]
+        along, across = F(0), F(0)
+        for j in range(columns):
+            along += slope[j]
+            across += slope[j] * unit[j]
         along /= F(columns)
         across /= F(columns)
         if dropped:
@@ -351,19 +353,17 @@ def _weights_back(slopes, weights, after, columns, low, high, dropped, scale, fi
             weights[begin : begin + columns],
             after[begin : begin + columns],
         )
-        total = F(0)
         if dropped:
             for j in range(columns):
                 kept = _kept(begin + j, low, high, dropped, scale)
-                weight, value = _get(ws, j), _get(gs, j) * kept
-                _put(ds, j, weight * kept)
-                through[j] = value
-                total += weight * value
+                _put(ds, j, _get(ws, j) * kept)
+                through[j] = _get(gs, j) * kept
         else:
             for j in range(columns):
-                value = _get(gs, j)
-                through[j] = value
-                total += _get(ws, j) * value
+                through[j] = _get(gs, j)
+        total = F(0)
+        for j in range(columns):
+            total += _get(ws, j) * through[j]
         for j in range(columns):
             _put(gs, j, _get(ws, j) * (through[j] - total))
 
