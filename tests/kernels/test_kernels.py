@@ -455,6 +455,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("compiled", both),
         ("attending", (*both, "registers.py")),
         ("rounding", both),
+        ("updating", ("loops.py",)),
         ("products", (*both, "compiled.py", "registers.py")),
         (
             "attending_half",
@@ -495,7 +496,7 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
         return bool(told)
 
     assert tells()
-    kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in ("attending", "compiled", "rounding")]
+    kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in choice._BODIES]
     for path in kept:
         path.touch()
     assert not tells()

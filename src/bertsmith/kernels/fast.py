@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import attending, compiled, rounding, tiles
+from bertsmith.kernels import attending, compiled, rounding, tiles, updating
 from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     FedForward,
@@ -230,7 +230,7 @@ class Fast(Kernels):
             return super().norm(gradients)
         rows, parts = _rows_of([[gradient] for gradient in gradients])
         sums = torch.empty(parts)
-        launch(compiled.squares, rows.data_ptr(), len(rows), sums.data_ptr())
+        launch(updating.squares, rows.data_ptr(), len(rows), sums.data_ptr())
         return sums.sum(dtype=torch.float64).sqrt().float()
 
     def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
@@ -240,7 +240,7 @@ class Fast(Kernels):
             return
         rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
         launch(
-            compiled.move_all,
+            updating.move_all,
             *(rows.data_ptr(), len(rows), *_numbers_of(step), bits(factor)),
         )
 
@@ -254,7 +254,7 @@ class Fast(Kernels):
             return
         gradients = gradients.contiguous()
         launch(
-            compiled.move_rows,
+            updating.move_rows,
             *(x.data_ptr() for x in (*kept, where, gradients)),
             *(*table.shape, len(gradients), *_numbers_of(step)),
         )
@@ -357,10 +357,10 @@ def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
     for own in tensors:
         size = own[0].numel()
         rows.append(
-            [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (compiled.ROW - 2 - len(own))]
+            [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (updating.ROW - 2 - len(own))]
         )
-        first += -(-size // compiled.PART)
-    return torch.tensor(rows).view(-1, compiled.ROW), first
+        first += -(-size // updating.PART)
+    return torch.tensor(rows).view(-1, updating.ROW), first
 
 
 def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
