@@ -456,6 +456,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("attending", (*both, "registers.py")),
         ("rounding", both),
         ("updating", ("loops.py",)),
+        ("program", ("loops.py",)),
         ("products", (*both, "compiled.py", "registers.py")),
         (
             "attending_half",

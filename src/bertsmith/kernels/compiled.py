@@ -31,7 +31,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "c2e01938be17fac4"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "1eec88d6ba76636a"  # loops.py and lanes.py, see there
 _LANES = 64
 
 
@@ -175,6 +175,18 @@ def gelu_back(given):
     else:
         a, b, c = floats(s[1], n), floats(s[4], n), floats(s[2], n)
         gelu_slopes_of(a[first:last], b[first:last], c[first:last])
+
+
+# Slots: 0 whether bf16, 1 x, 2 what is added to it, 3 elements, a multiple of COLUMNS.
+
+
+@cfunc("void(voidptr)", **BODY)
+def add(given):
+    s = slots(given)
+    half, size = s[0] != 0, 2 if s[0] else 4
+    first, last = my_rows(s[3] // WIDTH)
+    for place in range(size * WIDTH * first, size * WIDTH * last, size * WIDTH):
+        put(half, s[1] + place, get(half, s[1] + place) + get(half, s[2] + place))
 
 
 # LN(residual + dropout(x)). Slots: 0 whether bf16, 1 x, 2 residual, 3 the result, 4 rows, 5 columns, 6 weight,

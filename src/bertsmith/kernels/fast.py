@@ -1,4 +1,4 @@
-"""The compiled kernels as torch knows functions: those of training each with its way back.
+"""The compiled kernels as modules ask for them, and where torch computes in their place.
 
 Dropout draws one seed a call from its generator and decides by a hash of the seed and an element's number, on both
 ways: no mask is kept. Where dropout is off, so is the hash.
@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import attending, compiled, rounding, tiles, updating
+from bertsmith.kernels.functions import AddNorm, Attended, FedForward, Gelu, Layer, called
 from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
-    FedForward,
     by_rows_or_columns,
+    has_all_products,
     has_bodies,
     has_products,
     multiply,
     multiply_columns,
 )
+from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
     TINY,
     AdamWStep,
@@ -33,6 +34,7 @@ from bertsmith.kernels.plain import (
     Drops,
     IntegerWeights,
     Kernels,
+    LayerParts,
     Moved,
     VocabularyPart,
     kind_of,
@@ -65,7 +67,7 @@ class Fast(Kernels):
         """activation(x); GELU's by a kernel."""
         if activation is not F.gelu or not self._serves(x):
             return super().activated(x, activation)
-        return _called(_Gelu, x)
+        return called(Gelu, x)
 
     def fed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
@@ -77,8 +79,7 @@ class Fast(Kernels):
         if activation is not F.gelu or not self.multiplies(x):
             return None
         x = x.to(kind_of(x))
-        enough = all(has_products(x, weight.T, *of) for weight in of[::2])
-        return _called(FedForward, x, *of, self) if enough else None
+        return called(FedForward, x, *of) if has_all_products(x, *of) else None
 
     def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
@@ -89,7 +90,7 @@ class Fast(Kernels):
             or not self._serves(x)
         ):
             return super().added_norm(residual, x, dropout, norm)
-        return _called(_AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
+        return called(AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
 
     def multiplies(self, x: Tensor) -> bool:
         """On processors on which the libraries are slow."""
@@ -127,20 +128,49 @@ class Fast(Kernels):
         multiply_columns(grad, x, of_weight, of_bias)
         return of_weight, of_bias
 
+    def layer(
+        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where all of it is trained and its products are ours, by one program there and one back."""
+        linear, norms = (of.qkv, of.projection, of.inner, of.output), (of.attention_norm, of.output_norm)
+        known = all(isinstance(part, nn.Linear) for part in linear)
+        if not (known and all(isinstance(part, nn.LayerNorm) for part in norms) and self.multiplies(x)):
+            return None
+        weights = [getattr(part, name) for part in of.weighted for name in ("weight", "bias")]
+        if not all(tensor is not None and tensor.requires_grad for tensor in (x, *weights)):
+            return None
+        x = x.to(kind_of(x))
+        over = self._over(x, x.shape[1] // of.heads, starts, of.heads, sees)
+        least = len(x) if rows is None else len(rows)
+        all_ours = has_all_products(x[:least], *weights[:4], *weights[6:10])
+        if over is None or not all_ours or of.activation is not F.gelu:
+            return None
+        over = over._replace(drawn=_drawn(of.attention_dropout))
+        drawn = _drawn(of.dropout), _drawn(of.dropout)
+        return called(Layer, x, over, drawn, tuple(norm.eps for norm in norms), rows, *weights)
+
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
     ) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
         or only of sequences so short that the library's are no quicker than those in fp32."""
-        width = qkv.shape[1] // 3 // heads
-        if not self._serves(qkv) or width % attending.COLUMNS:
+        if not self._serves(qkv):
+            return None
+        over = self._over(qkv, qkv.shape[1] // 3 // heads, starts, heads, sees)
+        return None if over is None else called(Attended, qkv, over._replace(drawn=_drawn(dropout)))
+
+    def _over(self, x: Tensor, width: int, starts: Tensor, heads: int, sees: str) -> Sequences | None:
+        """How kernels compute attention of the kind of x in heads of this width; None where buckets are the
+        better way."""
+        if width % attending.COLUMNS:
             return None
         longest = int(starts.diff().max()) if len(starts) > 1 else 0
-        in_half = HALF and _is_half(qkv) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        if not longest or (_is_half(qkv) and not in_half and longest > self.longest_in_full):
+        in_half = HALF and is_half(x) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
+        if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
             return None
-        bodies = HALF if in_half else attending
-        return _called(_Attention, qkv, starts, longest, heads, attending.SEES[sees], _drawn(dropout), bodies)
+        return Sequences(
+            starts, longest, heads, attending.SEES[sees], (0, 0, 0, 0), HALF if in_half else attending
+        )
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
@@ -152,16 +182,24 @@ class Fast(Kernels):
         weights = torch.empty_like(scores)
         after = torch.empty_like(scores) if drawn[2] else weights
         _, heads, rows, columns = scores.shape
-        by_sequence = by_row = address = 0
+        by_sequence = by_row = 0
+        added: Tensor | int = 0
         if bias is not None:
-            bias = bias.contiguous()
-            address = bias.data_ptr()
+            bias = added = bias.contiguous()
             by_row = columns if bias.shape[2] > 1 else 0
             by_sequence = bias[0].numel() if len(bias) > 1 else 0
         launch(
             compiled.weights,
-            *(_is_half(scores), scores.data_ptr(), weights.data_ptr(), after.data_ptr()),
-            *(scores.numel() // columns, columns, address, heads * rows, by_sequence, by_row, *drawn),
+            *(is_half(scores), scores, weights, after),
+            *(
+                scores.numel() // columns,
+                columns,
+                added,
+                heads * rows,
+                by_sequence,
+                by_row,
+                *drawn,
+            ),
         )
         return after, weights, drawn
 
@@ -174,7 +212,7 @@ class Fast(Kernels):
         columns = weights.shape[-1]
         launch(
             compiled.weights_back,
-            *(_is_half(weights), slopes.data_ptr(), weights.data_ptr(), after.data_ptr()),
+            *(is_half(weights), slopes, weights, after),
             *(weights.numel() // columns, columns, 0, 1, 0, 0, *drawn),
         )
         return after, slopes
@@ -188,8 +226,8 @@ class Fast(Kernels):
         sums = torch.zeros(torch.get_num_threads(), columns)
         launch(
             compiled.table,
-            *(_is_half(logits), logits.data_ptr(), rows, columns, bias.data_ptr(), labels.data_ptr()),
-            *(losses.data_ptr(), right.data_ptr(), sums.data_ptr()),
+            *(is_half(logits), logits, rows, columns, bias, labels),
+            *(losses, right, sums),
         )
         return losses.sum(), right.sum(), sums.sum(0)
 
@@ -202,8 +240,7 @@ class Fast(Kernels):
         """Columns by columns; the threads share them out."""
         known = (*part[:3], top, total, gold)
         if _has_parts(known):
-            places = (x.data_ptr() for x in known)
-            launch(compiled.part_seen, *part.logits.shape, part.first, *places, 0, _is_half(part.logits))
+            launch(compiled.part_seen, *part.logits.shape, part.first, *known, 0, is_half(part.logits))
         else:
             super().part_seen(part, top, total, gold)
 
@@ -215,8 +252,8 @@ class Fast(Kernels):
         of_bias = torch.empty(len(part.logits))
         launch(
             compiled.part_slopes,
-            *(*part.logits.shape, part.first, *(x.data_ptr() for x in known)),
-            *(bits(slope.item()), of_bias.data_ptr(), _is_half(part.logits)),
+            *(*part.logits.shape, part.first, *known),
+            *(bits(slope.item()), of_bias, is_half(part.logits)),
         )
         return of_bias
 
@@ -230,7 +267,7 @@ class Fast(Kernels):
             return super().norm(gradients)
         rows, parts = _rows_of([[gradient] for gradient in gradients])
         sums = torch.empty(parts)
-        launch(updating.squares, rows.data_ptr(), len(rows), sums.data_ptr())
+        launch(updating.squares, rows, len(rows), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
 
     def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
@@ -241,7 +278,8 @@ class Fast(Kernels):
         rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
         launch(
             updating.move_all,
-            *(rows.data_ptr(), len(rows), *_numbers_of(step), bits(factor)),
+            rows,
+            *(len(rows), *_numbers_of(step), bits(factor)),
         )
 
     def move_rows(
@@ -255,7 +293,7 @@ class Fast(Kernels):
         gradients = gradients.contiguous()
         launch(
             updating.move_rows,
-            *(x.data_ptr() for x in (*kept, where, gradients)),
+            *(*kept, where, gradients),
             *(*table.shape, len(gradients), *_numbers_of(step)),
         )
 
@@ -288,8 +326,8 @@ class FastAnswers(Fast):
         room = torch.empty(torch.get_num_threads(), x.shape[1])
         launch(
             rounding.rounded,
-            *(_is_half(x), x.data_ptr(), channels.data_ptr(), found.data_ptr(), step.data_ptr()),
-            *(middle.data_ptr(), *x.shape, bits(TINY), room.data_ptr()),
+            *(is_half(x), x, channels, found, step),
+            *(middle, *x.shape, bits(TINY), room),
         )
         return found, step, middle
 
@@ -326,9 +364,9 @@ class FastAnswers(Fast):
         room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
         launch(
             bodies.linear,
-            *(_is_half(x), x.data_ptr(), channels.data_ptr(), weight.data_ptr(), found.data_ptr()),
-            *(each.data_ptr() for each in of),
-            *(rows, inputs, outputs, bits(TINY), room.data_ptr(), room.shape[1], _is_half(found)),
+            *(is_half(x), x, channels, weight, found),
+            *of,
+            *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
             activated,
         )
         return self.activated(found, F.gelu) if activated and bodies is INTEGERS else found
@@ -343,8 +381,8 @@ class FastAnswers(Fast):
         found = products.new_empty(products.shape, dtype=dtype)
         launch(
             rounding.restored,
-            *(_is_half(found), products.data_ptr(), found.data_ptr(), step.data_ptr(), middle.data_ptr()),
-            *(each.data_ptr() for each in of),
+            *(is_half(found), products, found, step, middle),
+            *of,
             *products.shape,
         )
         return found
@@ -387,137 +425,11 @@ def _has_parts(known: tuple[Tensor, ...]) -> bool:
     return known[0].shape[1] % compiled.COLUMNS == 0 and all(x.is_contiguous() for x in known)
 
 
-def _is_half(x: Tensor) -> int:
-    return int(x.dtype == torch.bfloat16)
-
-
-def _called(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
-    """A function of torch's, which says nothing of its types."""
-    found: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return found
-
-
-def _drawn(dropout: Drops | None) -> tuple[int, int, int, int]:
-    """Two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its bits."""
+def _drawn(dropout: Drops | None) -> Seeds:
+    """What this call of it decides by."""
     if dropout is None or not dropout.active:
         return 0, 0, 0, bits(1.0)
     seeds = torch.empty(2, dtype=torch.int64)
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
     return low, high, dropped, bits(2**16 / (2**16 - dropped))
-
-
-class _Gelu(torch.autograd.Function):
-    """x times the share of the normal distribution below x."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        found = torch.empty_like(x)
-        launch(compiled.gelu, _is_half(x), x.data_ptr(), found.data_ptr(), x.numel())
-        ctx.save_for_backward(x)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
-        launch(compiled.gelu_back, _is_half(x), x.data_ptr(), found.data_ptr(), x.numel(), grad.data_ptr())
-        return found
-
-
-def _of_tokens(rows: Tensor, starts: Tensor, columns: int) -> Tensor:
-    """For as many rows, zeros behind the last sequence."""
-    found = rows.new_empty(len(rows), columns)
-    found[int(starts[-1]) :] = 0
-    return found
-
-
-class _Attention(torch.autograd.Function):
-    """softmax(q·kᵀ/√d)·v for each sequence and head. The way back computes the scores again: what is kept of them
-    is each row's highest, and the sum."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        qkv: Tensor,
-        starts: Tensor,
-        longest: int,
-        heads: int,
-        sees: int,
-        drawn: tuple[int, int, int, int],
-        bodies: Any,
-    ) -> Tensor:
-        qkv = qkv.contiguous()
-        rows, columns = len(qkv), qkv.shape[1] // 3
-        found, stats = _of_tokens(qkv, starts, columns), torch.empty(rows, heads, 2)
-        ctx.sizes = len(starts) - 1, heads, columns // heads, sees, *drawn, rows, longest
-        ctx.bodies = bodies
-        room = _room(bodies, longest, columns // heads, back=False)
-        launch(
-            bodies.forward,
-            *(_is_half(qkv), qkv.data_ptr(), found.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr(), room.shape[1], 0, tiles.WHOLE.data_ptr()),
-        )
-        ctx.save_for_backward(qkv, stats, starts)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, stats, starts = ctx.saved_tensors
-        grad, slopes = grad.to(qkv.dtype).contiguous(), _of_tokens(qkv, starts, qkv.shape[1])
-        room = _room(ctx.bodies, ctx.sizes[-1], ctx.sizes[2], back=True)
-        launch(
-            ctx.bodies.backward,
-            *(_is_half(qkv), qkv.data_ptr(), slopes.data_ptr(), stats.data_ptr(), starts.data_ptr()),
-            *(*ctx.sizes, room.data_ptr(), room.shape[1], grad.data_ptr(), tiles.WHOLE.data_ptr()),
-        )
-        return slopes, None, None, None, None, None, None
-
-
-def _room(bodies: Any, longest: int, width: int, *, back: bool) -> Tensor:
-    """A row for each thread."""
-    return torch.empty(torch.get_num_threads(), bodies.room(longest, width, back))
-
-
-class _AddNorm(torch.autograd.Function):
-    """LN(residual + dropout(x)). The way back adds up both again, so that no more is kept than they are."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        residual: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        epsilon: float,
-        drawn: tuple[int, int, int, int],
-    ) -> Tensor:
-        residual, x = residual.contiguous(), x.contiguous()
-        found, stats = torch.empty_like(x), torch.empty(len(x), 2)
-        launch(
-            compiled.add_norm,
-            *(_is_half(x), x.data_ptr(), residual.data_ptr(), found.data_ptr(), *x.shape),
-            *(weight.data_ptr(), bias.data_ptr(), stats.data_ptr(), bits(epsilon), *drawn),
-        )
-        ctx.save_for_backward(residual, x, weight, stats)
-        ctx.drawn = drawn
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        residual, x, weight, stats = ctx.saved_tensors
-        grad, of_sum = grad.to(x.dtype).contiguous(), torch.empty_like(x)
-        of_x = torch.empty_like(x) if ctx.drawn[2] else of_sum
-        sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
-        launch(
-            compiled.add_norm_back,
-            *(_is_half(x), x.data_ptr(), residual.data_ptr(), of_sum.data_ptr(), *x.shape),
-            *(weight.data_ptr(), 0, stats.data_ptr(), 0, *ctx.drawn, grad.data_ptr(), of_x.data_ptr()),
-            sums.data_ptr(),
-        )
-        of_weight, of_bias = sums.sum(0)
-        return of_sum, of_x, of_weight, of_bias, None, None

@@ -9,8 +9,9 @@ loops.py and lanes.py it was written with, and a test that these are they.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
@@ -19,6 +20,7 @@ import torch
 from numba import carray, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+from torch import Tensor
 
 SLOTS = 24
 # The threads of torch's own operations: a second set would wait for cores that the first one spins on.
@@ -122,9 +124,22 @@ _gomp.restype = None
 _Slots = ctypes.c_int64 * SLOTS
 
 
-def launch(body: Any, *slots: int) -> None:
-    """Run a body on as many threads as torch computes on."""
-    _gomp(body.address, ctypes.byref(_Slots(*slots)), torch.get_num_threads(), 0)
+def slots_of(values: Sequence[int | Tensor]) -> Any:
+    """What a body reads its arguments from; of a tensor it is told where it lies."""
+    return _Slots(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
+
+
+class Run(Protocol):
+    """What runs a body with these arguments: at once, or together with others, see program.py."""
+
+    def __call__(self, body: Any, *arguments: int | Tensor) -> None:
+        """Have the body run."""
+        ...
+
+
+def launch(body: Any, *arguments: int | Tensor) -> None:
+    """Run a body at once, on as many threads as torch computes on."""
+    _gomp(body.address, ctypes.byref(slots_of(arguments)), torch.get_num_threads(), 0)
 
 
 def bits(value: float) -> int:

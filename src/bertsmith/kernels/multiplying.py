@@ -1,4 +1,4 @@
-"""Products of matrices by compiled bodies, as torch knows functions; with them a feed-forward as a whole."""
+"""Products of matrices by compiled bodies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.loops import compiles_for, launch, multiplies_half, processor
-from bertsmith.kernels.plain import Products
+from bertsmith.kernels.loops import Run, compiles_for, launch, multiplies_half, processor
 
 _KINDS = {torch.float32, torch.bfloat16}
 
@@ -47,6 +45,15 @@ def has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
     )  # in rows pairs of terms lie side by side
 
 
+def has_all_products(x: Tensor, *weights: Tensor) -> bool:
+    """Whether there are bodies for all that layers compute, there and back, of as many rows as x has, in its kind.
+    weights: each layer's [out, in], and its bias."""
+    sizes = {size for weight in weights[::2] for size in weight.shape}
+    known = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
+    in_pairs = x.dtype == torch.float32 or all(size % 2 == 0 for size in sizes)
+    return x.is_cpu and has_bodies(x.dtype) and known and in_pairs and min(len(x), *sizes) >= _FEW
+
+
 def by_rows_or_columns(x: Tensor) -> Tensor:
     """x; a copy where neither its rows nor its columns lie in memory as they are."""
     return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
@@ -59,32 +66,37 @@ def multiply(
     out: Tensor,
     activated: Tensor | None = None,
     before: Tensor | None = None,
+    run: Run = launch,
 ) -> None:
     """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
-    memory as they are, and so has all that is written, `before` too."""
+    memory as they are, and so has all that is written, `before` too. run: where it is not at once, what is still
+    to be written has its rows or columns in memory as they are."""
     y, bias = by_rows_or_columns(y), None if bias is None else bias.contiguous()
     threads, (terms, columns) = torch.get_num_threads(), y.shape
-    more = [0 if t is None else t.data_ptr() for t in (activated, before)]
-    add = 0 if bias is None else bias.data_ptr()
+    more = [0 if t is None else t for t in (activated, before)]
+    add = 0 if bias is None else bias
     if torch.bfloat16 in (x.dtype, y.dtype):
         size, own = HALF_BODIES.room(threads, columns, terms)
         room = torch.empty(size, dtype=torch.uint8)
-        launch(
+        run(
             HALF_BODIES.by_rows,
             *(*_rows_at(x), *_both_at(y), *_rows_at(out)),
-            *(len(x), columns, terms, room.data_ptr(), own, add, *more, 0),
+            *(len(x), columns, terms, room, own, add, *more, 0),
         )
         return
     room = torch.empty(BODIES.room(threads, columns, terms), dtype=torch.uint8)
-    launch(
+    run(
         BODIES.by_rows,
-        *(x.data_ptr(), 4 * x.stride(0), y.data_ptr(), 4 * y.stride(0), 4 * y.stride(1)),
-        *(out.data_ptr(), 4 * out.stride(0), len(x), columns, terms, room.data_ptr(), add, 0, *more),
+        *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
+        *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
     )
 
 
-def multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None) -> None:
-    """Write xᵀ·y, and the sums of x's columns, in fp32. out has its rows in memory as they are."""
+def multiply_columns(
+    x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None, run: Run = launch
+) -> None:
+    """Write xᵀ·y, and the sums of x's columns, in fp32. out has its rows in memory as they are. run: as in
+    `multiply`."""
     x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
     terms, rows, columns = *x.shape, y.shape[1]
     is_half = torch.bfloat16 in (x.dtype, y.dtype)
@@ -92,67 +104,23 @@ def multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = No
     size, of_rows, of_columns = bodies.room_turned(torch.get_num_threads(), rows, columns)
     room, numbers = torch.empty(size, dtype=torch.uint8), torch.zeros(bodies.turns(terms), dtype=torch.int64)
     some = torch.empty(0 if sums is None else bodies.slices(terms) * rows)
-    matrices: list[int] = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]
-    launch(
+    matrices: list[int | Tensor]
+    matrices = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]
+    run(
         bodies.by_columns,
-        *(*matrices, out.data_ptr(), 4 * out.stride(0)),
-        *(rows, columns, terms, room.data_ptr(), of_rows, of_columns, numbers.data_ptr()),
-        *(0 if sums is None else sums.data_ptr(), some.data_ptr()),
+        *matrices,
+        *(out, 4 * out.stride(0)),
+        *(rows, columns, terms, room, of_rows, of_columns, numbers),
+        *(0 if sums is None else sums, some),
     )
 
 
-def _rows_at(x: Tensor) -> tuple[int, int, bool]:
+def _rows_at(x: Tensor) -> tuple[Tensor, int, bool]:
     """Where a matrix lies, how many bytes from one row of it to the next, and whether it is bf16."""
-    return x.data_ptr(), x.element_size() * x.stride(0), x.dtype == torch.bfloat16
+    return x, x.element_size() * x.stride(0), x.dtype == torch.bfloat16
 
 
-def _both_at(x: Tensor) -> tuple[int, int, int, bool]:
+def _both_at(x: Tensor) -> tuple[Tensor, int, int, bool]:
     """The same, with the bytes from one column to the next."""
     place, row, is_half = _rows_at(x)
     return place, row, x.element_size() * x.stride(1), is_half
-
-
-class FedForward(torch.autograd.Function):
-    """W2·GELU(W1·x + b1) + b2."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        of_output: Tensor,
-        output_bias: Tensor,
-        kernels: Products,
-    ) -> Tensor:
-        x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
-        inner, found = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(of_output))
-        activated = torch.empty_like(inner)
-        multiply(x, weight.T, bias, inner, activated=activated)
-        multiply(activated, of_output.T, output_bias, found)
-        ctx.save_for_backward(x, weight, inner, activated, of_output)
-        ctx.kernels = kernels
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, inner, activated, of_output = ctx.saved_tensors
-        to_x, to_weight, to_bias, to_output, to_output_bias, _ = ctx.needs_input_grad
-        found: list[Tensor | None] = [None] * 6
-        if to_output:
-            found[3:5] = ctx.kernels.slopes(activated, grad)
-        elif to_output_bias:
-            found[4] = grad.sum(0, dtype=torch.float32)
-        if to_x or to_weight or to_bias:
-            grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-            of_inner = torch.empty_like(inner)
-            multiply(grad, of_output, None, of_inner, before=inner)
-            if to_weight:
-                found[1:3] = ctx.kernels.slopes(x, of_inner)
-            elif to_bias:
-                found[2] = of_inner.sum(0, dtype=torch.float32)
-            found[0] = ctx.kernels.multiplied(of_inner, weight) if to_x else None
-        return tuple(
-            slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
-        )

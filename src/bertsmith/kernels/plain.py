@@ -93,6 +93,26 @@ class Moved(NamedTuple):
     square: Tensor
 
 
+class LayerParts(NamedTuple):
+    """What a layer of BERT is made of: what has weights, in the order in which it computes, and what has none."""
+
+    qkv: nn.Module
+    projection: nn.Module
+    attention_norm: nn.Module
+    inner: nn.Module
+    output: nn.Module
+    output_norm: nn.Module
+    heads: int
+    attention_dropout: Drops
+    dropout: Drops
+    activation: Callable[[Tensor], Tensor]
+
+    @property
+    def weighted(self) -> Sequence[nn.Module]:
+        """Those that have weights."""
+        return self[:6]
+
+
 class Products:
     """Products of matrices, by the libraries that torch takes. Nothing of them is differentiated."""
 
@@ -120,6 +140,13 @@ class Kernels(Products):
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""
         return activation(x)
+
+    def layer(
+        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+    ) -> Tensor | None:
+        """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
+        way. starts, sees: see `attention`. rows: long [M], those that are wanted, [M, H]."""
+        return None
 
     def fed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]

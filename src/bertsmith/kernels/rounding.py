@@ -22,7 +22,7 @@ from bertsmith.kernels.lanes import (
 )
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, my_number, my_rows, slots
 
-WRITTEN_WITH = "c2e01938be17fac4"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "1eec88d6ba76636a"  # loops.py and lanes.py, see there
 COLUMNS = WIDTH  # are a multiple of it
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.errors import InputError
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
@@ -100,6 +100,31 @@ class Block(nn.Module):
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
         """[N, H] → [N, H]. rows: long [M], the tokens that are wanted: [M, H]; of the others only what attention
         reads is computed."""
+        parts = None if self._norm_first else self._parts()
+        found = None if parts is None else self.kernels.layer(x, layout.starts, layout.sees, parts, rows)
+        return self._by_parts(x, layout, rows) if found is None else found
+
+    def _parts(self) -> LayerParts | None:
+        """Those of BERT's layer; None where they are others, or watched by hooks."""
+        attention, feed_forward = owner(self.attention), owner(self.feed_forward)
+        if type(attention) is not Attention or type(feed_forward) is not FeedForward:
+            return None
+        parts = LayerParts(
+            qkv=attention.qkv,
+            projection=attention.output,
+            attention_norm=owner(self.attention_norm),
+            inner=feed_forward.inner,
+            output=feed_forward.output,
+            output_norm=owner(self.output_norm),
+            heads=attention.heads,
+            attention_dropout=attention.dropout,
+            dropout=self.dropout,
+            activation=feed_forward.activation,
+        )
+        watched = (attention, feed_forward, *parts.weighted)
+        return None if any(part._forward_hooks or part._forward_pre_hooks for part in watched) else parts
+
+    def _by_parts(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
         x = self._added(x, lambda x: self.attention(x, layout, rows), self.attention_norm, rows)
         return self._added(x, self.feed_forward, self.output_norm)
 

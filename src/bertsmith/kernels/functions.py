@@ -1,0 +1,207 @@
+"""The compiled bodies as torch knows functions: those of training, each with its way back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertsmith.kernels import compiled, parts
+from bertsmith.kernels.loops import launch
+from bertsmith.kernels.multiplying import multiply
+from bertsmith.kernels.parts import Seeds, Sequences
+from bertsmith.kernels.program import Program
+
+
+def called(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    """A function of torch's, which says nothing of its types."""
+    found: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return found
+
+
+class Gelu(torch.autograd.Function):
+    """x times the share of the normal distribution below x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        found = torch.empty_like(x)
+        launch(compiled.gelu, parts.is_half(x), x, found, x.numel())
+        ctx.save_for_backward(x)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
+        launch(compiled.gelu_back, parts.is_half(x), x, found, x.numel(), grad)
+        return found
+
+
+class Attended(torch.autograd.Function):
+    """Attention over packed sequences. Of the scores each row's highest and its sum are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, over: Sequences) -> Tensor:
+        qkv = qkv.contiguous()
+        found, stats = parts.attend(qkv, over, launch)
+        ctx.save_for_backward(qkv, stats)
+        ctx.over = over
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        qkv, stats = ctx.saved_tensors
+        return parts.attend_back(grad.to(qkv.dtype).contiguous(), qkv, stats, ctx.over, launch), None
+
+
+class AddNorm(torch.autograd.Function):
+    """LN(residual + dropout(x))."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds
+    ) -> Tensor:
+        residual, x = residual.contiguous(), x.contiguous()
+        found, stats = parts.add_norm(residual, x, weight, bias, epsilon, drawn, launch)
+        ctx.save_for_backward(residual, x, weight, stats)
+        ctx.drawn = drawn
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        residual, x, weight, stats = ctx.saved_tensors
+        grad = grad.to(x.dtype).contiguous()
+        of_sum, of_x, sums = parts.add_norm_back(grad, residual, x, weight, stats, ctx.drawn, launch)
+        return of_sum, of_x, *sums.sum(0), None, None
+
+
+class FedForward(torch.autograd.Function):
+    """W2·GELU(W1·x + b1) + b2."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, of_output: Tensor, output_bias: Tensor
+    ) -> Tensor:
+        x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
+        found, inner, activated = parts.feed_forward(x, weight, bias, of_output, output_bias, launch)
+        ctx.save_for_backward(x, weight, inner, activated, of_output)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, inner, activated, of_output = ctx.saved_tensors
+        to_x, to_weight, to_bias, to_output, to_output_bias = ctx.needs_input_grad
+        grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
+        found: list[Tensor | None] = [None] * 5
+        if to_output:
+            found[3:] = parts.slopes(activated, grad, launch)
+        elif to_output_bias:
+            found[4] = grad.sum(0, dtype=torch.float32)
+        if to_x or to_weight or to_bias:
+            of_inner = torch.empty_like(inner)
+            multiply(grad, of_output, None, of_inner, before=inner)
+            if to_weight:
+                found[1:3] = parts.slopes(x, of_inner, launch)
+            elif to_bias:
+                found[2] = of_inner.sum(0, dtype=torch.float32)
+            found[0] = parts.multiplied(of_inner, weight, None, launch) if to_x else None
+        return tuple(
+            slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
+        )
+
+
+class LayerWeights(NamedTuple):
+    """Weights and biases of a layer: of queries, keys and values; of the projection and the LayerNorm behind it;
+    of the feed-forward's two products and the LayerNorm behind these."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    projection: Tensor
+    projection_bias: Tensor
+    norm: Tensor
+    norm_bias: Tensor
+    inner: Tensor
+    inner_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    output_norm: Tensor
+    output_norm_bias: Tensor
+
+
+class Layer(torch.autograd.Function):
+    """A layer as a whole, in one program there and one back, or in two of them where rows are chosen between: the
+    same, to the bit, as its parts one after the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        over: Sequences,
+        drawn: tuple[Seeds, Seeds],
+        epsilons: tuple[float, float],
+        rows: Tensor | None,
+        *weights: Tensor,
+    ) -> Tensor:
+        """drawn, epsilons: of both LayerNorms. rows: see `Kernels.layer`. weights: see `LayerWeights`."""
+        x, w, run = x.contiguous(), LayerWeights(*weights), Program()
+        qkv = parts.multiplied(x, w.qkv.T, w.qkv_bias, run)
+        mixed, scores = parts.attend(qkv, over, run)
+        kept = x
+        if rows is not None:
+            run.end()
+            kept, mixed, run = x.index_select(0, rows), mixed.index_select(0, rows), Program()
+        projected = parts.multiplied(mixed, w.projection.T, w.projection_bias, run)
+        middle, stats = parts.add_norm(kept, projected, w.norm, w.norm_bias, epsilons[0], drawn[0], run)
+        fed, inner, activated = parts.feed_forward(
+            middle, w.inner, w.inner_bias, w.output, w.output_bias, run
+        )
+        found, output_stats = parts.add_norm(
+            middle, fed, w.output_norm, w.output_norm_bias, epsilons[1], drawn[1], run
+        )
+        run.end()
+        ctx.save_for_backward(
+            *(x, qkv, scores, kept, mixed, projected, stats, middle, inner, activated, fed, output_stats),
+            *weights,
+        )
+        ctx.over, ctx.drawn, ctx.rows = over, drawn, rows
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, qkv, scores, kept, mixed, projected, stats, *others = ctx.saved_tensors
+        middle, inner, activated, fed, output_stats, *weights = others
+        w, drawn, rows, run = LayerWeights(*weights), ctx.drawn, ctx.rows, Program()
+        grad = grad.to(x.dtype).contiguous()
+        to_middle, to_fed, to_output_norm = parts.add_norm_back(
+            grad, middle, fed, w.output_norm, output_stats, drawn[1], run
+        )
+        to_output = parts.slopes(activated, to_fed, run)
+        to_inner = torch.empty_like(inner)
+        multiply(to_fed, w.output, None, to_inner, before=inner, run=run)
+        to_weight = parts.slopes(middle, to_inner, run)
+        parts.add(to_middle, parts.multiplied(to_inner, w.inner, None, run), run)
+        to_x, to_projected, to_norm = parts.add_norm_back(
+            to_middle, kept, projected, w.norm, stats, drawn[0], run
+        )
+        to_projection = parts.slopes(mixed, to_projected, run)
+        to_mixed = parts.multiplied(to_projected, w.projection, None, run)
+        if rows is not None:
+            run.end()
+            to_x, to_mixed = (torch.zeros_like(x).index_add_(0, rows, of) for of in (to_x, to_mixed))
+            run = Program()
+        to_qkv = parts.attend_back(to_mixed, qkv, scores, ctx.over, run)
+        to_weights = parts.slopes(x, to_qkv, run)
+        parts.add(to_x, parts.multiplied(to_qkv, w.qkv, None, run), run)
+        run.end()
+        return (
+            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm.sum(0)),
+            *(*to_weight, *to_output, *to_output_norm.sum(0)),
+        )

@@ -1,0 +1,211 @@
+"""A layer as a whole, in programs of bodies: to the bit what its parts make one after the other; and where it is
+made part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.models.config import Sees
+from bertsmith.models.encoder import Block, block_of
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.layers import use_generator
+from bertsmith.models.layout import Layout
+from bertsmith.packed import Packed
+
+if not choice.are_here():
+    pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+from bertsmith.kernels import compiled, fast, functions, multiplying, products, products_half
+from bertsmith.kernels.loops import launch
+from bertsmith.kernels.program import Program
+
+FULL, HALF = torch.float32, torch.bfloat16
+WIDTH = 64
+
+
+class ByParts(fast.Fast):
+    """The same kernels, which know no layer as a whole."""
+
+    def layer(self, *_: Any, **__: Any) -> Tensor | None:
+        return None
+
+
+FAST, BY_PARTS = fast.Fast(), ByParts()
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by kernels also where the libraries are as quick."""
+    monkeypatch.setattr(multiplying, "BODIES", products)
+    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+
+
+def in_kind(kind: torch.dtype) -> Any:
+    return torch.autocast("cpu", torch.bfloat16) if kind == HALF else nullcontext()
+
+
+def block(p: float = 0.1, **changes: Any) -> Block:
+    config = preset(
+        "bert-tiny-uncased",
+        **{"hidden_size": WIDTH, "intermediate_size": 100, "num_attention_heads": 2, **changes},
+        hidden_dropout_prob=p,
+        attention_probs_dropout_prob=p,
+    )
+    made = block_of(config, torch.Generator())
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=draw) / 8)
+    return made
+
+
+def layout_of(lengths: list[int], sees: Sees = "all") -> Layout:
+    ids = np.zeros(sum(lengths), dtype=np.int64)
+    return Layout(Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
+
+
+def computed(
+    made: Block, kernels: Kernels, x: Tensor, layout: Layout, rows: Tensor | None
+) -> tuple[Any, list[Tensor]]:
+    """What made its result; it and all slopes."""
+    use_kernels(made, kernels)
+    use_generator(made, torch.Generator().manual_seed(5))
+    x = x.clone().requires_grad_()
+    with in_kind(x.dtype):
+        found = made(x, layout, rows)
+    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(6)).to(found.dtype)
+    return found.grad_fn, [found.detach(), *torch.autograd.grad(found, [x, *made.parameters()], upstream)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.one_of(st.integers(0, 20), st.sampled_from([31, 32, 70])), min_size=1, max_size=6),
+    sees=st.sampled_from(["all", "before", "behind"]),
+    kind=st.sampled_from([FULL, HALF]),
+    p=st.sampled_from([0.0, 0.3]),
+    chosen=st.sampled_from([0, 16, 40]),
+    threads=st.integers(1, 3),
+)
+def test_a_whole_layer_is_its_parts_to_the_bit(
+    lengths: list[int], sees: Sees, kind: torch.dtype, p: float, chosen: int, threads: int
+) -> None:
+    lengths = [*lengths, 16]
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(sum(lengths), WIDTH, generator=draw).to(kind)
+    # also one and the same row twice
+    rows = torch.randint(sum(lengths), (chosen,), generator=draw) if chosen else None
+    made, layout = block(p), layout_of(lengths, sees)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole, found = computed(made, FAST, x, layout, rows)
+        parts, wanted = computed(made, BY_PARTS, x, layout, rows)
+    finally:
+        torch.set_num_threads(before)
+    assert isinstance(whole, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(parts, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert [one.dtype for one in found] == [other.dtype for other in wanted]
+    assert [
+        n for n, (one, other) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(one, other)
+    ] == []
+
+
+@pytest.mark.parametrize("kind", [FULL, HALF])
+def test_a_whole_layer_is_torchs(kind: torch.dtype) -> None:
+    made, layout = block(0.0), layout_of([40, 7, 23])
+    x = torch.randn(70, WIDTH, generator=torch.Generator().manual_seed(1)).to(kind)
+    found, wanted = (computed(made, kernels, x, layout, None)[1] for kernels in (FAST, TORCH))
+    for one, other in zip(found, wanted, strict=True):
+        near = 0.03 * other.float().square().mean().sqrt().item() if kind == HALF else 1e-5
+        assert (one.float() - other.float()).square().mean().sqrt().item() < near
+
+
+def relu(made: Block) -> None:
+    made.feed_forward.activation = torch.relu  # type: ignore[assignment]
+
+
+def frozen(made: Block) -> None:
+    made.attention_norm.weight.requires_grad_(requires_grad=False)
+
+
+def watched(made: Block) -> None:
+    made.attention.qkv.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
+
+
+def another_norm(made: Block) -> None:
+    made.output_norm = nn.Identity()
+
+
+@pytest.mark.parametrize("change", [relu, frozen, watched, another_norm])
+def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[Block], None]) -> None:
+    made, layout = block(), layout_of([40])
+    change(made)
+    use_kernels(made, FAST)
+    x = torch.randn(40, WIDTH, requires_grad=True)
+    assert not isinstance(made(x, layout).grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+
+
+def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
+    for made, lengths, rows in (
+        (block(), [15], None),
+        (block(), [40], torch.arange(15)),
+        (block(num_attention_heads=8), [40], None),
+        (block(norm="pre"), [40], None),
+    ):
+        use_kernels(made, FAST)
+        x = torch.randn(sum(lengths), WIDTH, requires_grad=True)
+        found = made(x, layout_of(lengths), rows)
+        assert not isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    made = block(0.0)
+    use_kernels(made, FAST)
+    with torch.no_grad():
+        assert made(torch.randn(40, WIDTH), layout_of([40])).grad_fn is None
+
+
+def test_layers_that_share_weights() -> None:
+    """ALBERT's: their slopes are added up."""
+    config = preset("albert-mini", vocab_size=100, num_hidden_layers=3)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0))
+    ids = np.arange(40, dtype=np.int64)
+    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
+    found = []
+    for kernels in (FAST, BY_PARTS):
+        use_kernels(encoder, kernels)
+        encoder.generator = torch.Generator().manual_seed(5)
+        encoder.zero_grad()
+        encoder(packed).square().sum().backward()
+        found.append([weight.grad for weight in encoder.parameters() if weight.grad is not None])
+    assert len(found[0]) == len(found[1]) > 10
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, y = torch.ones(480), torch.full((480,), 2.0)
+        program = Program()
+        program(compiled.add, 0, x, y, 480)  # x = 3
+        program(compiled.add, 0, y, x, 480)  # y = 5
+        program(compiled.add, 0, x, y, 480)  # x = 8
+        assert x.unique().tolist() == [1]
+        program.end()
+        assert (x.unique().tolist(), y.unique().tolist()) == ([8], [5])
+        launch(compiled.add, 0, x, y, 480)
+        assert x.unique().tolist() == [13]
+        Program().end()
+    finally:
+        torch.set_num_threads(before)
