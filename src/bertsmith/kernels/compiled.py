@@ -11,9 +11,9 @@ elsewhere would not be the same.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit, types
-from numba.extending import overload
+from numba import cfunc, njit
 
+from bertsmith.kernels.elements import get_one, kept_one, put_one
 from bertsmith.kernels.lanes import WIDTH, every, exp_below, get, larger, load, normal_of, put, store, sum_of
 from bertsmith.kernels.loops import (
     BODY,
@@ -31,46 +31,8 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "1eec88d6ba76636a"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "0b6a1bc477d919d4"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
-
-
-def _get(row, i):
-    """An element as fp32."""
-
-
-def _put(row, i, value):
-    """Store an element."""
-
-
-@overload(_get, inline="always")
-def _get_of(row, i):
-    if row.dtype == types.uint16:
-        return lambda row, i: U(U(row[i]) << U(16)).view(np.float32)
-    return lambda row, i: row[i]
-
-
-@overload(_put, inline="always")
-def _put_of(row, i, value):
-    def rounded(row, i, value):
-        row[i] = half_bits(value)
-
-    def as_it_is(row, i, value):
-        row[i] = value
-
-    return rounded if row.dtype == types.uint16 else as_it_is
-
-
-@njit(inline="always", **LOOPS)
-def _kept(number, low, high, dropped, scale):
-    """What an element is multiplied by in dropout: 16 bits of a hash of its number decide, of 65,536 values
-    `dropped` drop it. The hash is lowbias32 (Wellons 2018), its second half with other bits of the seed."""
-    x = U(U(U(number) * U(0x9E3779B9)) ^ low)
-    x = U(U(x ^ U(x >> U(16))) * U(0x7FEB352D))
-    x = U(x ^ high)
-    x = U(U(x ^ U(x >> U(15))) * U(0x846CA68B))
-    x = U(x ^ U(x >> U(16)))
-    return scale if U(x >> U(16)) >= dropped else F(0)
 
 
 @njit(inline="always", **LOOPS)
@@ -132,10 +94,10 @@ def gelu_of(x, y):
     if whole < len(x):
         rest = np.zeros(WIDTH, np.float32)
         for j in range(len(x) - whole):
-            rest[j] = _get(x, whole + j)
+            rest[j] = get_one(x, whole + j)
         store(rest.ctypes.data, gelu_lanes(load(rest.ctypes.data)))
         for j in range(len(x) - whole):
-            _put(y, whole + j, rest[j])
+            put_one(y, whole + j, rest[j])
 
 
 @njit(**LOOPS)
@@ -148,10 +110,10 @@ def gelu_slopes_of(x, g, y):
     if whole < len(x):
         rest = np.zeros(WIDTH, np.float32)
         for j in range(len(x) - whole):
-            rest[j] = _get(x, whole + j)
+            rest[j] = get_one(x, whole + j)
         store(rest.ctypes.data, _gelu_slope(load(rest.ctypes.data)))
         for j in range(len(x) - whole):
-            _put(y, whole + j, _get(g, whole + j) * rest[j])
+            put_one(y, whole + j, get_one(g, whole + j) * rest[j])
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -203,10 +165,10 @@ def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, 
         xs, rs, ys = x[begin : begin + columns], residual[begin : begin + columns], y[begin : begin + columns]
         if dropped:
             for j in range(columns):
-                added[j] = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
+                added[j] = get_one(rs, j) + get_one(xs, j) * kept_one(begin + j, low, high, dropped, scale)
         else:
             for j in range(columns):
-                added[j] = _get(rs, j) + _get(xs, j)
+                added[j] = get_one(rs, j) + get_one(xs, j)
         total = F(0)
         for j in range(columns):
             total += added[j]
@@ -218,7 +180,7 @@ def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, 
         inverse = F(1) / np.sqrt(square / F(columns) + epsilon)
         stats[2 * row], stats[2 * row + 1] = mean, inverse
         for j in range(columns):
-            _put(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
+            put_one(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
 
 
 @njit(**LOOPS)
@@ -234,13 +196,13 @@ def _add_norm_back(
         mean, inverse = stats[2 * row], stats[2 * row + 1]
         if dropped:
             for j in range(columns):
-                value = _get(rs, j) + _get(xs, j) * _kept(begin + j, low, high, dropped, scale)
+                value = get_one(rs, j) + get_one(xs, j) * kept_one(begin + j, low, high, dropped, scale)
                 unit[j] = (value - mean) * inverse
         else:
             for j in range(columns):
-                unit[j] = (_get(rs, j) + _get(xs, j) - mean) * inverse
+                unit[j] = (get_one(rs, j) + get_one(xs, j) - mean) * inverse
         for j in range(columns):
-            given = _get(gs, j)
+            given = get_one(gs, j)
             of_weight[j] += given * unit[j]
             of_bias[j] += given
             slope[j] = given * weight[j]
@@ -253,11 +215,11 @@ def _add_norm_back(
         if dropped:
             for j in range(columns):
                 value = (slope[j] - along - unit[j] * across) * inverse
-                _put(os, j, value)
-                _put(ds, j, value * _kept(begin + j, low, high, dropped, scale))
+                put_one(os, j, value)
+                put_one(ds, j, value * kept_one(begin + j, low, high, dropped, scale))
         else:
             for j in range(columns):
-                _put(os, j, (slope[j] - along - unit[j] * across) * inverse)
+                put_one(os, j, (slope[j] - along - unit[j] * across) * inverse)
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -334,10 +296,10 @@ def _weights(
             at = row // a_sequence * by_sequence + row % columns * by_row
             bs = bias[at : at + columns]
             for j in range(columns):
-                filled[j] = _get(ss, j) + bs[j]
+                filled[j] = get_one(ss, j) + bs[j]
         else:
             for j in range(columns):
-                filled[j] = _get(ss, j)
+                filled[j] = get_one(ss, j)
         top = _top(filled, lanes)
         total = F(0)
         for j in range(columns):
@@ -347,11 +309,11 @@ def _weights(
         share = F(1) / total
         if dropped:
             for j in range(columns):
-                _put(ws, j, filled[j] * share)
-                _put(ds, j, _get(ws, j) * _kept(begin + j, low, high, dropped, scale))
+                put_one(ws, j, filled[j] * share)
+                put_one(ds, j, get_one(ws, j) * kept_one(begin + j, low, high, dropped, scale))
         else:
             for j in range(columns):
-                _put(ws, j, filled[j] * share)
+                put_one(ws, j, filled[j] * share)
 
 
 @njit(**LOOPS)
@@ -366,17 +328,17 @@ def _weights_back(slopes, weights, after, columns, low, high, dropped, scale, fi
         )
         if dropped:
             for j in range(columns):
-                kept = _kept(begin + j, low, high, dropped, scale)
-                _put(ds, j, _get(ws, j) * kept)
-                through[j] = _get(gs, j) * kept
+                kept = kept_one(begin + j, low, high, dropped, scale)
+                put_one(ds, j, get_one(ws, j) * kept)
+                through[j] = get_one(gs, j) * kept
         else:
             for j in range(columns):
-                through[j] = _get(gs, j)
+                through[j] = get_one(gs, j)
         total = F(0)
         for j in range(columns):
-            total += _get(ws, j) * through[j]
+            total += get_one(ws, j) * through[j]
         for j in range(columns):
-            _put(gs, j, _get(ws, j) * (through[j] - total))
+            put_one(gs, j, get_one(ws, j) * (through[j] - total))
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -419,7 +381,7 @@ def _table(logits, columns, bias, labels, losses, right, sums, first, last):
     for row in range(first, last):
         ls, label = logits[row * columns : row * columns + columns], labels[row]
         for j in range(columns):
-            filled[j] = _get(ls, j) + bias[j]
+            filled[j] = get_one(ls, j) + bias[j]
         top, gold = _top(filled, lanes), filled[label]
         total = F(0)
         for j in range(columns):
@@ -433,7 +395,7 @@ def _table(logits, columns, bias, labels, losses, right, sums, first, last):
         for j in range(columns):
             value = filled[j] * share
             sums[j] += value
-            _put(ls, j, value)
+            put_one(ls, j, value)
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -462,13 +424,13 @@ _ROWS = 32  # of a part worked on at a time, while they are in the cache
 @njit(inline="always", **LOOPS)
 def _one(half, address):
     """A number of memory."""
-    return _get(halves(address, 1), 0) if half else floats(address, 1)[0]
+    return get_one(halves(address, 1), 0) if half else floats(address, 1)[0]
 
 
 @njit(**LOOPS)
 def _keep_one(half, address, value):
-    """Put a number there. Not by `_put`: where that is inlined, Numba takes an array that is not read afterwards
-    for one that is not read at all, and leaves out what is put there."""
+    """Put a number there. Not by `put_one`: where that is inlined, Numba takes an array that is not read
+    afterwards for one that is not read at all, and leaves out what is put there."""
     if half:
         halves(address, 1)[0] = half_bits(value)
     else:

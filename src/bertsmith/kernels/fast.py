@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels import attending, compiled, rounding, tiles, updating
-from bertsmith.kernels.functions import AddNorm, Attended, FedForward, Gelu, Layer, called
+from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
 from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     by_rows_or_columns,
@@ -41,6 +41,7 @@ from bertsmith.kernels.plain import (
 )
 
 _KINDS = (torch.float32, torch.bfloat16)
+_TABLES = 2  # whose rows are added to a token's vector
 
 HALF: Any = (
     import_module("bertsmith.kernels.attending_half") if tiles.are_here() or multiplies_half() else None
@@ -127,6 +128,24 @@ class Fast(Kernels):
         of_weight, of_bias = torch.empty(grad.shape[1], x.shape[1]), torch.empty(grad.shape[1])
         multiply_columns(grad, x, of_weight, of_bias)
         return of_weight, of_bias
+
+    def embedded(
+        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+    ) -> Tensor | None:
+        """By one kernel, of at most two tables, in the kind that the first layer's products take."""
+        if not torch.is_grad_enabled() or not len(x) or not 0 < len(tables) <= _TABLES:
+            return None
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+            return None
+        weights = [table.weight for table, _ in tables]
+        if not all(map(_is_whole, (x, *weights))) or not all(_has_rows(*each) for each in tables):
+            return None
+        places = [places.contiguous() for _, places in tables]
+        for _ in range(len(tables), _TABLES):
+            weights.append(x.new_zeros(1, x.shape[1]))
+            places.append(torch.zeros_like(places[0]))
+        own = norm.weight, norm.bias, tuple(places), norm.eps, _drawn(dropout), kind_of(x)
+        return called(Embedded, x, *weights, *own)
 
     def layer(
         self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
@@ -423,6 +442,13 @@ def _is_known(x: Tensor) -> bool:
 def _has_parts(known: tuple[Tensor, ...]) -> bool:
     """Whether there are bodies for a part of a vocabulary; known: its logits first."""
     return known[0].shape[1] % compiled.COLUMNS == 0 and all(x.is_contiguous() for x in known)
+
+
+def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
+    """Whether the table has all these rows, and all of them learn alike."""
+    least, most = torch.aminmax(places)
+    learns = table.padding_idx is None or table.padding_idx < int(least)
+    return learns and 0 <= int(least) <= int(most) < table.num_embeddings
 
 
 def _drawn(dropout: Drops | None) -> Seeds:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import compiled, parts
-from bertsmith.kernels.loops import launch
+from bertsmith.kernels import compiled, embedding, parts
+from bertsmith.kernels.loops import bits, launch
 from bertsmith.kernels.multiplying import multiply
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.program import Program
@@ -115,6 +115,48 @@ class FedForward(torch.autograd.Function):
         return tuple(
             slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
         )
+
+
+class Embedded(torch.autograd.Function):
+    """dropout(LN(x + rows of two tables)). The sum is made again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        first: Tensor,
+        second: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        places: tuple[Tensor, Tensor],
+        epsilon: float,
+        drawn: Seeds,
+        kind: torch.dtype,
+    ) -> Tensor:
+        """first, second: the tables. places: which of their rows each token has. kind: of the result."""
+        found, stats = torch.empty_like(x, dtype=kind), torch.empty(len(x), 2)
+        launch(
+            embedding.forward,
+            *(parts.is_half(found), x, first, places[0], second, places[1], *x.shape),
+            *(weight, stats, *drawn, found, bias, bits(epsilon), 0, 0, len(first), len(second)),
+        )
+        ctx.save_for_backward(x, first, second, weight, stats)
+        ctx.places, ctx.drawn, ctx.kind = places, drawn, kind
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, first, second, weight, stats = ctx.saved_tensors
+        grad = grad.to(ctx.kind).contiguous()
+        to_x, to_first, to_second = torch.empty_like(x), torch.zeros_like(first), torch.zeros_like(second)
+        sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
+        launch(
+            embedding.backward,
+            *(parts.is_half(grad), x, first, ctx.places[0], second, ctx.places[1], *x.shape),
+            *(weight, stats, *ctx.drawn, grad, to_first, to_second, to_x, sums, len(first), len(second)),
+        )
+        return to_x, to_first, to_second, *sums.sum(0), None, None, None, None
 
 
 class LayerWeights(NamedTuple):

@@ -346,7 +346,7 @@ def power(typing: Any, x: Any) -> Any:
 
 @intrinsic
 def kept(typing: Any, number: Any, low: Any, high: Any, dropped: Any, scale: Any) -> Any:
-    """What 16 elements from a number on are multiplied by in dropout: `compiled._kept` of each."""
+    """What 16 elements from a number on are multiplied by in dropout: `elements.kept_one` of each."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         number, low, high, dropped, scale = values

@@ -141,6 +141,13 @@ class Kernels(Products):
         """activation(x)."""
         return activation(x)
 
+    def embedded(
+        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+    ) -> Tensor | None:
+        """dropout(norm(x + rows of each table)), [N, E], by another way than one after the other; None where that
+        is the better way. tables: with the numbers of each token's row, long [N]."""
+        return None
+
     def layer(
         self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
     ) -> Tensor | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.layers import Dropout, Linear, Table
+from bertsmith.models.layers import Dropout, Linear, Table, watched
 from bertsmith.models.start import sinusoids
 from bertsmith.packed import Packed
 
@@ -18,6 +19,8 @@ class Embeddings(nn.Module):
     otherwise. No segment row: no segment vector; one: every token gets it (RoBERTa has no segment ids). Positions
     that are not learned are a table too, which no update changes: so every tool of the field reads them.
     """
+
+    kernels: Kernels = TORCH
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -47,9 +50,14 @@ class Embeddings(nn.Module):
     def forward(self, packed: Packed) -> Tensor:
         """What the first layer reads of a batch's tokens, [N, H]."""
         positions = packed.positions + self.offset if self.offset else packed.positions
-        x = self.token(packed.tokens) + self.position(positions)
+        x, alone = self.token(packed.tokens), self.segment is not None and self.segment.num_embeddings == 1
+        tables: list[tuple[nn.Embedding, Tensor]] = [(self.position, positions)]
         if self.segment is not None:
-            one = self.segment.num_embeddings == 1
-            x = x + (self.segment.weight[0] if one else self.segment(packed.segments))
-        x = self.dropout(self.norm(x))
-        return x if self.projection is None else self.projection(x)  # type: ignore[no-any-return]
+            tables.append((self.segment, torch.zeros_like(positions) if alone else packed.segments))
+        is_seen = watched(self.norm, self.dropout, *(table for table, _ in tables))
+        found = None if is_seen else self.kernels.embedded(x, tables, self.norm, self.dropout)
+        if found is None:
+            for table, rows in tables:
+                x = x + (table.weight[0] if alone and table is self.segment else table(rows))
+            found = self.dropout(self.norm(x))
+        return found if self.projection is None else self.projection(found)

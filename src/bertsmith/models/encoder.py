@@ -20,7 +20,7 @@ from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator, watched
 from bertsmith.models.layout import Layout
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
@@ -121,8 +121,7 @@ class Block(nn.Module):
             dropout=self.dropout,
             activation=feed_forward.activation,
         )
-        watched = (attention, feed_forward, *parts.weighted)
-        return None if any(part._forward_hooks or part._forward_pre_hooks for part in watched) else parts
+        return None if watched(attention, feed_forward, *parts.weighted) else parts
 
     def _by_parts(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
         x = self._added(x, lambda x: self.attention(x, layout, rows), self.attention_norm, rows)
@@ -307,8 +306,8 @@ class Encoder(nn.Module):
             maps.append(attention_maps(qkv, packed, self.config.num_attention_heads, sees=self.config.sees))
 
         # one that layers share is called, and so watched, for each of them
-        watched = [part.qkv for part in self.modules() if isinstance(part, Attention)]
-        handles = [qkv.register_forward_hook(watch) for qkv in watched]
+        seen = [part.qkv for part in self.modules() if isinstance(part, Attention)]
+        handles = [qkv.register_forward_hook(watch) for qkv in seen]
         try:
             self(packed)
         finally:

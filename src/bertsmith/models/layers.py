@@ -73,6 +73,11 @@ def use_generator(module: nn.Module, generator: torch.Generator) -> None:
             part.generator = generator
 
 
+def watched(*parts: nn.Module) -> bool:
+    """Whether hooks see what goes in and out of one of these, so that it must be called itself."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+
+
 class Linear(nn.Linear):
     """A linear layer whose first weights are left to `draw_weights`: torch draws them from a global state.
 

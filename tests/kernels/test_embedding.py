@@ -1,0 +1,160 @@
+"""An encoder's beginning by kernels: torch's, there and back; the same on any number of threads; and where torch
+makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bertsmith.kernels import choice
+from bertsmith.kernels.plain import TORCH, use_kernels
+from bertsmith.models.embeddings import Embeddings
+from bertsmith.models.family import preset
+from bertsmith.packed import Packed
+
+if not choice.are_here():
+    pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+from bertsmith.kernels import fast, functions
+
+FAST = fast.Fast()
+MADE = functions.Embedded._backward_cls  # type: ignore[attr-defined]
+
+
+def embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:
+    config = preset(name, vocab_size=60, hidden_dropout_prob=p, **changes)
+    made = Embeddings(config, torch.Generator())
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=draw))
+    return made
+
+
+def packed_of(lengths: list[int], segments: int = 2) -> Packed:
+    draw, total = np.random.default_rng(1), sum(lengths)
+    return Packed.of_arrays(
+        draw.integers(5, 60, total), draw.integers(0, segments, total), np.array(lengths, dtype=np.int64)
+    )
+
+
+def computed(
+    made: Embeddings, packed: Packed, kernels: Any, threads: int = 1
+) -> tuple[Tensor, dict[str, Tensor]]:
+    use_kernels(made, kernels)
+    made.dropout.generator = torch.Generator().manual_seed(5)
+    made.zero_grad()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = made(packed)
+        upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(6))
+        found.backward(upstream.to(found.dtype))
+    finally:
+        torch.set_num_threads(before)
+    return found, {name: weight.grad for name, weight in made.named_parameters() if weight.grad is not None}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    name=st.sampled_from(["bert-tiny-uncased", "roberta-mini", "distilbert-mini-uncased", "albert-mini"]),
+    width=st.sampled_from([32, 48, 72, 200]),
+)
+def test_they_are_torchs(lengths: list[int], name: str, width: int) -> None:
+    """Three tables, one segment alone, two tables, and tables narrower than the layers."""
+    own = (
+        {"embedding_size": width}
+        if name == "albert-mini"
+        else {"hidden_size": width, "num_attention_heads": 4}
+    )
+    lengths = [*lengths, 1]
+    made, packed = embeddings(name, **own), packed_of(lengths, 1 if name == "roberta-mini" else 2)
+    found, slopes = computed(made, packed, FAST)
+    wanted, expected = computed(made, packed, TORCH)
+    assert isinstance(found.grad_fn, MADE) or name == "albert-mini"
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert slopes.keys() == expected.keys()
+    for key, slope in slopes.items():
+        torch.testing.assert_close(slope, expected[key], atol=2e-4, rtol=1e-4, msg=key)
+
+
+def test_in_bf16_they_are_rounded_once() -> None:
+    made, packed = embeddings(), packed_of([40, 3])
+    exact, slopes = computed(made, packed, FAST)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, others = computed(made, packed, FAST)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, exact.bfloat16())
+    for key, slope in slopes.items():
+        apart = (others[key] - slope).square().mean().sqrt()
+        assert apart < 0.01 * slope.square().mean().sqrt(), key
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_dropout_drops_its_share_and_what_it_dropped_has_no_slope(kind: torch.dtype) -> None:
+    made, packed = embeddings(p=0.25), packed_of([200])
+    with torch.no_grad():
+        made.norm.bias.add_(100)  # so that nothing else is 0
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+        found, _ = computed(made, packed, FAST)
+        kept = found != 0
+        assert 0.23 < 1 - kept.float().mean().item() < 0.27
+        made.eval()
+        whole, _ = computed(made, packed, FAST)
+        torch.testing.assert_close(found[kept], (whole.float() / 0.75)[kept].to(kind), atol=0.5, rtol=0.01)
+        made.train()
+        use_kernels(made, FAST)
+        made.zero_grad()
+        made.dropout.generator = torch.Generator().manual_seed(5)
+        made(packed).sum().backward()
+    # the slopes of its bias are what the kept ones were multiplied by
+    torch.testing.assert_close(made.norm.bias.grad, kept.float().sum(0) / 0.75, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_tables_learn_the_same_to_the_bit_on_any_number_of_threads(p: float) -> None:
+    made, packed = embeddings(p=p), packed_of([100, 57])
+    found, slopes = computed(made, packed, FAST)
+    for threads in (2, 3):
+        again, others = computed(made, packed, FAST, threads)
+        assert torch.equal(found, again)
+        for key, slope in slopes.items():
+            if key.startswith("norm"):  # each thread's are added up
+                torch.testing.assert_close(others[key], slope)
+            else:
+                assert torch.equal(others[key], slope), key
+
+
+def test_what_is_not_trained_or_watched_or_has_no_row_torch_makes() -> None:
+    made, packed = embeddings(), packed_of([20])
+    use_kernels(made, FAST)
+    assert isinstance(made(packed).grad_fn, MADE)
+    with torch.no_grad():
+        assert made(packed).dtype == torch.float32
+    handle = made.position.register_forward_hook(lambda *_: None)
+    assert not isinstance(made(packed).grad_fn, MADE)
+    handle.remove()
+    for wrong in (-1, 2):
+        packed.segments[3] = wrong
+        with pytest.raises(IndexError):
+            made(packed)
+    packed.segments[3] = 0
+    made.norm = nn.Identity()  # type: ignore[assignment]
+    assert not isinstance(made(packed).grad_fn, MADE)
+
+
+def test_a_row_of_padding_does_not_learn() -> None:
+    """RoBERTa's row before the first position."""
+    made, packed = embeddings("roberta-mini"), packed_of([20], 1)
+    packed.positions[4] = -1
+    _, slopes = computed(made, packed, FAST)
+    _, expected = computed(made, packed, TORCH)
+    assert not slopes["position.weight"][1].any()
+    torch.testing.assert_close(slopes["position.weight"], expected["position.weight"])
