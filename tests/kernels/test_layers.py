@@ -1,5 +1,5 @@
-"""A layer as a whole, in programs of bodies: to the bit what its parts make one after the other; and where it is
-made part by part."""
+"""A layer, and a vocabulary, as a whole in programs of bodies: to the bit what parts make one after the other;
+and where they are made part by part."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import use_generator
 from bertsmith.models.layout import Layout
+from bertsmith.models.table_loss import table_loss
 from bertsmith.packed import Packed
 
 if not choice.are_here():
@@ -209,3 +210,39 @@ def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> 
         Program().end()
     finally:
         torch.set_num_threads(before)
+
+
+class PartByPart(fast.Fast):
+    """The same kernels, each part of the vocabulary by itself."""
+
+    parts_seen = Kernels.parts_seen
+    parts_slopes = Kernels.parts_slopes
+
+
+@pytest.mark.parametrize("kind", [FULL, HALF])
+@pytest.mark.parametrize("table_learns", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_vocabulary_in_one_program_is_its_parts_to_the_bit(
+    kind: torch.dtype, table_learns: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Program] = []
+    end = Program.end
+    monkeypatch.setattr(Program, "end", lambda self: (ended.append(self), end(self)))
+    draw = torch.Generator().manual_seed(2)
+    table, bias = torch.randn(9001, WIDTH, generator=draw) / 8, torch.randn(9001, generator=draw)
+    x, labels = torch.randn(37, WIDTH, generator=draw), torch.randint(9001, (37,), generator=draw)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    found = []
+    try:
+        for kernels in (FAST, PartByPart()):
+            leaves = [x.clone().requires_grad_(), bias.clone().requires_grad_()]
+            own = table.clone().requires_grad_(table_learns)
+            with in_kind(kind):
+                loss, right = table_loss(leaves[0], own, leaves[1], labels, kernels)
+            wanted = [*leaves, own] if table_learns else leaves
+            found.append([loss.detach(), right, *torch.autograd.grad(loss, wanted)])
+            assert len(ended) == 2  # one there and one back, and by parts none
+    finally:
+        torch.set_num_threads(before)
+    assert [n for n, (one, other) in enumerate(zip(*found, strict=True)) if not torch.equal(one, other)] == []

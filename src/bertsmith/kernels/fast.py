@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import attending, compiled, rounding, tiles, updating
+from bertsmith.kernels import attending, compiled, parts, rounding, tiles, updating
 from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
-from bertsmith.kernels.loops import bits, compiles_for, launch, multiplies_half
+from bertsmith.kernels.loops import Run, bits, compiles_for, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     by_rows_or_columns,
     has_all_products,
@@ -30,15 +30,19 @@ from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
     TINY,
     AdamWStep,
+    Compared,
     Drawn,
     Drops,
     IntegerWeights,
     Kernels,
     LayerParts,
     Moved,
+    Products,
+    Seen,
     VocabularyPart,
     kind_of,
 )
+from bertsmith.kernels.program import Program
 
 _KINDS = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
@@ -255,25 +259,59 @@ class Fast(Kernels):
         30,522 words. In bf16 where products are ours, which read the table as it is."""
         return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
 
+    def parts_seen(
+        self, of: Compared, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
+    ) -> Seen:
+        """All parts in one program where the products are ours, and the logits are kept anyway."""
+        if kept is None or way is not self or not _compares(of, bounds):
+            return super().parts_seen(of, bounds, way, kept)
+        top, run = torch.full(of.labels.shape, -torch.inf), Program()
+        seen = Seen(top, torch.zeros_like(top), torch.zeros_like(top))
+        for begin, end in bounds:
+            logits = of.x.new_empty(end - begin, len(of.x))
+            multiply(of.table[begin:end], of.x.T, None, logits, run=run)
+            _part_seen(of.part(begin, end, logits), seen, run)
+            kept.append(logits)
+        run.end()
+        return seen
+
+    def parts_slopes(
+        self,
+        of: Compared,
+        bounds: Sequence[tuple[int, int]],
+        way: Products,
+        kept: Sequence[Tensor],
+        seen: tuple[Tensor, Tensor, Tensor],
+        of_table: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """All parts in one program where the products are ours."""
+        if way is not self or not _compares(of, bounds):
+            return super().parts_slopes(of, bounds, way, kept, seen, of_table)
+        run, (top, share, slope) = Program(), seen
+        of_x, of_bias, made = torch.zeros(of.x.shape), torch.empty(len(of.bias)), torch.empty(of.x.shape)
+        for (begin, end), logits in zip(bounds, kept, strict=True):
+            part = of.part(begin, end, logits)
+            _part_slopes(part, top, share, slope.item(), of_bias[begin:end], run)
+            multiply_columns(logits, of.table[begin:end], made, run=run)
+            parts.add(of_x, made, run)
+            if of_table is not None:
+                multiply(logits, of.x, None, of_table[begin:end], run=run)
+        run.end()
+        return of_x, of_bias
+
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
-        known = (*part[:3], top, total, gold)
-        if _has_parts(known):
-            launch(compiled.part_seen, *part.logits.shape, part.first, *known, 0, is_half(part.logits))
+        if _has_parts((*part[:3], top, total, gold)):
+            _part_seen(part, Seen(top, total, gold), launch)
         else:
             super().part_seen(part, top, total, gold)
 
     def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
-        known = (*part[:3], top, share)
-        if not _has_parts(known):
+        if not _has_parts((*part[:3], top, share)):
             return super().part_slopes(part, top, share, slope)
         of_bias = torch.empty(len(part.logits))
-        launch(
-            compiled.part_slopes,
-            *(*part.logits.shape, part.first, *known),
-            *(bits(slope.item()), of_bias, is_half(part.logits)),
-        )
+        _part_slopes(part, top, share, slope.item(), of_bias, launch)
         return of_bias
 
     def moves(self, gradient: Tensor) -> bool:
@@ -437,6 +475,29 @@ def _is_whole(x: Tensor) -> bool:
 
 def _is_known(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _KINDS
+
+
+def _compares(of: Compared, bounds: Sequence[tuple[int, int]]) -> bool:
+    """Whether there are bodies for all that is made of parts of a vocabulary."""
+    least = min(end - begin for begin, end in bounds)
+    ours = has_all_products(of.x, of.table[:least], of.bias[:least]) and len(of.x) % compiled.COLUMNS == 0
+    return ours and all(x.is_contiguous() for x in of)
+
+
+def _part_seen(part: VocabularyPart, seen: Seen, run: Run) -> None:
+    run(compiled.part_seen, *part.logits.shape, part.first, *part[:3], *seen, 0, is_half(part.logits))
+
+
+def _part_slopes(
+    part: VocabularyPart, top: Tensor, share: Tensor, slope: float, of_bias: Tensor, run: Run
+) -> None:
+    run(
+        compiled.part_slopes,
+        *part.logits.shape,
+        part.first,
+        *part[:3],
+        *(top, share, bits(slope), of_bias, is_half(part.logits)),
+    )
 
 
 def _has_parts(known: tuple[Tensor, ...]) -> bool:

@@ -73,6 +73,28 @@ class VocabularyPart(NamedTuple):
         return tokens, self.labels[tokens] - self.first
 
 
+class Compared(NamedTuple):
+    """Tokens x [M, E] that are compared with a vocabulary, a table [V, E] with bias [V], and their labels, long
+    [M]."""
+
+    x: Tensor
+    table: Tensor
+    bias: Tensor
+    labels: Tensor
+
+    def part(self, begin: int, end: int, logits: Tensor) -> VocabularyPart:
+        """These rows of the table, of which such logits came."""
+        return VocabularyPart(logits, self.bias[begin:end], self.labels, begin)
+
+
+class Seen(NamedTuple):
+    """What was seen of each token's logits, [M]: the highest, the sum of exp(logit - highest), and its label's."""
+
+    top: Tensor
+    total: Tensor
+    gold: Tensor
+
+
 class AdamWStep(NamedTuple):
     """What AdamW makes a parameter's update with. keep: what decay leaves of it. stride: the rate over the first
     mean's correction for its beginning with 0. root: the square root of the second's."""
@@ -222,6 +244,40 @@ class Kernels(Products):
         """Whether the loss over a vocabulary is made quicker of one part of it after the other, by the two below;
         x: rows that are compared with it."""
         return False
+
+    def parts_seen(
+        self, of: Compared, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
+    ) -> Seen:
+        """Take in the vocabulary, part by part. bounds: the first row of each part and the one behind its last.
+        way: what makes the products. kept: is given the logits of each part, if they are wanted."""
+        top = torch.full(of.labels.shape, -torch.inf)
+        seen = Seen(top, torch.zeros_like(top), torch.zeros_like(top))
+        for begin, end in bounds:
+            logits = way.multiplied(of.table[begin:end], of.x.T)
+            self.part_seen(of.part(begin, end, logits), *seen)
+            if kept is not None:
+                kept.append(logits)
+        return seen
+
+    def parts_slopes(
+        self,
+        of: Compared,
+        bounds: Sequence[tuple[int, int]],
+        way: Products,
+        kept: Sequence[Tensor],
+        seen: tuple[Tensor, Tensor, Tensor],
+        of_table: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The slopes of x, in fp32, and of the bias; those of the table are written to `of_table`, if they are
+        wanted. kept: the logits, which are written over. seen: the highest logits, share, and slope, see
+        `part_slopes`."""
+        of_x, of_bias = torch.zeros(of.x.shape), []
+        for (begin, end), logits in zip(bounds, kept, strict=True):
+            of_bias.append(self.part_slopes(of.part(begin, end, logits), *seen))
+            of_x += way.multiplied(logits.T, of.table[begin:end])
+            if of_table is not None:
+                way.multiplied(logits, of.x, out=of_table[begin:end])
+        return of_x, torch.cat(of_bias)
 
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Take in a part of the vocabulary. Of each column, [M], what was seen by now: top, the highest logit;

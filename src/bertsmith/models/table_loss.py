@@ -5,7 +5,6 @@ The logits are the largest tensor of a training step. They are kept once, and be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Kernels, Products, VocabularyPart, kind_of
+from bertsmith.kernels.plain import Compared, Kernels, Products, kind_of
 from bertsmith.models.layers import product, way_of
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time
@@ -87,14 +86,9 @@ class _ByParts(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count, spare = len(labels), -len(labels) % _COLUMNS
         x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
-        top = torch.full(labels.shape, -torch.inf)
-        total, gold = torch.zeros_like(top), torch.zeros_like(top)
-        kept = []
-        for begin, end in parts_of(len(table)):
-            logits = way.multiplied(table[begin:end], x.T)
-            kernels.part_seen(VocabularyPart(logits, bias[begin:end], labels, begin), top, total, gold)
-            if is_kept:
-                kept.append(logits)
+        kept: list[Tensor] = []
+        compared = Compared(x, table, bias, labels)
+        top, total, gold = kernels.parts_seen(compared, parts_of(len(table)), way, kept if is_kept else None)
         ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
         ctx.count, ctx.kernels, ctx.way = count, kernels, way
         right = (gold == top)[:count].sum()
@@ -105,22 +99,18 @@ class _ByParts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         x, table, bias, labels, top, total, *kept = ctx.saved_tensors
-        share, slopes = grad / total, []
+        share = grad / total
         share[ctx.count :] = 0
-        of_x = torch.zeros(x.shape)
         of_table = torch.empty_like(table) if ctx.needs_input_grad[1] else None
-        for (begin, end), logits in zip(parts_of(len(table)), kept, strict=True):
-            part = VocabularyPart(logits, bias[begin:end], labels, begin)
-            slopes.append(ctx.kernels.part_slopes(part, top, share, grad))
-            torch.autograd.graph.increment_version(logits)  # who asks again is told that they are gone
-            of_x += ctx.way.multiplied(logits.T, table[begin:end])
-            if of_table is not None:
-                ctx.way.multiplied(logits, x, out=of_table[begin:end])
-        return of_x[: ctx.count], of_table, torch.cat(slopes), None, None, None, None
+        of_x, of_bias = ctx.kernels.parts_slopes(
+            *(Compared(x, table, bias, labels), parts_of(len(table)), ctx.way, kept),
+            *((top, share, grad), of_table),
+        )
+        torch.autograd.graph.increment_version(kept)  # who asks again is told that they are gone
+        return of_x[: ctx.count], of_table, of_bias, None, None, None, None
 
 
-def parts_of(size: int) -> Iterator[tuple[int, int]]:
+def parts_of(size: int) -> list[tuple[int, int]]:
     """Where each part of a vocabulary begins and ends; they are of nearly one size."""
     count = -(-size // _PART)
-    for number in range(count):
-        yield size * number // count, size * (number + 1) // count
+    return [(size * number // count, size * (number + 1) // count) for number in range(count)]
