@@ -30,7 +30,7 @@ from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
     TINY,
     AdamWStep,
-    Compared,
+    Predicted,
     Drawn,
     Drops,
     IntegerWeights,
@@ -260,7 +260,7 @@ class Fast(Kernels):
         return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
 
     def parts_seen(
-        self, of: Compared, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
+        self, of: Predicted, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
     ) -> Seen:
         """All parts in one program where the products are ours, and the logits are kept anyway."""
         if kept is None or way is not self or not _compares(of, bounds):
@@ -277,7 +277,7 @@ class Fast(Kernels):
 
     def parts_slopes(
         self,
-        of: Compared,
+        of: Predicted,
         bounds: Sequence[tuple[int, int]],
         way: Products,
         kept: Sequence[Tensor],
@@ -477,7 +477,7 @@ def _is_known(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _KINDS
 
 
-def _compares(of: Compared, bounds: Sequence[tuple[int, int]]) -> bool:
+def _compares(of: Predicted, bounds: Sequence[tuple[int, int]]) -> bool:
     """Whether there are bodies for all that is made of parts of a vocabulary."""
     least = min(end - begin for begin, end in bounds)
     ours = has_all_products(of.x, of.table[:least], of.bias[:least]) and len(of.x) % compiled.COLUMNS == 0

@@ -73,7 +73,7 @@ class VocabularyPart(NamedTuple):
         return tokens, self.labels[tokens] - self.first
 
 
-class Compared(NamedTuple):
+class Predicted(NamedTuple):
     """Tokens x [M, E] that are compared with a vocabulary, a table [V, E] with bias [V], and their labels, long
     [M]."""
 
@@ -246,7 +246,7 @@ class Kernels(Products):
         return False
 
     def parts_seen(
-        self, of: Compared, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
+        self, of: Predicted, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
     ) -> Seen:
         """Take in the vocabulary, part by part. bounds: the first row of each part and the one behind its last.
         way: what makes the products. kept: is given the logits of each part, if they are wanted."""
@@ -261,7 +261,7 @@ class Kernels(Products):
 
     def parts_slopes(
         self,
-        of: Compared,
+        of: Predicted,
         bounds: Sequence[tuple[int, int]],
         way: Products,
         kept: Sequence[Tensor],

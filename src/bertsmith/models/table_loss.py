@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Compared, Kernels, Products, kind_of
+from bertsmith.kernels.plain import Predicted, Kernels, Products, kind_of
 from bertsmith.models.layers import product, way_of
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time
@@ -87,8 +87,8 @@ class _ByParts(torch.autograd.Function):
         count, spare = len(labels), -len(labels) % _COLUMNS
         x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
         kept: list[Tensor] = []
-        compared = Compared(x, table, bias, labels)
-        top, total, gold = kernels.parts_seen(compared, parts_of(len(table)), way, kept if is_kept else None)
+        predicted = Predicted(x, table, bias, labels)
+        top, total, gold = kernels.parts_seen(predicted, parts_of(len(table)), way, kept if is_kept else None)
         ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
         ctx.count, ctx.kernels, ctx.way = count, kernels, way
         right = (gold == top)[:count].sum()
@@ -103,7 +103,7 @@ class _ByParts(torch.autograd.Function):
         share[ctx.count :] = 0
         of_table = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         of_x, of_bias = ctx.kernels.parts_slopes(
-            *(Compared(x, table, bias, labels), parts_of(len(table)), ctx.way, kept),
+            *(Predicted(x, table, bias, labels), parts_of(len(table)), ctx.way, kept),
             *((top, share, grad), of_table),
         )
         torch.autograd.graph.increment_version(kept)  # who asks again is told that they are gone
