@@ -11,7 +11,7 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
 
-_BODIES = ("attending", "compiled", "rounding", "updating")
+_BODIES = ("attending", "compiled", "embedding", "program", "rounding", "updating")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
