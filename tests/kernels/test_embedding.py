@@ -79,7 +79,9 @@ def test_they_are_torchs(lengths: list[int], name: str, width: int) -> None:
     found, slopes = computed(made, packed, FAST)
     wanted, expected = computed(made, packed, TORCH)
     assert isinstance(found.grad_fn, MADE) or name == "albert-mini"
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    # the projection to the layers' width adds up as many products of such numbers as the tables are wide
+    least = 1e-5 * (width**0.5 if made.projection is not None else 1)
+    torch.testing.assert_close(found, wanted, atol=least, rtol=1e-5)
     assert slopes.keys() == expected.keys()
     for key, slope in slopes.items():
         torch.testing.assert_close(slope, expected[key], atol=2e-4, rtol=1e-4, msg=key)
