@@ -141,6 +141,29 @@ def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
     assert outcome(tmp_path / "run") != straight
 
 
+@pytest.mark.skipif(not choice.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
+    shards: Shards, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.kernels import functions, multiplying, products, products_half
+
+    monkeypatch.setattr(multiplying, "BODIES", products)
+    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    layers: list[int] = []
+    forward = functions.Layer.forward
+    monkeypatch.setattr(functions.Layer, "forward", lambda *given: (layers.append(1), forward(*given))[1])
+    settings = [
+        *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
+        *("train.threads=2", "train.checkpoint_every=2"),
+    ]
+    tiny_run.run(shards, tmp_path / "straight", *settings)
+    assert layers
+    run_until_killed(shards, tmp_path / "run", 3, *settings, saved=False, resume=False)
+    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
+    assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
+
+
 def test_a_run_of_a_version_without_kernels_goes_on_with_torch(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
