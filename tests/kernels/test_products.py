@@ -245,3 +245,9 @@ def test_a_feed_forward_of_another_kind_is_made_the_usual_way() -> None:
         assert FAST.fed_forward(x, layer.inner, layer.output, layer.activation) is None
     layer = FeedForward(preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2))
     assert FAST.fed_forward(x.double(), layer.inner, layer.output, layer.activation) is None
+    odd = FeedForward(
+        preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2, intermediate_size=101)
+    )
+    assert FAST.fed_forward(x, odd.inner, odd.output, odd.activation) is not None
+    # in bf16 terms are added up in pairs
+    assert FAST.fed_forward(x.to(HALF), odd.inner, odd.output, odd.activation) is None
