@@ -24,11 +24,12 @@ from bertsmith.kernels.loops import (
 
 WRITTEN_WITH = "b89b68007fc1daf1"  # elements.py and loops.py, see there
 
-# Slots: 0 whether what comes of it is bf16, 1 rows of the first table, 2 and 4 the other tables, 3 and 5 which of
-# their rows each token has, 6 tokens, 7 columns, 8 weight, 9 each token's mean and 1/deviation, 10 and 11 seed, 12
-# of 65,536 dropped, 13 scale, 14 the result, 15 bias, 16 epsilon, 19 and 20 how many rows the two tables have. On
-# the way back 14 is the slope of the result, 15 and 16 are those of both tables, 17 those of the rows, 18 each
-# thread's sums for the slopes of weight and bias.
+# Slots: 0 whether the result is bf16, 1 each token's row of the first table, 2 the second table, 3 the number of
+# each token's row in it, 4 and 5 the same of the third, 6 tokens, 7 columns, 8 weight, 9 each token's mean and
+# 1/deviation, 10 and 11 seed, 12 of 65,536 dropped, 13 scale, 14 the result, 15 bias, 16 epsilon, 19 and 20 the
+# numbers of rows of the second and third table. On the way back 14 is the slope of the result, 15 and 16 are the
+# slopes of the second and third table, 17 those of the rows in slot 1, 18 each thread's sums for the slopes of
+# weight and bias.
 
 
 @njit(**LOOPS)

@@ -127,11 +127,7 @@ class Fast(Kernels):
     def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the bias are added up on the way."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-        if not has_products(grad.T, x):
-            return super().slopes(x, grad)
-        of_weight, of_bias = torch.empty(grad.shape[1], x.shape[1]), torch.empty(grad.shape[1])
-        multiply_columns(grad, x, of_weight, of_bias)
-        return of_weight, of_bias
+        return parts.slopes(x, grad, launch) if has_products(grad.T, x) else super().slopes(x, grad)
 
     def embedded(
         self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
@@ -192,7 +188,7 @@ class Fast(Kernels):
         if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
-            starts, longest, heads, attending.SEES[sees], (0, 0, 0, 0), HALF if in_half else attending
+            starts, longest, heads, attending.SEES[sees], _drawn(None), HALF if in_half else attending
         )
 
     def weights(
@@ -214,15 +210,8 @@ class Fast(Kernels):
         launch(
             compiled.weights,
             *(is_half(scores), scores, weights, after),
-            *(
-                scores.numel() // columns,
-                columns,
-                added,
-                heads * rows,
-                by_sequence,
-                by_row,
-                *drawn,
-            ),
+            *(scores.numel() // columns, columns),
+            *(added, heads * rows, by_sequence, by_row, *drawn),
         )
         return after, weights, drawn
 
@@ -287,11 +276,12 @@ class Fast(Kernels):
         """All parts in one program where the products are ours."""
         if way is not self or not _compares(of, bounds):
             return super().parts_slopes(of, bounds, way, kept, seen, of_table)
-        run, (top, share, slope) = Program(), seen
+        run, (top, share, whole) = Program(), seen
+        slope = whole.item()
         of_x, of_bias, made = torch.zeros(of.x.shape), torch.empty(len(of.bias)), torch.empty(of.x.shape)
         for (begin, end), logits in zip(bounds, kept, strict=True):
             part = of.part(begin, end, logits)
-            _part_slopes(part, top, share, slope.item(), of_bias[begin:end], run)
+            _part_slopes(part, top, share, slope, of_bias[begin:end], run)
             multiply_columns(logits, of.table[begin:end], made, run=run)
             parts.add(of_x, made, run)
             if of_table is not None:
@@ -322,8 +312,8 @@ class Fast(Kernels):
         """Squares are added up in parts, the same for any number of threads."""
         if not gradients or not all(map(self.moves, gradients)):
             return super().norm(gradients)
-        rows, parts = _rows_of([[gradient] for gradient in gradients])
-        sums = torch.empty(parts)
+        rows, count = _rows_of([[gradient] for gradient in gradients])
+        sums = torch.empty(count)
         launch(updating.squares, rows, len(rows), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
 
