@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.elements import get_one, kept_one, put_one
+from bertsmith.kernels.elements import get_one, kept_one, moments, put_one
 from bertsmith.kernels.lanes import WIDTH, every, exp_below, get, larger, load, normal_of, put, store, sum_of
 from bertsmith.kernels.loops import (
     BODY,
@@ -31,7 +31,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "0b6a1bc477d919d4"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "0f9c691d1bff8456"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 
@@ -169,15 +169,7 @@ def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, 
         else:
             for j in range(columns):
                 added[j] = get_one(rs, j) + get_one(xs, j)
-        total = F(0)
-        for j in range(columns):
-            total += added[j]
-        mean = total / F(columns)
-        square = F(0)
-        for j in range(columns):
-            apart = added[j] - mean
-            square += apart * apart
-        inverse = F(1) / np.sqrt(square / F(columns) + epsilon)
+        mean, inverse = moments(added, epsilon)
         stats[2 * row], stats[2 * row + 1] = mean, inverse
         for j in range(columns):
             put_one(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])

@@ -1,4 +1,4 @@
-"""An element of an array at a time, in fp32 or bf16, and what dropout multiplies it by."""
+"""An element of an array at a time, in fp32 or bf16; what dropout multiplies it by; and LayerNorm's moments."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ def kept_one(number, low, high, dropped, scale):
     x = U(U(x ^ U(x >> U(15))) * U(0x846CA68B))
     x = U(x ^ U(x >> U(16)))
     return scale if U(x >> U(16)) >= dropped else F(0)
+
+
+@njit(**LOOPS)
+def moments(values, epsilon):
+    """What LayerNorm takes from each of them, their mean, and multiplies by, 1/deviation."""
+    total, square = F(0), F(0)
+    for j in range(len(values)):
+        total += values[j]
+    mean = total / F(len(values))
+    for j in range(len(values)):
+        apart = values[j] - mean
+        square += apart * apart
+    return mean, F(1) / np.sqrt(square / F(len(values)) + epsilon)
