@@ -452,7 +452,8 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
     home = Path(choice.__file__).parent
     both = ("loops.py", "lanes.py")
     for body, read in (
-        ("compiled", ("elements.py", *both)),
+        ("compiled", ("elements.py", "normal.py", *both)),
+        ("normal", both),
         ("embedding", ("elements.py", "loops.py")),
         ("attending", (*both, "registers.py")),
         ("rounding", both),

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.elements import get_one, kept_one, moments, put_one
-from bertsmith.kernels.lanes import WIDTH, every, exp_below, get, larger, load, normal_of, put, store, sum_of
+from bertsmith.kernels.lanes import WIDTH, every, exp_below, get, larger, load, put, store, sum_of
 from bertsmith.kernels.loops import (
     BODY,
     LOOPS,
@@ -30,8 +30,9 @@ from bertsmith.kernels.loops import (
     my_rows,
     slots,
 )
+from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "0f9c691d1bff8456"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "29cad65000733db3"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 
@@ -75,14 +76,7 @@ def _top(values, lanes):
 @njit(inline="always", **LOOPS)
 def gelu_lanes(x):
     """Of 16 numbers."""
-    share, _ = normal_of(x)
-    return x * share
-
-
-@njit(inline="always", **LOOPS)
-def _gelu_slope(x):
-    share, bell = normal_of(x)
-    return share + x * bell * every(F(0.39894228))
+    return x * share_below(x)
 
 
 @njit(**LOOPS)
@@ -106,12 +100,12 @@ def gelu_slopes_of(x, g, y):
     half, size, whole = x.itemsize == 2, x.itemsize, len(x) // WIDTH * WIDTH
     for place in range(0, size * whole, size * WIDTH):
         upstream = get(half, g.ctypes.data + place)
-        put(half, y.ctypes.data + place, upstream * _gelu_slope(get(half, x.ctypes.data + place)))
+        put(half, y.ctypes.data + place, upstream * gelu_slope(get(half, x.ctypes.data + place)))
     if whole < len(x):
         rest = np.zeros(WIDTH, np.float32)
         for j in range(len(x) - whole):
             rest[j] = get_one(x, whole + j)
-        store(rest.ctypes.data, _gelu_slope(load(rest.ctypes.data)))
+        store(rest.ctypes.data, gelu_slope(load(rest.ctypes.data)))
         for j in range(len(x) - whole):
             put_one(y, whole + j, get_one(g, whole + j) * rest[j])
 

@@ -430,20 +430,6 @@ def exp_below(x):
 
 
 @njit(inline="always", **LOOPS)
-def normal_of(x):
-    """The normal distribution's share below x and exp(-x²/2), to 1e-7 (Abramowitz and Stegun, 7.1.26)."""
-    a = larger(x, every(F(0)) - x) * every(F(0.70710678))
-    t = every(F(1)) / (every(F(1)) + every(F(0.3275911)) * a)
-    bell = exp_below(every(F(0)) - a * a)
-    p = every(F(1.061405429)) * t - every(F(1.453152027))
-    p = p * t + every(F(1.421413741))
-    p = p * t - every(F(0.284496736))
-    p = p * t + every(F(0.254829592))
-    tail = every(F(0.5)) * p * t * bell
-    return unless_below(x, every(F(0)), every(F(1)) - tail - tail) + tail, bell
-
-
-@njit(inline="always", **LOOPS)
 def get(half, address):
     """16 numbers of memory that holds bf16 or fp32."""
     return load_half(address) if half else load(address)
