@@ -452,17 +452,26 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
     home = Path(choice.__file__).parent
     both = ("loops.py", "lanes.py")
     for body, read in (
-        ("compiled", ("elements.py", "normal.py", *both)),
-        ("normal", both),
+        ("exponential", both),
+        ("normal", ("exponential.py", *both)),
+        ("compiled", ("elements.py", "exponential.py", "normal.py", *both)),
         ("embedding", ("elements.py", "loops.py")),
-        ("attending", (*both, "registers.py")),
+        ("attending", (*both, "exponential.py", "registers.py")),
         ("rounding", both),
         ("updating", ("loops.py",)),
         ("program", ("loops.py",)),
         ("products", (*both, "compiled.py", "registers.py")),
         (
             "attending_half",
-            (*both, "registers.py", "attending.py", "pairs.py", "tiles.py", "half_registers.py"),
+            (
+                *both,
+                "exponential.py",
+                "registers.py",
+                "attending.py",
+                "pairs.py",
+                "tiles.py",
+                "half_registers.py",
+            ),
         ),
         (
             "products_half",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
+from bertsmith.kernels.exponential import exp_below
 from bertsmith.kernels.lanes import (
     WIDTH,
     every,
     every_at,
-    exp_below,
     get,
     kept,
     larger,
@@ -23,6 +23,7 @@ from bertsmith.kernels.lanes import (
     sum_of,
     top_of,
     turn_eight,
+    within,
 )
 from bertsmith.kernels.loops import (
     BODY,
@@ -39,7 +40,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.registers import FROM_0, FROM_SUMS, ROWS, six_rows
 
-WRITTEN_WITH = "ca83fcdb9355d7c0"  # loops.py, lanes.py and registers.py, see the first
+WRITTEN_WITH = "b84871f5156a7ffa"  # loops.py, lanes.py and registers.py, see the first
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
@@ -176,12 +177,28 @@ def _read_turned(half, x, begin, stride, count, width, rows, out):
             turn_eight(rows + i * by + c * _NUMBER, by, here + c * _PANEL, _PANEL)
 
 
-@njit(**LOOPS)
-def hide(row, i, count, sees):
-    """The scores of what query i does not see, and of no key at all."""
-    if sees == _BEHIND:
-        row[:i] = -np.inf
-    row[i + 1 if sees == _BEFORE else count :] = -np.inf
+@njit(inline="always", **LOOPS)
+def sight(i, count, sees):
+    """The keys that query i sees, from one to before another."""
+    return i if sees == _BEHIND else 0, i + 1 if sees == _BEFORE else count
+
+
+@njit(inline="always", **LOOPS)
+def seen(here, j, begin, end):
+    """The scores of a row with keys from j on, -inf where the query does not see them, or there is no key."""
+    value = load(here + 4 * j)
+    return value if begin <= j and j + WIDTH <= end else within(value, j, begin, end)
+
+
+@njit(inline="always", **LOOPS)
+def highest_seen(here, columns, begin, end):
+    """Of a row of scores; what is not seen becomes -inf in it."""
+    top = every(F(-np.inf))
+    for j in range(0, columns, WIDTH):
+        value = seen(here, j, begin, end)
+        store(here + 4 * j, value)
+        top = larger(top, value)
+    return top_of(top)
 
 
 @njit(**LOOPS)
@@ -222,11 +239,8 @@ def forward(given):
             _multiply(some_rows, by, keys, turned, scores, apart, some, across // WIDTH, width)
             for i in range(some):
                 here = scores + i * apart
-                hide(floats(here, across), begin + i, count, sees)
-                top = load(here)
-                for j in range(WIDTH, across, WIDTH):
-                    top = larger(top, load(here + 4 * j))
-                highest = top_of(top)
+                nearest, furthest = sight(begin + i, count, sees)
+                highest = highest_seen(here, across, nearest, furthest)
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
                     value = exp_below(load(here + 4 * j) - every(highest))
@@ -285,12 +299,13 @@ def backward(given):
             _multiply(upstream, by, values_turned, turned, through, apart, some, across // WIDTH, width)
             for i in range(some):
                 here, slope, mixed = weights + i * apart, through + i * apart, after + i * apart
-                hide(floats(here, across), begin + i, count, sees)
+                nearest, furthest = sight(begin + i, count, sees)
                 place = (first + begin + i) * heads + head
                 highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
-                    weight, value = exp_below(load(here + 4 * j) - highest) * share, load(slope + 4 * j)
+                    score, value = seen(here, j, nearest, furthest), load(slope + 4 * j)
+                    weight = exp_below(score - highest) * share
                     after_it = weight
                     if dropped:
                         after_it = weight * kept(place * most + j, low, high, dropped, scale)

@@ -11,18 +11,16 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.attending import hide, up, write
+from bertsmith.kernels.attending import highest_seen, seen, sight, up, write
+from bertsmith.kernels.exponential import exp_below
 from bertsmith.kernels.lanes import (
     WIDTH,
     every,
-    exp_below,
     kept,
-    larger,
     load,
     store,
     store_half,
     sum_of,
-    top_of,
 )
 from bertsmith.kernels.loops import (
     BODY,
@@ -44,7 +42,7 @@ if compiles_for("amx-bf16"):
 else:
     from bertsmith.kernels.half_registers import configure, product, release
 
-WRITTEN_WITH = "51ab6892d56be178"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "a4a6b587cdf62d70"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
@@ -120,7 +118,6 @@ def forward(given):
     weights, queries = copied + 3 * each, copied + 3 * each + block
     mixed = floats(queries + few, SIDE * width)
     made = queries + 3 * few
-    scores = floats(made, SIDE * widest)
     root = F(1) / np.sqrt(F(width))
     configure(s[18])
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
@@ -136,13 +133,9 @@ def forward(given):
             _read(at + begin * stride, stride, some, width, queries, SIDE)
             product(False, queries, 2 * width, keys, made, across, width, some)
             for i in range(some):
-                row = scores[i * across : i * across + columns]
-                hide(row, begin + i, count, sees)
-                here = row.ctypes.data
-                top = load(here)
-                for j in range(WIDTH, columns, WIDTH):
-                    top = larger(top, load(here + 4 * j))
-                highest = top_of(top) * root
+                nearest, furthest = sight(begin + i, count, sees)
+                here = made + 4 * i * across
+                highest = highest_seen(here, columns, nearest, furthest) * root
                 total = every(F(0))
                 for j in range(0, columns, WIDTH):
                     value = exp_below(load(here + 4 * j) * every(root) - every(highest))
@@ -181,7 +174,6 @@ def backward(given):
     through, below = after + block, after + 2 * block
     after_turned, through_turned = after + 3 * block, after + 4 * block
     made, wanted = after + 5 * block, after + 7 * block
-    scores, sent = floats(made, SIDE * widest), floats(wanted, SIDE * widest)
     queries = after + 9 * block
     upstream, queries_below, upstream_below = queries + few, queries + 2 * few, queries + 3 * few
     of_queries = floats(queries + 4 * few, SIDE * width)
@@ -205,16 +197,14 @@ def backward(given):
             product(False, queries, 2 * width, keys_turned, made, across, width, some)
             product(False, upstream, 2 * width, values_turned, wanted, across, width, some)
             for i in range(some):
-                row = scores[i * across : i * across + columns]
-                hide(row, begin + i, count, sees)
-                here = row.ctypes.data
-                slope = sent[i * across : i * across + columns].ctypes.data
+                nearest, furthest = sight(begin + i, count, sees)
+                here, slope = made + 4 * i * across, wanted + 4 * i * across
                 place = (first + begin + i) * heads + head
                 highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
                 total = every(F(0))
                 mixed, moved = after + 2 * i * across, through + 2 * i * across
                 for j in range(0, columns, WIDTH):
-                    weight = exp_below(load(here + 4 * j) * every(root) - highest) * share
+                    weight = exp_below(seen(here, j, nearest, furthest) * every(root) - highest) * share
                     value = load(slope + 4 * j)
                     after_it = weight
                     if dropped:

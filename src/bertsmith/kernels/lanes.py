@@ -10,16 +10,18 @@ import operator
 from typing import Any
 
 import llvmlite.ir as ir
+import numpy as np
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from bertsmith.kernels.loops import LOOPS, F, compiles_for
+from bertsmith.kernels.loops import LOOPS, compiles_for
 
 WIDTH = 16
 # Whether the processor rounds to bf16, and multiplies it. Its instructions are given as it calls them: by LLVM's
 # own names they have a type that llvmlite does not know.
 KNOWS_HALF = compiles_for("avx512bf16")
+KNOWS_TABLES = compiles_for("avx512f")  # whether it takes each lane's own number from a register
 LOOSELY = ("reassoc", "contract", "nsz", "arcp")
 _FLOAT, _INT, _SHORT, _BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
 FLOATS, INTS, SHORTS, _BYTES = (ir.VectorType(of, WIDTH) for of in (_FLOAT, _INT, _SHORT, _BYTE))
@@ -60,6 +62,30 @@ def known(builder: Any, name: str, result: Any, *given: Any, loosely: Any = LOOS
     kind = ir.FunctionType(result, [value.type for value in given])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, given, fastmath=loosely)
+
+
+def each(number: float) -> Any:
+    """A constant in fp32 in all lanes."""
+    return ir.Constant(FLOATS, [float(np.float32(number))] * WIDTH)
+
+
+def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x·y + z, rounded once."""
+    return known(builder, f"llvm.fma.v{WIDTH}f32", FLOATS, x, y, z, loosely=())
+
+
+def to_whole(builder: Any, x: Any, step: float) -> tuple[Any, Any]:
+    """How many steps x is, rounded to a whole number of at most 22 bits: in bits of which the lowest are that
+    number's, and itself."""
+    large = each(1.5 * 2**23)  # what is added to it has no room for a fraction
+    found = fused(builder, x, each(1 / step), large)
+    return builder.bitcast(found, INTS), builder.fsub(found, large)
+
+
+def own_of(builder: Any, table: Any, places: Any) -> Any:
+    """Of 16 constants each lane's own, by the lowest 4 bits of its place: an instruction of AVX-512."""
+    held = ir.Constant(FLOATS, [float(np.float32(number)) for number in table])
+    return known(builder, "llvm.x86.avx512.permvar.sf.512", FLOATS, held, places, loosely=())
 
 
 def as_half(builder: Any, x: Any) -> Any:
@@ -278,6 +304,24 @@ def unless_below(typing: Any, x: Any, limit: Any, y: Any) -> Any:
 
 
 @intrinsic
+def within(typing: Any, x: Any, first: Any, begin: Any, end: Any) -> Any:
+    """x in those lanes, numbered from `first` on, that are in range(begin, end); -inf in the others."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x, first, begin, end = values
+
+        def every_one(value: Any) -> Any:
+            return spread(builder, builder.trunc(value, _INT), INTS)
+
+        places = builder.add(ir.Constant(INTS, list(range(WIDTH))), every_one(builder.sub(first, begin)))
+        inside = builder.icmp_unsigned("<", places, every_one(builder.sub(end, begin)))
+        return builder.select(inside, x, ir.Constant(FLOATS, [float("-inf")] * WIDTH))
+
+    i = types.int64
+    return LANES(LANES, i, i, i), made
+
+
+@intrinsic
 def sum_of(typing: Any, x: Any) -> Any:
     """Over the lanes."""
 
@@ -411,22 +455,6 @@ def turn_eight(typing: Any, address: Any, stride: Any, to: Any, to_stride: Any) 
 
     i = types.int64
     return types.void(i, i, i, i), made
-
-
-@njit(inline="always", **LOOPS)
-def exp_below(x):
-    """exp of x ≤ 0, to 2e-7 of its value: 2 to a whole number times a polynomial (Cephes); 0 below -87."""
-    within = larger(x, every(F(-87)))
-    whole = floor(within * every(F(1.44269504)) + every(F(0.5)))
-    r = within - whole * every(F(0.693359375)) + whole * every(F(2.12194440e-4))
-    p = every(F(1.9875691500e-4))
-    p = p * r + every(F(1.3981999507e-3))
-    p = p * r + every(F(8.3334519073e-3))
-    p = p * r + every(F(4.1665795894e-2))
-    p = p * r + every(F(1.6666665459e-1))
-    p = p * r + every(F(5.0000001201e-1))
-    y = (p * r * r + r + every(F(1))) * power(whole)
-    return unless_below(x, every(F(-87)), y)
 
 
 @njit(inline="always", **LOOPS)

@@ -16,26 +16,25 @@ import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
+from bertsmith.kernels.exponential import exp_below
 from bertsmith.kernels.lanes import (
     FLOATS,
     INTS,
+    KNOWS_TABLES,
     LANES,
-    LOOSELY,
     WIDTH,
+    each,
     every,
-    exp_below,
-    known,
+    fused,
     larger,
-    spread,
+    own_of,
+    to_whole,
     unless_below,
 )
-from bertsmith.kernels.loops import LOOPS, F, compiles_for
+from bertsmith.kernels.loops import LOOPS, F
 
-WRITTEN_WITH = "b3694116cf519bcb"  # loops.py and lanes.py, see there
-HAS_PIECES = compiles_for("avx512f")
-_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+WRITTEN_WITH = "bacf9f71b4c64db2"  # exponential.py, loops.py and lanes.py, see the second
 _SIGN = 1 << 31
-_TO_WHOLE = 1.5 * 2**23  # a small number added to it is rounded to a whole one, which its lowest bits are
 
 
 def _share(x: float) -> float:
@@ -70,36 +69,18 @@ def _by_pieces(of: Callable[[float], float], step: float, degree: int) -> Any:
     @intrinsic
     def found(typing: Any, x: Any) -> Any:
         def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            def each(number: float) -> Any:
-                return spread(builder, _FLOAT(float(np.float32(number))), FLOATS)
-
-            def fused(x: Any, y: Any, z: Any) -> Any:  # exactly so, which no flag lets LLVM rewrite
-                return known(builder, f"llvm.fma.v{WIDTH}f32", FLOATS, x, y, z, loosely=())
-
-            def own(row: Any) -> Any:
-                return known(
-                    builder,
-                    "llvm.x86.avx512.permvar.sf.512",
-                    FLOATS,
-                    ir.Constant(FLOATS, [float(np.float32(number)) for number in row]),
-                    piece,
-                    loosely=(),
-                )
-
             given = builder.bitcast(values[0], INTS)
-            sign = builder.and_(given, spread(builder, _INT(_SIGN), INTS))
+            sign = builder.and_(given, ir.Constant(INTS, [_SIGN] * WIDTH))
             size = builder.bitcast(builder.xor(given, sign), FLOATS)
             most = each((WIDTH - 1) * step)
             size = builder.select(builder.fcmp_ordered(">", size, most), most, size)  # what is none stays so
-            to_whole = each(_TO_WHOLE)
-            rounded = fused(size, each(1 / step), to_whole)
-            piece = builder.bitcast(rounded, INTS)
-            apart = fused(builder.fsub(rounded, to_whole), each(-step), size)
-            value = own(table[degree])
-            for power in range(degree - 1, -1, -1):
-                value = fused(value, apart, own(table[power]))
+            piece, number = to_whole(builder, size, step)
+            apart = fused(builder, number, each(-step), size)
+            value = own_of(builder, table[degree], piece)
+            for row in table[degree - 1 :: -1]:
+                value = fused(builder, value, apart, own_of(builder, row, piece))
             value = builder.bitcast(builder.or_(builder.bitcast(value, INTS), sign), FLOATS)
-            return builder.fadd(value, each(0.5), flags=LOOSELY)
+            return builder.fadd(value, each(0.5))
 
         return LANES(LANES), made
 
@@ -132,5 +113,5 @@ def _slope_by_bell(x):
     return share + x * bell * every(F(0.39894228))
 
 
-share_below = _by_pieces(*SHARE) if HAS_PIECES else _share_by_bell
-gelu_slope = _by_pieces(*SLOPE) if HAS_PIECES else _slope_by_bell
+share_below = _by_pieces(*SHARE) if KNOWS_TABLES else _share_by_bell
+gelu_slope = _by_pieces(*SLOPE) if KNOWS_TABLES else _slope_by_bell
