@@ -26,7 +26,7 @@ def loaded(precision: str) -> bs.Model:
 
 
 def test_they_are_taken_for_bf16_that_is_asked_for_by_name() -> None:
-    from bertsmith.kernels.fast import FastAnswers
+    from bertsmith.kernels.answers import FastAnswers
 
     assert isinstance(loaded("bf16").encoder.blocks[0].kernels, FastAnswers)
     for precision in ("auto", "fp32"):

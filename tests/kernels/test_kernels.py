@@ -62,9 +62,9 @@ def mask_of(drawn: tuple[int, int, int, int], size: int) -> Tensor:
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
     """What the next kernel draws from this dropout."""
-    from bertsmith.kernels.fast import _drawn
+    from bertsmith.kernels.fast import drawn_by
 
-    return _drawn(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
+    return drawn_by(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
 
 
 @settings(deadline=None, max_examples=40)

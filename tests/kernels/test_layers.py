@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bertsmith import machine
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.int8 import quantized
 from bertsmith.models.layers import use_generator
 from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
@@ -27,7 +30,17 @@ from bertsmith.packed import Packed
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import compiled, fast, functions, multiplying, products, products_half
+from bertsmith.kernels import (
+    answers,
+    compiled,
+    fast,
+    functions,
+    integers,
+    integers_in_fours,
+    multiplying,
+    products,
+    products_half,
+)
 from bertsmith.kernels.loops import launch
 from bertsmith.kernels.program import Program
 
@@ -157,6 +170,15 @@ def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[Block], Non
     assert not isinstance(made(x, layout).grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
 
 
+def test_hooks_see_the_products_of_a_feed_forward() -> None:
+    made, seen = block(), []
+    use_kernels(made, FAST)
+    for part in (made.feed_forward.inner, made.feed_forward.output):
+        part.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))  # type: ignore[union-attr]
+    made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
+    assert seen == [WIDTH, 100]
+
+
 def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
     for made, lengths, rows in (
         (block(), [15], None),
@@ -192,6 +214,74 @@ def test_layers_that_share_weights() -> None:
         torch.testing.assert_close(one, other)
 
 
+class Answers(answers.FastAnswers):
+    """What answers are computed by; keeps in mind whether it made each layer as a whole."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self.whole, self.made = whole, list[bool]()
+
+    def layer(self, *given: Any, **named: Any) -> Tensor | None:
+        found = super().layer(*given, **named) if self.whole else None
+        self.made.append(found is not None)
+        return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 70])), min_size=1, max_size=6),
+    kind=st.sampled_from([FULL, HALF]),
+    way=st.sampled_from(["numbers", "fours", "pairs"]),
+    chosen=st.sampled_from([0, 1, 17]),
+    threads=st.integers(1, 3),
+)
+def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
+    lengths: list[int], kind: torch.dtype, way: str, chosen: int, threads: int
+) -> None:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 50}
+    encoder = build_encoder(preset("bert-tiny-uncased", **sizes), torch.Generator().manual_seed(0)).eval()
+    count = sum(lengths)
+    ids = torch.randint(5, 50, (count,), generator=torch.Generator().manual_seed(1)).numpy()
+    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
+    rows = torch.randint(count, (chosen,), generator=torch.Generator().manual_seed(2)) if chosen else None
+    before, found = torch.get_num_threads(), []
+    torch.set_num_threads(threads)
+    try:
+        with mock.patch.multiple(answers, FOURS=integers_in_fours, INTEGERS=integers):
+            for kernels in (Answers(whole=True), Answers(whole=False)):
+                use_kernels(encoder, kernels)
+                with mock.patch.object(machine, "multiplies_integers", return_value=way == "fours"):
+                    own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
+                kernels.made.clear()
+                with torch.inference_mode(), in_kind(kind):
+                    found.append((kernels.made, own(packed, rows=rows)))
+    finally:
+        torch.set_num_threads(before)
+    (whole, one), (parts, other) = found
+    enough = (
+        [count, chosen or count] if way == "numbers" else [16, 16]
+    )  # fewer rows: products by the libraries
+    assert whole == [number >= 16 for number in enough]
+    assert parts == [False, False]
+    assert torch.equal(one, other)
+
+
+def test_answers_with_slopes_are_made_as_in_training() -> None:
+    made = block(0.0)
+    use_kernels(made, answers.FastAnswers())
+    found = made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
+    assert isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("change", [relu, watched, another_norm])
+def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(change: Callable[[Block], None]) -> None:
+    made, kernels = block(0.0), Answers(whole=True)
+    change(made)
+    use_kernels(made, kernels)
+    with torch.inference_mode():
+        made(torch.randn(40, WIDTH), layout_of([40]))
+    assert kernels.made in ([], [False])
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> None:
     before = torch.get_num_threads()
@@ -222,15 +312,16 @@ class PartByPart(fast.Fast):
 @pytest.mark.parametrize("kind", [FULL, HALF])
 @pytest.mark.parametrize("table_learns", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [9001, 9003])  # in parts of 3,000 rows and more, or of 3,001
 def test_a_vocabulary_in_one_program_is_its_parts_to_the_bit(
-    kind: torch.dtype, table_learns: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+    size: int, kind: torch.dtype, table_learns: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Program] = []
     end = Program.end
     monkeypatch.setattr(Program, "end", lambda self: (ended.append(self), end(self)))
     draw = torch.Generator().manual_seed(2)
-    table, bias = torch.randn(9001, WIDTH, generator=draw) / 8, torch.randn(9001, generator=draw)
-    x, labels = torch.randn(37, WIDTH, generator=draw), torch.randint(9001, (37,), generator=draw)
+    table, bias = torch.randn(size, WIDTH, generator=draw) / 8, torch.randn(size, generator=draw)
+    x, labels = torch.randn(37, WIDTH, generator=draw), torch.randint(size, (37,), generator=draw)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     found = []

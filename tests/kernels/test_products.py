@@ -18,9 +18,9 @@ from bertsmith.models.layers import Linear, way_of
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import fast, multiplying, products, products_half
+from bertsmith.kernels import answers, fast, multiplying, products, products_half
 
-FAST, ANSWERS = fast.Fast(), fast.FastAnswers()
+FAST, ANSWERS = fast.Fast(), answers.FastAnswers()
 FULL, HALF = torch.float32, torch.bfloat16
 LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
 sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200])

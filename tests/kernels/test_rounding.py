@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertsmith import machine
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, IntegerWeights
+from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights
 from bertsmith.machine import Precision
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.int8 import quantized
@@ -20,7 +20,7 @@ from bertsmith.place import Place
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import fast, integers_in_fours
+from bertsmith.kernels import answers, integers_in_fours
 
 FAST = choice.for_answers(128)
 
@@ -29,7 +29,7 @@ FAST = choice.for_answers(128)
 def in_fours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether integers are multiplied in fours, also by a processor that has no such products."""
     if request.param == "fours":
-        monkeypatch.setattr(fast, "FOURS", integers_in_fours)
+        monkeypatch.setattr(answers, "FOURS", integers_in_fours)
     return request.param == "fours"
 
 
@@ -96,7 +96,7 @@ def test_what_is_not_a_number_stays_none_in_its_row(*, in_fours: bool) -> None:
         _, step, middle = FAST.rounded(x, torch.ones(64))
         restored = FAST.restored(products, step, middle, of, torch.float32)
         weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=in_fours)
-        whole = FAST.integer_linear(x, torch.ones(64), weights, of, torch.float32)
+        whole = FAST.integer_linear(x, Integers(torch.ones(64), weights, of), torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
         assert not found[[0, 2, 3]].isnan().any()
@@ -122,23 +122,21 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = fast.FOURS
-    fast.FOURS = integers_in_fours
+    usual = answers.FOURS
+    answers.FOURS = integers_in_fours
     try:
         with torch.inference_mode():
             plain, in_fours, in_pairs, whole = (
                 kernels.integer_linear(
                     x,
-                    channels,
-                    kernels.integer_weights(weight, is_native=is_native),
-                    of,
+                    Integers(channels, kernels.integer_weights(weight, is_native=is_native), of),
                     kind,
                     activated=activated,
                 )
                 for kernels, is_native in ((TORCH, True), (FAST, True), (FAST, False), (TORCH, False))
             )
     finally:
-        fast.FOURS = usual
+        answers.FOURS = usual
         torch.set_num_threads(before)
     assert plain.dtype == in_fours.dtype == in_pairs.dtype == kind
     assert torch.equal(plain, whole)
@@ -161,7 +159,7 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
     with torch.inference_mode():
         for kernels, is_native in ((TORCH, True), (TORCH, False), (FAST, True), (FAST, False)):
             form = kernels.integer_weights(weight, is_native=is_native)
-            found = kernels.integer_linear(x, torch.ones(inputs), form, of, torch.float32)
+            found = kernels.integer_linear(x, Integers(torch.ones(inputs), form, of), torch.float32)
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
 
 
@@ -175,7 +173,7 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(fast, "FOURS", integers_in_fours)
+    monkeypatch.setattr(answers, "FOURS", integers_in_fours)
     wide = torch.cat([weight] * 4, 1)
     in_fours = FAST.integer_weights(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)

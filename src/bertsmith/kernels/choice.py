@@ -73,7 +73,7 @@ def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> 
     """The kernels of a model of this width that answers: the same, also where nothing is trained."""
     if for_training("auto", width, tell) is TORCH:
         return TORCH
-    from bertsmith.kernels.fast import FastAnswers
+    from bertsmith.kernels.answers import FastAnswers
 
     return FastAnswers()
 

@@ -6,18 +6,18 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import attending, compiled, parts, rounding, tiles, updating
+from bertsmith.kernels import attending, compiled, parts, tiles, updating
 from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
-from bertsmith.kernels.loops import Run, bits, compiles_for, launch, multiplies_half
+from bertsmith.kernels.loops import Run, bits, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     by_rows_or_columns,
     has_all_products,
@@ -28,11 +28,9 @@ from bertsmith.kernels.multiplying import (
 )
 from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
-    TINY,
     AdamWStep,
     Drawn,
     Drops,
-    IntegerWeights,
     Kernels,
     LayerParts,
     Moved,
@@ -44,7 +42,7 @@ from bertsmith.kernels.plain import (
 )
 from bertsmith.kernels.program import Program
 
-_KINDS = (torch.float32, torch.bfloat16)
+KINDS = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
 
 HALF: Any = (
@@ -66,7 +64,7 @@ class Fast(Kernels):
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
-        return torch.is_grad_enabled() and _is_known(x) and x.numel() > 0
+        return torch.is_grad_enabled() and is_known(x) and x.numel() > 0
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x); GELU's by a kernel."""
@@ -95,7 +93,7 @@ class Fast(Kernels):
             or not self._serves(x)
         ):
             return super().added_norm(residual, x, dropout, norm)
-        return called(AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, _drawn(dropout))
+        return called(AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, drawn_by(dropout))
 
     def multiplies(self, x: Tensor) -> bool:
         """On processors on which the libraries are slow."""
@@ -144,16 +142,15 @@ class Fast(Kernels):
         for _ in range(len(tables), _TABLES):
             weights.append(x.new_zeros(1, x.shape[1]))
             places.append(torch.zeros_like(places[0]))
-        own = norm.weight, norm.bias, tuple(places), norm.eps, _drawn(dropout), kind_of(x)
+        own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind_of(x)
         return called(Embedded, x, *weights, *own)
 
     def layer(
         self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
     ) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
-        linear, norms = (of.qkv, of.projection, of.inner, of.output), (of.attention_norm, of.output_norm)
-        known = all(isinstance(part, nn.Linear) for part in linear)
-        if not (known and all(isinstance(part, nn.LayerNorm) for part in norms) and self.multiplies(x)):
+        known = all(isinstance(part, nn.Linear) for part in of.linear)
+        if not (known and all(isinstance(part, nn.LayerNorm) for part in of.norms) and self.multiplies(x)):
             return None
         weights = [getattr(part, name) for part in of.weighted for name in ("weight", "bias")]
         if not all(tensor is not None and tensor.requires_grad for tensor in (x, *weights)):
@@ -164,9 +161,9 @@ class Fast(Kernels):
         all_ours = has_all_products(x[:least], *weights[:4], *weights[6:10])
         if over is None or not all_ours or of.activation is not F.gelu:
             return None
-        over = over._replace(drawn=_drawn(of.attention_dropout))
-        drawn = _drawn(of.dropout), _drawn(of.dropout)
-        return called(Layer, x, over, drawn, tuple(norm.eps for norm in norms), rows, *weights)
+        over = over._replace(drawn=drawn_by(of.attention_dropout))
+        drawn = drawn_by(of.dropout), drawn_by(of.dropout)
+        return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), rows, *weights)
 
     def attention(
         self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
@@ -176,28 +173,28 @@ class Fast(Kernels):
         if not self._serves(qkv):
             return None
         over = self._over(qkv, qkv.shape[1] // 3 // heads, starts, heads, sees)
-        return None if over is None else called(Attended, qkv, over._replace(drawn=_drawn(dropout)))
+        return None if over is None else called(Attended, qkv, over._replace(drawn=drawn_by(dropout)))
 
     def _over(self, x: Tensor, width: int, starts: Tensor, heads: int, sees: str) -> Sequences | None:
         """How kernels compute attention of the kind of x in heads of this width; None where buckets are the
         better way."""
         if width % attending.COLUMNS:
             return None
-        longest = int(starts.diff().max()) if len(starts) > 1 else 0
+        longest = int(np.diff(starts.numpy()).max()) if len(starts) > 1 else 0
         in_half = HALF and is_half(x) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
         if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
-            starts, longest, heads, attending.SEES[sees], _drawn(None), HALF if in_half else attending
+            starts, longest, heads, attending.SEES[sees], drawn_by(None), HALF if in_half else attending
         )
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
     ) -> tuple[Tensor, Tensor, Drawn]:
         """One pass makes softmax and dropout."""
-        if not _is_known(scores) or scores.shape[-1] == 0:
+        if not is_known(scores) or scores.shape[-1] == 0:
             return super().weights(scores, bias, dropout)
-        scores, drawn = scores.contiguous(), _drawn(dropout)
+        scores, drawn = scores.contiguous(), drawn_by(dropout)
         weights = torch.empty_like(scores)
         after = torch.empty_like(scores) if drawn[2] else weights
         _, heads, rows, columns = scores.shape
@@ -231,7 +228,7 @@ class Fast(Kernels):
 
     def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows by rows; the threads share them out."""
-        if not _is_known(logits) or not logits.numel():
+        if not is_known(logits) or not logits.numel():
             return super().table_loss(logits, bias, labels)
         rows, columns = logits.shape
         losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
@@ -345,96 +342,6 @@ class Fast(Kernels):
         )
 
 
-INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
-"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
-
-FOURS: Any = (
-    import_module("bertsmith.kernels.integers_in_fours")
-    if compiles_for("avx512vnni") and not compiles_for("amx-int8")
-    else None
-)
-"""The same where the processor multiplies 8-bit integers in registers; torch uses tiles (AMX) for them."""
-
-
-class FastAnswers(Fast):
-    """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
-
-    shortest_in_half, longest_in_full = 0, math.inf
-
-    def _serves(self, x: Tensor) -> bool:
-        return _is_known(x) and x.numel() > 0
-
-    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A row is read once."""
-        if not self._serves(x) or x.shape[1] % rounding.COLUMNS:
-            return super().rounded(x, channels)
-        x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
-        step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
-        room = torch.empty(torch.get_num_threads(), x.shape[1])
-        launch(
-            rounding.rounded,
-            *(is_half(x), x, channels, found, step),
-            *(middle, *x.shape, bits(TINY), room),
-        )
-        return found, step, middle
-
-    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
-        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such; in
-        pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit integers. Of an output these are
-        neighbours among the inputs, and as many outputs stand side by side."""
-        inputs, outputs = weight.shape
-        if is_native and FOURS and inputs % rounding.COLUMNS == 0 and outputs % FOURS.COLUMNS == 0:
-            return _side_by_side(weight, FOURS.COLUMNS, 4)
-        if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
-            return super().integer_weights(weight, is_native=is_native)
-        return _side_by_side(weight, rounding.COLUMNS, 2).to(torch.int16)
-
-    def integer_linear(
-        self,
-        x: Tensor,
-        channels: Tensor,
-        weight: Tensor,
-        of: IntegerWeights,
-        dtype: torch.dtype,
-        *,
-        activated: bool = False,
-    ) -> Tensor:
-        """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
-        if weight.dim() == 2:
-            return super().integer_linear(x, channels, weight, of, dtype, activated=activated)
-        x = (x if x.dtype in _KINDS else x.float()).contiguous()
-        rows, inputs, outputs = *x.shape, len(of.sums)
-        found = x.new_empty(rows, outputs, dtype=dtype)
-        if not rows:
-            return found
-        bodies = FOURS if weight.dtype == torch.int8 else INTEGERS
-        room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
-        launch(
-            bodies.linear,
-            *(is_half(x), x, channels, weight, found),
-            *of,
-            *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
-            activated,
-        )
-        return self.activated(found, F.gelu) if activated and bodies is INTEGERS else found
-
-    def restored(
-        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
-    ) -> Tensor:
-        """In one pass."""
-        served = products.is_cpu and products.is_contiguous() and dtype in _KINDS
-        if not served or products.shape[1] % rounding.COLUMNS:
-            return super().restored(products, step, middle, of, dtype)
-        found = products.new_empty(products.shape, dtype=dtype)
-        launch(
-            rounding.restored,
-            *(is_half(found), products, found, step, middle),
-            *of,
-            *products.shape,
-        )
-        return found
-
-
 def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
     """What the bodies over many tensors read, int64 [n, ROW], of tensors that are of one size in each row; and of
     how many parts all rows are together."""
@@ -448,12 +355,6 @@ def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
     return torch.tensor(rows).view(-1, updating.ROW), first
 
 
-def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
-    """Weights [in, out] as [out / outputs, in / inputs, outputs, inputs]."""
-    split = weight.reshape(len(weight) // inputs, inputs, -1, outputs)
-    return split.permute(2, 0, 3, 1).contiguous()
-
-
 def _numbers_of(step: AdamWStep) -> list[int]:
     """As the bodies read them."""
     return [bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
@@ -463,14 +364,14 @@ def _is_whole(x: Tensor) -> bool:
     return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
 
 
-def _is_known(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in _KINDS
+def is_known(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype in KINDS
 
 
 def _compares(of: Predicted, bounds: Sequence[tuple[int, int]]) -> bool:
     """Whether there are bodies for all that is made of parts of a vocabulary."""
     least = min(end - begin for begin, end in bounds)
-    ours = has_all_products(of.x, of.table[:least], of.bias[:least]) and len(of.x) % compiled.COLUMNS == 0
+    ours = has_products(of.table[:least], of.x.T, of.bias) and len(of.x) % compiled.COLUMNS == 0
     return ours and all(x.is_contiguous() for x in of)
 
 
@@ -502,7 +403,7 @@ def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
     return learns and 0 <= int(least) <= int(most) < table.num_embeddings
 
 
-def _drawn(dropout: Drops | None) -> Seeds:
+def drawn_by(dropout: Drops | None) -> Seeds:
     """What this call of it decides by."""
     if dropout is None or not dropout.active:
         return 0, 0, 0, bits(1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from bertsmith.kernels.loops import bits, launch
 from bertsmith.kernels.multiplying import multiply
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.program import Program
+from bertsmith.kernels.whole import LayerWeights, layer
 
 
 def called(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -159,24 +160,6 @@ class Embedded(torch.autograd.Function):
         return to_x, to_first, to_second, *sums.sum(0), None, None, None, None
 
 
-class LayerWeights(NamedTuple):
-    """Weights and biases of a layer: of queries, keys and values; of the projection and the LayerNorm behind it;
-    of the feed-forward's two products and the LayerNorm behind these."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    projection: Tensor
-    projection_bias: Tensor
-    norm: Tensor
-    norm_bias: Tensor
-    inner: Tensor
-    inner_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
-    output_norm: Tensor
-    output_norm_bias: Tensor
-
-
 class Layer(torch.autograd.Function):
     """A layer as a whole, in one program there and one back, or in two of them where rows are chosen between: the
     same, to the bit, as its parts one after the other."""
@@ -192,26 +175,10 @@ class Layer(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         """drawn, epsilons: of both LayerNorms. rows: see `Kernels.layer`. weights: see `LayerWeights`."""
-        x, w, run = x.contiguous(), LayerWeights(*weights), Program()
-        qkv = parts.multiplied(x, w.qkv.T, w.qkv_bias, run)
-        mixed, scores = parts.attend(qkv, over, run)
-        kept = x
-        if rows is not None:
-            run.end()
-            kept, mixed, run = x.index_select(0, rows), mixed.index_select(0, rows), Program()
-        projected = parts.multiplied(mixed, w.projection.T, w.projection_bias, run)
-        middle, stats = parts.add_norm(kept, projected, w.norm, w.norm_bias, epsilons[0], drawn[0], run)
-        fed, inner, activated = parts.feed_forward(
-            middle, w.inner, w.inner_bias, w.output, w.output_bias, run
-        )
-        found, output_stats = parts.add_norm(
-            middle, fed, w.output_norm, w.output_norm_bias, epsilons[1], drawn[1], run
-        )
-        run.end()
-        ctx.save_for_backward(
-            *(x, qkv, scores, kept, mixed, projected, stats, middle, inner, activated, fed, output_stats),
-            *weights,
-        )
+        x, w = x.contiguous(), LayerWeights(*weights)
+        norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
+        *made, found = layer(x, x, w, norms, over, drawn, rows)
+        ctx.save_for_backward(x, *made, *weights)
         ctx.over, ctx.drawn, ctx.rows = over, drawn, rows
         return found
 

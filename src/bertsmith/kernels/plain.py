@@ -57,6 +57,15 @@ class IntegerWeights(NamedTuple):
     bias: Tensor
 
 
+class Integers(NamedTuple):
+    """A linear layer in 8-bit integers: the factors of its inputs [in], its weights as `integer_weights` has them,
+    and what its outputs are made with."""
+
+    channels: Tensor
+    weight: Tensor
+    of: IntegerWeights
+
+
 class VocabularyPart(NamedTuple):
     """A part of a vocabulary, its row `first` and those behind it, compared with M tokens: logits [v, M] without
     their bias [v], and the label of each token among all rows, long [M]."""
@@ -133,6 +142,16 @@ class LayerParts(NamedTuple):
     def weighted(self) -> Sequence[nn.Module]:
         """Those that have weights."""
         return self[:6]
+
+    @property
+    def linear(self) -> Sequence[nn.Module]:
+        """Those that are products."""
+        return self.qkv, self.projection, self.inner, self.output
+
+    @property
+    def norms(self) -> Sequence[nn.Module]:
+        """The LayerNorms."""
+        return self.attention_norm, self.output_norm
 
 
 class Products:
@@ -318,18 +337,11 @@ class Kernels(Products):
         return weight if is_native else weight.float()
 
     def integer_linear(
-        self,
-        x: Tensor,
-        channels: Tensor,
-        weight: Tensor,
-        of: IntegerWeights,
-        dtype: torch.dtype,
-        *,
-        activated: bool = False,
+        self, x: Tensor, linear: Integers, dtype: torch.dtype, *, activated: bool = False
     ) -> Tensor:
-        """x [N, in] rounded to 8 bits, times such weights, and what comes of it: [N, out] of this dtype. A row
+        """x [N, in] rounded to 8 bits, times the weights, and what comes of it: [N, out] of this dtype. A row
         does not depend on the others: sums of integers are exact. activated: whether GELU of it is wanted."""
-        rounded, step, middle = self.rounded(x, channels)
+        weight, (rounded, step, middle) = linear.weight, self.rounded(x, linear.channels)
         if weight.dtype == torch.int8:
             products = torch._int_mm(rounded, weight)
         else:
@@ -337,7 +349,7 @@ class Kernels(Products):
             products = torch.stack([(some.float() @ part).int() for some, part in pairs]).sum(
                 0, dtype=torch.int32
             )
-        found = self.restored(products, step, middle, of, dtype)
+        found = self.restored(products, step, middle, linear.of, dtype)
         return self.activated(found, F.gelu) if activated else found
 
     def restored(

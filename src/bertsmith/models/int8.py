@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import machine
-from bertsmith.kernels.plain import TORCH, IntegerWeights, Kernels, use_kernels
+from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
@@ -58,12 +58,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, *, activated: bool = False) -> Tensor:
         """[…, in] → […, out], in bf16 where autocast asks for it. activated: whether GELU of it is wanted."""
-        dtype = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else torch.float32
-        of = IntegerWeights(self.sums, self.scale, self.bias)
-        found = self.kernels.integer_linear(
-            x.reshape(-1, x.shape[-1]), self.channels, self.weight, of, dtype, activated=activated
-        )
+        rows = x.reshape(-1, x.shape[-1])
+        found = self.kernels.integer_linear(rows, self.integers, kind_of(x), activated=activated)
         return found.reshape(*x.shape[:-1], found.shape[1])
+
+    @property
+    def integers(self) -> Integers:
+        """What kernels compute with."""
+        return Integers(self.channels, self.weight, IntegerWeights(self.sums, self.scale, self.bias))
 
 
 def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:

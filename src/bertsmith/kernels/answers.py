@@ -1,0 +1,187 @@
+"""The compiled kernels where nothing is trained, and what only answers are computed by: products of 8-bit
+integers."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels import compiled, rounding
+from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
+from bertsmith.kernels.loops import Run, bits, compiles_for, launch
+from bertsmith.kernels.multiplying import has_all_products
+from bertsmith.kernels.parts import is_half
+from bertsmith.kernels.plain import TINY, Integers, IntegerWeights, LayerParts, kind_of
+from bertsmith.kernels.whole import LayerProducts, LayerWeights, Norm, layer
+
+INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
+"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
+
+FOURS: Any = (
+    import_module("bertsmith.kernels.integers_in_fours")
+    if compiles_for("avx512vnni") and not compiles_for("amx-int8")
+    else None
+)
+"""The same where the processor multiplies 8-bit integers in registers; torch uses tiles (AMX) for them."""
+
+
+class FastAnswers(Fast):
+    """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
+
+    shortest_in_half, longest_in_full = 0, math.inf
+
+    def _serves(self, x: Tensor) -> bool:
+        return is_known(x) and x.numel() > 0
+
+    def layer(
+        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program; or by two,
+        where rows are chosen between. To the bit the same as part by part."""
+        if torch.is_grad_enabled():
+            return super().layer(x, starts, sees, of, rows)
+        least, norms = len(x) if rows is None else len(rows), _norms_of(of)
+        if of.activation is not F.gelu or norms is None or not least or not self._serves(x):
+            return None
+        residual = x.to(kind_of(x)).contiguous()
+        products = _products_of(of, residual[:least])
+        over = self._over(residual, x.shape[1] // of.heads, starts, of.heads, sees)
+        if products is None or over is None:
+            return None
+        over = over._replace(drawn=drawn_by(of.attention_dropout))
+        drawn = drawn_by(of.dropout), drawn_by(of.dropout)
+        given = x.contiguous() if isinstance(products, _IntegerProducts) else residual
+        return layer(given, residual, products, norms, over, drawn, rows).found
+
+    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A row is read once."""
+        if not self._serves(x) or x.shape[1] % rounding.COLUMNS:
+            return super().rounded(x, channels)
+        x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
+        step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
+        room = torch.empty(torch.get_num_threads(), x.shape[1])
+        launch(
+            rounding.rounded,
+            *(is_half(x), x, channels, found, step),
+            *(middle, *x.shape, bits(TINY), room),
+        )
+        return found, step, middle
+
+    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such; in
+        pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit integers. Of an output these are
+        neighbours among the inputs, and as many outputs stand side by side."""
+        inputs, outputs = weight.shape
+        if is_native and FOURS and inputs % rounding.COLUMNS == 0 and outputs % FOURS.COLUMNS == 0:
+            return _side_by_side(weight, FOURS.COLUMNS, 4)
+        if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
+            return super().integer_weights(weight, is_native=is_native)
+        return _side_by_side(weight, rounding.COLUMNS, 2).to(torch.int16)
+
+    def integer_linear(
+        self, x: Tensor, linear: Integers, dtype: torch.dtype, *, activated: bool = False
+    ) -> Tensor:
+        """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
+        if not _has_body(linear):
+            return super().integer_linear(x, linear, dtype, activated=activated)
+        x = (x if x.dtype in KINDS else x.float()).contiguous()
+        return _in_integers(linear, x, dtype, launch, activated=activated)
+
+    def restored(
+        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
+    ) -> Tensor:
+        """In one pass."""
+        served = products.is_cpu and products.is_contiguous() and dtype in KINDS
+        if not served or products.shape[1] % rounding.COLUMNS:
+            return super().restored(products, step, middle, of, dtype)
+        found = products.new_empty(products.shape, dtype=dtype)
+        launch(
+            rounding.restored,
+            *(is_half(found), products, found, step, middle),
+            *of,
+            *products.shape,
+        )
+        return found
+
+
+class _IntegerProducts(NamedTuple):
+    """Those of a layer in 8-bit integers; kind: of what comes of them."""
+
+    kind: torch.dtype
+    qkv: Integers
+    projection: Integers
+    inner: Integers
+    output: Integers
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return _in_integers(self.qkv, x, self.kind, run)
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return _in_integers(self.projection, x, self.kind, run)
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerProducts`; what GELU is taken of is not kept."""
+        activated = _in_integers(self.inner, x, self.kind, run, activated=True)
+        return _in_integers(self.output, activated, self.kind, run), activated, activated
+
+
+def _products_of(of: LayerParts, x: Tensor) -> LayerProducts | None:
+    """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
+    integers = [getattr(part, "integers", None) for part in of.linear]
+    known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
+    if len(known) == len(integers):
+        return _IntegerProducts(x.dtype, *known)
+    if not all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear):
+        return None
+    weights = LayerWeights(*(getattr(part, name) for part in of.weighted for name in ("weight", "bias")))
+    return weights if has_all_products(x, *weights[:4], *weights[6:10]) else None
+
+
+def _norms_of(of: LayerParts) -> list[Norm] | None:
+    """A layer's; None where they are others than BERT's."""
+    norms: list[Norm] = []
+    for norm in of.norms:
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+            return None
+        norms.append((norm.weight, norm.bias, norm.eps))
+    return norms
+
+
+def _has_body(linear: Integers) -> bool:
+    """Whether its weights are in pairs or fours."""
+    return linear.weight.dim() > 2
+
+
+def _in_integers(
+    linear: Integers, x: Tensor, kind: torch.dtype, run: Run, *, activated: bool = False
+) -> Tensor:
+    """See `Kernels.integer_linear`, of x in one of KINDS, its rows in memory as they are."""
+    rows, inputs, outputs = *x.shape, len(linear.of.sums)
+    found = x.new_empty(rows, outputs, dtype=kind)
+    if not rows:
+        return found
+    bodies = FOURS if linear.weight.dtype == torch.int8 else INTEGERS
+    room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
+    run(
+        bodies.linear,
+        *(is_half(x), x, linear.channels, linear.weight, found),
+        *linear.of,
+        *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
+        activated,
+    )
+    if activated and bodies is INTEGERS:
+        run(compiled.gelu, is_half(found), found, found, found.numel())
+    return found
+
+
+def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    """Weights [in, out] as [out / outputs, in / inputs, outputs, inputs]."""
+    split = weight.reshape(len(weight) // inputs, inputs, -1, outputs)
+    return split.permute(2, 0, 3, 1).contiguous()

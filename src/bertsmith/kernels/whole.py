@@ -1,0 +1,107 @@
+"""A layer of BERT as a whole: its bodies are made ready one after the other and run as one program; as two, where
+rows are chosen between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from bertsmith.kernels import parts
+from bertsmith.kernels.loops import Run
+from bertsmith.kernels.parts import Seeds, Sequences
+from bertsmith.kernels.program import Program
+
+Norm = tuple[Tensor, Tensor, float]
+"""A LayerNorm's weight, bias and epsilon."""
+
+
+class LayerProducts(Protocol):
+    """The products of a layer."""
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """Queries, keys and values of each token, [N, H] → [N, 3H]."""
+        ...
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """[N, H] → [N, H]."""
+        ...
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """[N, H] → [N, H], and what GELU is taken of, and gives."""
+        ...
+
+
+class LayerWeights(NamedTuple):
+    """Weights and biases of a layer: of queries, keys and values; of the projection and the LayerNorm behind it;
+    of the feed-forward's two products and the LayerNorm behind these."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    projection: Tensor
+    projection_bias: Tensor
+    norm: Tensor
+    norm_bias: Tensor
+    inner: Tensor
+    inner_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    output_norm: Tensor
+    output_norm_bias: Tensor
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return parts.multiplied(x, self.qkv.T, self.qkv_bias, run)
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return parts.multiplied(x, self.projection.T, self.projection_bias, run)
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerProducts`."""
+        return parts.feed_forward(x, self.inner, self.inner_bias, self.output, self.output_bias, run)
+
+
+class LayerMade(NamedTuple):
+    """What a layer has made, in the order in which it has; found: the last of it."""
+
+    qkv: Tensor
+    scores: Tensor
+    kept: Tensor
+    mixed: Tensor
+    projected: Tensor
+    stats: Tensor
+    middle: Tensor
+    inner: Tensor
+    activated: Tensor
+    fed: Tensor
+    output_stats: Tensor
+    found: Tensor
+
+
+def layer(
+    x: Tensor,
+    residual: Tensor,
+    products: LayerProducts,
+    norms: Sequence[Norm],
+    over: Sequences,
+    drawn: Sequence[Seeds],
+    rows: Tensor | None,
+) -> LayerMade:
+    """Of x [N, H]; residual: x in the kind of the products. norms, drawn: the two LayerNorms', and what is dropped
+    of what they are given. rows: see `Kernels.layer`."""
+    run = Program()
+    qkv = products.queries(x, run)
+    mixed, scores = parts.attend(qkv, over, run)
+    if rows is not None:
+        run.end()
+        residual, mixed, run = residual.index_select(0, rows), mixed.index_select(0, rows), Program()
+    projected = products.projected(mixed, run)
+    middle, stats = parts.add_norm(residual, projected, *norms[0], drawn[0], run)
+    fed, inner, activated = products.fed_forward(middle, run)
+    found, output_stats = parts.add_norm(middle, fed, *norms[1], drawn[1], run)
+    run.end()
+    return LayerMade(
+        *(qkv, scores, residual, mixed, projected, stats, middle, inner, activated, fed, output_stats, found)
+    )
