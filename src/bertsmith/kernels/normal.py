@@ -2,7 +2,7 @@
 
 With registers of 16 numbers both are polynomials, one for each piece of the line: a register holds a coefficient
 of 16 pieces, from which one instruction takes each number's own. Elsewhere they are made of an exponential and a
-division (Abramowitz and Stegun, 7.1.26), which take three times as long. Either way both are right to 3e-7.
+division (Abramowitz and Stegun, 7.1.26), which take more than twice as long. Either way both are right to 3e-7.
 """
 
 from __future__ import annotations
