@@ -45,18 +45,42 @@ def main() -> None:
     if options.child:
         print(json.dumps(measured(options.presets[0], options.updates, options.batch, options.child)))
         return
-    rows = [row for preset in options.presets for row in of_preset(preset, options)]
-    columns = ["preset", "how", "quiet, updates/s", "busy, updates/s", "busy / quiet", "threads, quiet; busy"]
+    for preset in options.presets:
+        measure_preset(preset, options)
+    if not options.dry:
+        report()
+
+
+def report() -> None:
+    """The section of RESULTS.md, of what was measured by now, on this machine and others."""
+    found: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {}
+    for key, value in record.recorded("busy").items():
+        measured, machine = key.split("; ")
+        preset, batch, _, updates, how, state = measured.split(": ")[0].split()
+        found.setdefault((machine, preset, batch, updates, how), {}).setdefault(state, []).append(value)
+    rows = []
+    for (machine, preset, batch, updates, how), states in found.items():
+        pairs = list(
+            zip(states.get("quiet", ()), states.get("busy", ()), strict=False)
+        )  # one may be under way
+        if not pairs:
+            continue
+        ratios = [busy["rate"] / quiet["rate"] for quiet, busy in pairs]
+        sides = list(zip(*pairs, strict=True))
+        speeds = [f"{statistics.median(one['rate'] for one in some):.2f}" for some in sides]
+        threads = "; ".join("/".join(str(one["threads"]) for one in some) for some in sides)
+        share = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        rows.append([machine, preset, f"{updates} of {batch}", WAYS[how], *speeds, share, threads])
+    columns = ["machine", "preset", "updates, pairs in each", "how", "quiet, updates/s", "busy, updates/s"]
+    columns += ["busy / quiet", "threads, quiet; busy"]
     text = (
-        f"`python benchmarks/busy.py`, {record.where(cores())}. Batches of {options.batch} pairs of {LENGTH} "
-        f"tokens of random text, fp32; medians over {options.pairs} processes each, in turn, of {options.updates} "
-        "updates after the trial; the ratio's median, least and most over the pairs. Busy: one process a core "
-        f"that counts numbers. Asked is that training keeps {ASKED:.0%} of its quiet speed."
-        f"\n\n{record.table(columns, rows)}"
+        f"`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over "
+        "processes in turn, of so many updates after the trial; the ratio's median, least and most over the "
+        f"pairs. Busy: one process a core that counts numbers. Asked is that training keeps {ASKED:.0%} of its "
+        f"quiet speed.\n\n{record.table(columns, rows)}"
     )
     print(text)
-    if not options.dry:
-        record.section("Beside other work", text)
+    record.section("Beside other work", text)
 
 
 def cores() -> int:
@@ -66,9 +90,8 @@ def cores() -> int:
     return machine.allowed_cores()
 
 
-def of_preset(preset: str, options: argparse.Namespace) -> Iterator[list[str]]:
-    """The two rows of a preset."""
-    found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+def measure_preset(preset: str, options: argparse.Namespace) -> None:
+    """Both ways, quiet and busy in turn."""
     for pair in range(options.pairs):
         for how in WAYS:
             for busy in (False, True):
@@ -77,16 +100,9 @@ def of_preset(preset: str, options: argparse.Namespace) -> Iterator[list[str]]:
                 def measure(how: str = how, busy: bool = busy) -> dict[str, Any]:
                     return run(preset, how, busy, options)
 
+                key += f"; {record.machine_name()}"
                 value = measure() if options.dry else record.once("busy", key, measure)
-                found.setdefault((how, busy), []).append(value)
                 print(key, value, flush=True)
-    for how, title in WAYS.items():
-        quiet, busy = found[how, False], found[how, True]
-        ratios = [b["rate"] / q["rate"] for q, b in zip(quiet, busy, strict=True)]
-        speeds = [f"{statistics.median(one['rate'] for one in some):.2f}" for some in (quiet, busy)]
-        threads = "; ".join("/".join(str(one["threads"]) for one in some) for some in (quiet, busy))
-        share = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        yield [preset, title, *speeds, share, threads]
 
 
 def run(preset: str, how: str, busy: bool, options: argparse.Namespace) -> dict[str, Any]:
