@@ -45,24 +45,24 @@ def main() -> None:
     if options.child:
         print(json.dumps(measured(options.presets[0], options.updates, options.batch, options.child)))
         return
-    for preset in options.presets:
-        measure_preset(preset, options)
+    now = dict(one for preset in options.presets for one in of_preset(preset, options))
+    text = told_of(now if options.dry else record.recorded("busy"))
+    print(text)
     if not options.dry:
-        report()
+        record.section("Beside other work", text)
 
 
-def report() -> None:
-    """The section of RESULTS.md, of what was measured by now, on this machine and others."""
+def told_of(known: dict[str, dict[str, Any]]) -> str:
+    """What was measured by key, on this machine and others, as RESULTS.md has it."""
     found: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {}
-    for key, value in record.recorded("busy").items():
-        measured, machine = key.split("; ")
-        preset, batch, _, updates, how, state = measured.split(": ")[0].split()
+    for key, value in known.items():
+        of, machine = key.split("; ")
+        preset, batch, _, updates, how, state = of.split(": ")[0].split()
         found.setdefault((machine, preset, batch, updates, how), {}).setdefault(state, []).append(value)
     rows = []
     for (machine, preset, batch, updates, how), states in found.items():
-        pairs = list(
-            zip(states.get("quiet", ()), states.get("busy", ()), strict=False)
-        )  # one may be under way
+        # the last may be under way
+        pairs = list(zip(states.get("quiet", ()), states.get("busy", ()), strict=False))
         if not pairs:
             continue
         ratios = [busy["rate"] / quiet["rate"] for quiet, busy in pairs]
@@ -73,14 +73,12 @@ def report() -> None:
         rows.append([machine, preset, f"{updates} of {batch}", WAYS[how], *speeds, share, threads])
     columns = ["machine", "preset", "updates, pairs in each", "how", "quiet, updates/s", "busy, updates/s"]
     columns += ["busy / quiet", "threads, quiet; busy"]
-    text = (
+    return (
         f"`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over "
         "processes in turn, of so many updates after the trial; the ratio's median, least and most over the "
         f"pairs. Busy: one process a core that counts numbers. Asked is that training keeps {ASKED:.0%} of its "
         f"quiet speed.\n\n{record.table(columns, rows)}"
     )
-    print(text)
-    record.section("Beside other work", text)
 
 
 def cores() -> int:
@@ -90,19 +88,21 @@ def cores() -> int:
     return machine.allowed_cores()
 
 
-def measure_preset(preset: str, options: argparse.Namespace) -> None:
-    """Both ways, quiet and busy in turn."""
+def of_preset(preset: str, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was measured of both ways, quiet and busy in turn, by key."""
+    here = record.machine_name()
     for pair in range(options.pairs):
         for how in WAYS:
             for busy in (False, True):
-                key = f"{preset} {options.batch} x {options.updates} {how} {'busy' if busy else 'quiet'}: {pair}"
+                state = "busy" if busy else "quiet"
+                key = f"{preset} {options.batch} x {options.updates} {how} {state}: {pair}; {here}"
 
                 def measure(how: str = how, busy: bool = busy) -> dict[str, Any]:
                     return run(preset, how, busy, options)
 
-                key += f"; {record.machine_name()}"
                 value = measure() if options.dry else record.once("busy", key, measure)
                 print(key, value, flush=True)
+                yield key, value
 
 
 def run(preset: str, how: str, busy: bool, options: argparse.Namespace) -> dict[str, Any]:

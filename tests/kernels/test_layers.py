@@ -257,9 +257,8 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     finally:
         torch.set_num_threads(before)
     (whole, one), (parts, other) = found
-    enough = (
-        [count, chosen or count] if way == "numbers" else [16, 16]
-    )  # fewer rows: products by the libraries
+    # the libraries make products of fewer rows
+    enough = [count, min(count, chosen or count)] if way == "numbers" else [16, 16]
     assert whole == [number >= 16 for number in enough]
     assert parts == [False, False]
     assert torch.equal(one, other)
@@ -279,7 +278,7 @@ def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(change: Callable[
     use_kernels(made, kernels)
     with torch.inference_mode():
         made(torch.randn(40, WIDTH), layout_of([40]))
-    assert kernels.made in ([], [False])
+    assert not any(kernels.made)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

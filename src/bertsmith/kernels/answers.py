@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from bertsmith.kernels import compiled, rounding
 from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
-from bertsmith.kernels.multiplying import has_all_products
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import TINY, Integers, IntegerWeights, LayerParts, kind_of
-from bertsmith.kernels.whole import LayerProducts, LayerWeights, Norm, layer
+from bertsmith.kernels.whole import LayerProducts, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
@@ -138,10 +137,7 @@ def _products_of(of: LayerParts, x: Tensor) -> LayerProducts | None:
     known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
     if len(known) == len(integers):
         return _IntegerProducts(x.dtype, *known)
-    if not all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear):
-        return None
-    weights = LayerWeights(*(getattr(part, name) for part in of.weighted for name in ("weight", "bias")))
-    return weights if has_all_products(x, *weights[:4], *weights[6:10]) else None
+    return weights_of(of, x)
 
 
 def _norms_of(of: LayerParts) -> list[Norm] | None:

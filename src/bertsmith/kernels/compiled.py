@@ -33,7 +33,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "51ff8db04fa19abe"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "91ca5986d5850f82"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 

@@ -41,6 +41,7 @@ from bertsmith.kernels.plain import (
     kind_of,
 )
 from bertsmith.kernels.program import Program
+from bertsmith.kernels.whole import weights_of
 
 KINDS = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
@@ -149,17 +150,14 @@ class Fast(Kernels):
         self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
     ) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
-        known = all(isinstance(part, nn.Linear) for part in of.linear)
-        if not (known and all(isinstance(part, nn.LayerNorm) for part in of.norms) and self.multiplies(x)):
+        if of.activation is not F.gelu or not self.multiplies(x):
             return None
-        weights = [getattr(part, name) for part in of.weighted for name in ("weight", "bias")]
-        if not all(tensor is not None and tensor.requires_grad for tensor in (x, *weights)):
+        learns, x = x.requires_grad, x.to(kind_of(x))
+        weights = weights_of(of, x if rows is None else x[: len(rows)])
+        if weights is None or not (learns and all(weight.requires_grad for weight in weights)):
             return None
-        x = x.to(kind_of(x))
         over = self._over(x, x.shape[1] // of.heads, starts, of.heads, sees)
-        least = len(x) if rows is None else len(rows)
-        all_ours = has_all_products(x[:least], *weights[:4], *weights[6:10])
-        if over is None or not all_ours or of.activation is not F.gelu:
+        if over is None:
             return None
         over = over._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)

@@ -56,7 +56,7 @@ def coefficients(of: Callable[[float], float], step: float, degree: int) -> Any:
     wanted = [[of(number * step + node) for number in range(WIDTH - 1)] for node in nodes]
     found = np.zeros((degree + 1, WIDTH))
     found[:, :-1] = np.linalg.solve(np.vander(nodes, increasing=True), np.array(wanted))
-    found[::2, 0] = 0.0  # both are odd: what stands there comes of rounding
+    found[::2, 0] = 0.0  # both functions are odd: even powers are rounding errors there
     found[0, -1] = 0.5
     return found
 

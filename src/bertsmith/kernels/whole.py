@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.kernels import parts
 from bertsmith.kernels.loops import Run
+from bertsmith.kernels.multiplying import has_all_products
 from bertsmith.kernels.parts import Seeds, Sequences
+from bertsmith.kernels.plain import LayerParts
 from bertsmith.kernels.program import Program
 
 Norm = tuple[Tensor, Tensor, float]
@@ -61,6 +63,20 @@ class LayerWeights(NamedTuple):
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`."""
         return parts.feed_forward(x, self.inner, self.inner_bias, self.output, self.output_bias, run)
+
+
+def weights_of(of: LayerParts, x: Tensor) -> LayerWeights | None:
+    """A layer's, where it has all of them and there are bodies for its products of as many rows as x has, in its
+    kind."""
+    if not all(isinstance(part, nn.Linear) for part in of.linear):
+        return None
+    if not all(isinstance(norm, nn.LayerNorm) for norm in of.norms):
+        return None
+    weights = [getattr(part, name) for part in of.weighted for name in ("weight", "bias")]
+    if any(weight is None for weight in weights):
+        return None
+    known = LayerWeights(*weights)
+    return known if has_all_products(x, *known[:4], *known[6:10]) else None
 
 
 class LayerMade(NamedTuple):
