@@ -101,7 +101,7 @@ class Packed:
         number = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
         begins = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
         cells = number + np.arange(len(number)) - begins
-        out[torch.from_numpy(cells).to(rows.device, non_blocking=True)] = rows
+        out[sent(torch.from_numpy(cells), rows.device)] = rows
         return out.view(self.sequences, self.longest, *rows.shape[1:])
 
     def to(self, device: torch.device | str) -> Packed:
@@ -109,12 +109,20 @@ class Packed:
         if self.tokens.device == torch.device(device):
             return self
         return Packed(
-            self.tokens.to(device, non_blocking=True),
-            self.segments.to(device, non_blocking=True),
-            self.positions.to(device, non_blocking=True),
-            self.starts.to(device, non_blocking=True),
+            sent(self.tokens, device),
+            sent(self.segments, device),
+            sent(self.positions, device),
+            sent(self.starts, device),
             self.lengths,
         )
+
+
+def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device; the host waits neither for the copy nor for what the device is doing. A GPU copies
+    memory that may be paged out only once all that was asked of it before is done, so it is pinned first."""
+    if tensor.is_cpu and torch.device(device) != tensor.device and torch.cuda.is_available():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _joined(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:

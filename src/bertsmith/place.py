@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.errors import InputError
@@ -41,8 +41,9 @@ class Place:
     """A device and how it computes.
 
     device: where weights, batches and states are. precision: of products, "fp32" or "bf16"; weights, losses
-    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights. kernels:
-    what computes between products where something is trained.
+    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights; on a GPU
+    the default one, since flash attention draws from no other. kernels: what computes between products where
+    something is trained.
     """
 
     device: torch.device
@@ -69,7 +70,7 @@ class Place:
             found = choice.precision
         else:
             found = "bf16" if precision == "bf16" else "fp32"
-        return cls(where, found, torch.Generator(where).manual_seed(seed))
+        return cls(where, found, _generator(where).manual_seed(seed))
 
     @property
     def drawing(self) -> torch.Generator:
@@ -82,6 +83,24 @@ class Place:
     def uses_threads(self) -> bool:
         """Whether numbers are computed by threads of the processor."""
         return self.device.type == "cpu"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the host goes on while the device computes."""
+        return self.device.type == "cuda"
+
+    def fetched(self, value: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to the host; what is returned gives it, and waits for no more than that copy."""
+        there = value.to("cpu", non_blocking=True)
+        if not value.is_cuda:
+            return lambda: there
+        done = torch.cuda.current_stream(value.device).record_event()
+
+        def answer() -> Tensor:
+            done.synchronize()
+            return there
+
+        return answer
 
     def send(self, batch: AnyMovable) -> AnyMovable:
         """The batch on this device; the host does not wait for the copy."""
@@ -128,6 +147,16 @@ class Place:
             torch.set_num_threads(
                 threads
             )  # for threads to come: those of the pool have set it for these, too
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """What a place on this device draws from."""
+    if device.type != "cuda":
+        return torch.Generator(device)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    number = torch.cuda.current_device() if device.index is None else device.index
+    found: torch.Generator = torch.cuda.default_generators[number]
+    return found
 
 
 def check_device(name: str) -> None:

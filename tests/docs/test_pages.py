@@ -155,6 +155,7 @@ BEFORE = {
     "search.md": ("texts", "bert"),
     "family.md": ("texts", "bert"),
     "shared-machine.md": ("texts",),
+    "gpu.md": ("texts",),
     "several-processes.md": ("texts",),
 }
 """What an earlier page left: shards of the texts, and a finished run."""

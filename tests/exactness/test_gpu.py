@@ -15,7 +15,14 @@ from bertsmith.training import loop
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
-FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=fp32")
+FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3")
+FULL = (*FEW, "train.precision=fp32")
+WAYS = [
+    ("train.precision=fp32", "train.kernels=torch"),
+    ("train.precision=bf16", "train.kernels=torch"),
+    ("train.precision=bf16", "train.kernels=flash"),
+    ("train.precision=bf16", "train.kernels=inductor"),
+]
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
     """Without dropout, which each device draws for itself."""
     shards = tiny_run.make_shards(tmp_path)
-    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", *FEW)
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", *FULL)
     held = [
         tiny_run.run(shards, tmp_path / device, *still, f"train.device={device}").report["held_out"]
         for device in ("cpu", "cuda")
@@ -39,11 +46,26 @@ def test_the_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
     assert held[1]["nsp_loss"] == pytest.approx(held[0]["nsp_loss"], abs=1e-4)
 
 
+@pytest.mark.parametrize("way", WAYS[1:], ids=lambda way: way[1])
+def test_bf16_loses_as_much_as_fp32(tmp_path: Path, way: tuple[str, str]) -> None:
+    """Flash attention and compiled layers, from the same first weights, without dropout."""
+    shards = tiny_run.make_shards(tmp_path)
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", *FEW)
+    held = [
+        tiny_run.run(shards, tmp_path / str(number), *still, *settings, "train.device=cuda").report[
+            "held_out"
+        ]
+        for number, settings in enumerate((WAYS[0], way))
+    ]
+    assert held[1]["mlm_loss"] == pytest.approx(held[0]["mlm_loss"], rel=5e-3)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_a_resumed_run_is_the_unbroken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: Any, way: tuple[str, str]
 ) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, "train.device=cuda")
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, *way, "train.device=cuda")
     update = loop.update
 
     def killed(*arguments: Any) -> Any:
@@ -54,8 +76,8 @@ def test_a_resumed_run_is_the_unbroken_one(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            tiny_run.run(shards, tmp_path / "resumed", *FEW, "train.device=cuda")
-    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, "train.device=cuda", resume=True)
+            tiny_run.run(shards, tmp_path / "resumed", *FEW, *way, "train.device=cuda")
+    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, *way, "train.device=cuda", resume=True)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
 

@@ -30,7 +30,7 @@ from bertsmith.tasks.texts.classify import Classify
 from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained, update
+from bertsmith.training.step import Checks, Trained, update
 from bertsmith.use.model import load
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
@@ -119,6 +119,29 @@ def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
     several = Update(counts, 0, 0, batches, Position())
     assert one(encoder, objective, several, place).waits == {"_local_scalar_dense": 1}
     assert one(*classified(), place).waits == {"_local_scalar_dense": 1}
+
+
+def test_the_host_does_not_wait_where_it_runs_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an update was finite is fetched, and looked at during the next one."""
+    encoder, objective, stream = pretraining(tmp_path)
+    place, checks, looked = Place.of("cpu", "fp32"), Checks(), []
+
+    class Answer:
+        def item(self) -> bool:
+            looked.append(True)
+            return True
+
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(Place, "fetched", lambda *_: Answer)
+    trained = Trained(encoder, objective).train()
+    optimizer, train = optimizer_of(trained, TrainSettings()), TrainSettings()
+    for number, work in zip(
+        range(1, 4), updates(stream, 8, 1, Position(), 0, objective.counts), strict=False
+    ):
+        with Watch() as watch:
+            update(trained, optimizer, work, 1e-3, train, place, number, None, checks)
+        assert watch.waits == {}
+        assert len(looked) == number - 1
 
 
 def test_nothing_is_made_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from bertsmith.instances.plan_pairs import plan_pairs
 from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
 from bertsmith.instances.settings import PAIRS, DataSettings
 from bertsmith.instances.twins import kin_of
-from bertsmith.packed import Packed
+from bertsmith.packed import Packed, sent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -92,14 +92,14 @@ class PairBatch:
         return f"epoch {self.epoch}, instances {self.first} to {self.first + self.packed.sequences - 1}"
 
     def to(self, device: torch.device | str) -> PairBatch:
-        """The same on another device."""
+        """The same on another device; the host does not wait for the copy."""
         if torch.device(device) == self.rows.device:
             return self
         return PairBatch(
             self.packed.to(device),
-            self.rows.to(device),
-            self.labels.to(device),
-            self.pair_labels.to(device),
+            sent(self.rows, device),
+            sent(self.labels, device),
+            sent(self.pair_labels, device),
             self.epoch,
             self.first,
             self.task,

@@ -38,7 +38,14 @@ class FastAnswers(Fast):
         return is_known(x) and x.numel() > 0
 
     def layer(
-        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        starts: Tensor,
+        sees: str,
+        of: LayerParts,
+        rows: Tensor | None = None,
+        *,
+        longest: int | None = None,
     ) -> Tensor | None:
         """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program; or by two,
         where rows are chosen between. To the bit the same as part by part."""

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
 
 _BODIES = ("attending", "compiled", "embedding", "program", "rounding", "updating")
+_ON_A_GPU = ("flash", "inductor")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
@@ -20,6 +23,11 @@ def chosen(asked: str, width: int) -> Name:
     not here."""
     if asked == "auto":
         return "numba" if width >= _PAY_FROM and are_here() else "torch"
+    if asked in _ON_A_GPU:
+        raise InputError(
+            f"train.kernels={asked}: computes on a GPU, and this run is on the processor",
+            "leave it out, or name a GPU: --set train.device=cuda",
+        )
     if asked == "numba" and not are_here():
         why = (
             "Numba is not installed"
@@ -67,6 +75,45 @@ def for_training(asked: str, width: int, tell: Callable[[str], None] = lambda te
             raise
         tell(f"{error.sentence}; torch computes without them, more slowly")
         return TORCH
+
+
+def for_gpu(
+    asked: str, device: torch.device, *, is_long: bool, tell: Callable[[str], None] = lambda text: None
+) -> Kernels:
+    """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether a minute for
+    compiling layers is soon won back. Under "auto" what does not work here is done without, which is told.
+    InputError where what is asked for cannot be had."""
+    if asked == "torch":
+        return TORCH
+    if asked == "numba":
+        raise InputError(
+            "train.kernels=numba: computes on the processor, and this run is on a GPU",
+            "leave it out, or compute on the processor: --set train.device=cpu",
+        )
+    from bertsmith.kernels import on_gpu
+
+    found = TORCH
+    wanted: list[tuple[Kernels, str, Callable[[torch.device], None]]] = [
+        (on_gpu.OnGpu(), "flash attention", on_gpu.check_flash)
+    ]
+    if asked == "inductor" or (asked == "auto" and is_long):
+        wanted.append((on_gpu.Compiled(), "torch.compile", on_gpu.check_compiler))
+    for kernels, what, check in wanted:
+        try:
+            check(device)
+        except (RuntimeError, NotImplementedError) as error:
+            why = str(error).strip().splitlines()[0]
+            if asked != "auto":
+                raise InputError(
+                    f"train.kernels={asked}: {what} does not work here: {why}",
+                    f"leave it out, or --set train.kernels={found.name}",
+                ) from None
+            tell(f"{what} does not work here ({why}); updates are made without it, more slowly")
+            return found
+        found = kernels
+    if found.name == "inductor":
+        tell("layers are compiled for this GPU during the first updates: about a minute ...")
+    return found
 
 
 def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:

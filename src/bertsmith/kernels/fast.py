@@ -147,7 +147,14 @@ class Fast(Kernels):
         return called(Embedded, x, *weights, *own)
 
     def layer(
-        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        starts: Tensor,
+        sees: str,
+        of: LayerParts,
+        rows: Tensor | None = None,
+        *,
+        longest: int | None = None,
     ) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
         if of.activation is not F.gelu or not self.multiplies(x):
@@ -164,7 +171,14 @@ class Fast(Kernels):
         return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), rows, *weights)
 
     def attention(
-        self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
+        self,
+        qkv: Tensor,
+        starts: Tensor,
+        heads: int,
+        sees: str,
+        dropout: Drops | None,
+        *,
+        longest: int | None = None,
     ) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
         or only of sequences so short that the library's are no quicker than those in fp32."""

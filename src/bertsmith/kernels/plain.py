@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Name = Literal["torch", "numba"]
+Name = Literal["torch", "numba", "flash", "inductor"]
 Drawn = Tensor | tuple[int, int, int, int] | None
 """What dropout drew: its mask; or what decides of each element, see fast.py."""
 
@@ -24,9 +24,6 @@ _EXACT = 2**10
 _MIDDLE = 128  # of the 256 numbers of 8 bits
 _STEPS = 255  # from the lowest of them to the highest
 TINY = 1e-12
-
-# Rows of logits worked on at a time: 16 rows of 30,522 are 2 MB, which stay in a core's cache.
-_CACHED = 16
 
 
 class Drops(Protocol):
@@ -172,11 +169,13 @@ class Products:
 class Kernels(Products):
     """By torch's operations: the plain way.
 
-    by_rows: whether a table of which few rows have a gradient is trained quicker by `move_rows`.
+    by_rows: whether a table of which few rows have a gradient is trained quicker by `move_rows`. loss_rows: of
+    logits, which are worked on together: 16 of 30,522 are 2 MB, which stay in a core's cache.
     """
 
     name: ClassVar[Name] = "torch"
     by_rows: ClassVar[bool] = False
+    loss_rows: ClassVar[int] = 16
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""
@@ -190,10 +189,17 @@ class Kernels(Products):
         return None
 
     def layer(
-        self, x: Tensor, starts: Tensor, sees: str, of: LayerParts, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        starts: Tensor,
+        sees: str,
+        of: LayerParts,
+        rows: Tensor | None = None,
+        *,
+        longest: int | None = None,
     ) -> Tensor | None:
         """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
-        way. starts, sees: see `attention`. rows: long [M], those that are wanted, [M, H]."""
+        way. starts, sees, longest: see `attention`. rows: long [M], those that are wanted, [M, H]."""
         return None
 
     def fed_forward(
@@ -213,11 +219,19 @@ class Kernels(Products):
         return False
 
     def attention(
-        self, qkv: Tensor, starts: Tensor, heads: int, sees: str, dropout: Drops | None
+        self,
+        qkv: Tensor,
+        starts: Tensor,
+        heads: int,
+        sees: str,
+        dropout: Drops | None,
+        *,
+        longest: int | None = None,
     ) -> Tensor | None:
         """Attention over packed sequences, [N, 3H] → [N, H], by another way than buckets; zeros of rows behind the
-        last sequence. starts: long [B + 1]. sees: as a model's configuration has it. None where buckets
-        are the better way."""
+        last sequence, of which there are none on a GPU. starts: long [B + 1]. sees: as a model's configuration has
+        it. longest: the length of the longest sequence, where the host knows it. None where buckets are the better
+        way."""
         return None
 
     def weights(
@@ -244,7 +258,8 @@ class Kernels(Products):
         exact = torch.promote_types(logits.dtype, torch.float32)
         loss, right = logits.new_zeros((), dtype=exact), labels.new_zeros(())
         of_bias = logits.new_zeros(bias.shape, dtype=exact)
-        for kept, wanted in zip(torch.split(logits, _CACHED), torch.split(labels, _CACHED), strict=True):
+        parts = (torch.split(whole, self.loss_rows) for whole in (logits, labels))
+        for kept, wanted in zip(*parts, strict=True):
             rows = kept.to(exact)  # kept itself, where it is exact enough
             rows += bias
             gold = rows.gather(1, wanted[:, None])[:, 0]

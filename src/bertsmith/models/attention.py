@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bertsmith.kernels.plain import TORCH, Drops, Kernels, softmax_in_float
 from bertsmith.models.config import Sees
-from bertsmith.models.layout import Layout, other_side, sent
-from bertsmith.packed import Packed
+from bertsmith.models.layout import Layout, other_side
+from bertsmith.packed import Packed, sent
 
 Mask = Callable[[Tensor], Tensor]
 """Makes what attention weights are multiplied by in dropout: a tensor of their shape and dtype."""
@@ -53,7 +53,9 @@ def attention_maps(qkv: Tensor, packed: Packed, heads: int, *, sees: Sees = "all
         q, k, _ = _by_head(rows, heads)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         if sees != "all":
-            scores = scores.masked_fill(sent(other_side(len(rows), sees), qkv.device), -torch.inf)
+            scores = scores.masked_fill(
+                sent(torch.from_numpy(other_side(len(rows), sees)), qkv.device), -torch.inf
+            )
         found.append(softmax_in_float(scores))
     return found
 
@@ -73,7 +75,7 @@ def attention(
 ) -> Tensor:
     """The same by the quickest way that there is here, and zeros of the rows behind all tokens. dropout: of the
     weights, where it is active. kernels: may know another way than buckets."""
-    found = kernels.attention(qkv, layout.starts, heads, layout.sees, dropout)
+    found = kernels.attention(qkv, layout.starts, heads, layout.sees, dropout, longest=layout.packed.longest)
     if found is not None:
         return found
     mixed = attention_by_bucket(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)

@@ -102,7 +102,10 @@ class Block(nn.Module):
         """[N, H] → [N, H]. rows: long [M], the tokens that are wanted: [M, H]; of the others only what attention
         reads is computed."""
         parts = None if self._norm_first else self._parts()
-        found = None if parts is None else self.kernels.layer(x, layout.starts, layout.sees, parts, rows)
+        if parts is None:
+            return self._by_parts(x, layout, rows)
+        longest = layout.packed.longest
+        found = self.kernels.layer(x, layout.starts, layout.sees, parts, rows, longest=longest)
         return self._by_parts(x, layout, rows) if found is None else found
 
     def _parts(self) -> LayerParts | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.models.config import Sees
-from bertsmith.packed import Packed
+from bertsmith.packed import Packed, sent
 
 # Sequences whose lengths round up to the same multiple of this share a bucket: wider wastes more padding,
 # narrower makes more and smaller products.
@@ -25,6 +24,7 @@ _WIDTH = 16
 # Scores a head (sequences x length squared) that one bucket holds at most, so that they stay in the cache
 # between the products, the softmax and the dropout.
 _SCORES = 2**16
+_SCORES_ELSEWHERE = 2**22  # on a GPU: what it is asked to do must be enough to keep it busy
 
 # Rows of a product are a multiple of this where oneDNN makes it on a processor. Preparing a shape takes it as long
 # as computing some 400 rows, and it remembers a thousand.
@@ -103,7 +103,8 @@ class Layout:
         buckets, cells, nowhere = [], [np.empty(0, dtype=np.int64)], len(self.packed.tokens)
         order = np.empty(nowhere + 1, dtype=np.int64)
         place = 0
-        for group in _groups(lengths, 1 if self.alike else _WIDTH):
+        scores = _SCORES if self.packed.tokens.is_cpu else _SCORES_ELSEWHERE
+        for group in _groups(lengths, 1 if self.alike else _WIDTH, scores):
             length = int(lengths[group].max())
             columns = np.arange(length)
             real = columns < lengths[group, None]
@@ -115,15 +116,16 @@ class Layout:
             place += real.size
         if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
             return tuple(buckets), None, None
-        return tuple(buckets), sent(np.concatenate(cells), device), sent(order[:-1], device)
+        every = torch.from_numpy(np.concatenate(cells))
+        return tuple(buckets), sent(every, device), sent(torch.from_numpy(order[:-1]), device)
 
 
-def _groups(lengths: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
-    """The sequences of each bucket: of lengths that round up alike, and no more than the scores allow."""
+def _groups(lengths: NDArray[np.int64], width: int, scores: int) -> Iterator[NDArray[np.int64]]:
+    """The sequences of each bucket: of lengths that round up alike, and as many as have so many scores a head."""
     filled = np.flatnonzero(lengths)
     keys = (lengths[filled] + width - 1) // width
     for key in np.unique(keys):
-        most = max(1, _SCORES // (int(key) * width) ** 2)
+        most = max(1, scores // (int(key) * width) ** 2)
         members = filled[keys == key]
         yield from (members[i : i + most] for i in range(0, len(members), most))
 
@@ -132,7 +134,7 @@ def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
     if real.all():
         return None
     bias = np.where(real, np.float32(0), np.finfo(np.float32).min)
-    return sent(bias[:, None, None, :], device)
+    return sent(torch.from_numpy(bias[:, None, None, :]), device)
 
 
 def _one_side(real: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
@@ -143,14 +145,11 @@ def _one_side(real: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tens
     hidden = other_side(length, sees)[None]
     if sees == "behind" and not real.all():
         hidden = hidden | ~real[:, None, :]
-    return sent(np.where(hidden, np.finfo(np.float32).min, np.float32(0))[:, None], device)
+    bias = np.where(hidden, np.finfo(np.float32).min, np.float32(0))
+    return sent(torch.from_numpy(bias[:, None]), device)
 
 
 def other_side(length: int, sees: Sees) -> NDArray[np.bool_]:
     """[T, T]: what each token (row) does not see."""
     every = np.ones((length, length), dtype=np.bool_)
     return np.triu(every, 1) if sees == "before" else np.tril(every, -1)
-
-
-def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import draws
-from bertsmith.packed import Packed
+from bertsmith.packed import Packed, sent
 from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Encoding
 
@@ -103,7 +103,7 @@ class TaskBatch:
         """The same on another device; the host does not wait for the copy."""
         if self.packed.tokens.device == torch.device(device):
             return self
-        there = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
+        there = {name: sent(tensor, device) for name, tensor in self.tensors.items()}
         return TaskBatch(self.packed.to(device), self.sizes, there, self.counts, self.epoch, self.first)
 
 

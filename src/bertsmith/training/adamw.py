@@ -17,11 +17,12 @@ class AdamW(torch.optim.AdamW):
     fade and weights decay in all rows.
 
     kernels: what moves such tables, and all else where it is quicker. factor: what gradients are multiplied by in
-    the next update, where these kernels move all parameters.
+    the next update, where these kernels move all parameters. found_inf: see `skips`.
     """
 
     kernels: Kernels = TORCH
     factor = 1.0
+    found_inf: Tensor | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -31,6 +32,12 @@ class AdamW(torch.optim.AdamW):
         """Whether gradients can be multiplied by a factor on the way, in the next update."""
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         return all(gradient.is_sparse or self.kernels.moves(gradient) for gradient in gradients)
+
+    def skips(self) -> bool:
+        """Whether the next update changes nothing where `found_inf`, a tensor on the device, is 1: its kernel
+        looks, and nobody waits for it."""
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return not any(gradient.is_sparse or self.kernels.moves(gradient) for gradient in gradients)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -31,7 +31,7 @@ from bertsmith.training.progress import LOG, Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.standing import Evaluation, Progress, evaluated
-from bertsmith.training.step import Passes, Trained, update
+from bertsmith.training.step import Checks, Passes, Trained, update
 from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
 from bertsmith.wording import counted
 
@@ -278,6 +278,7 @@ class _Running:
         self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
         begun = machine.clock() if course.aim.begun is None else course.aim.begun
         self._begin = begun - progress.seconds
+        self._checks = Checks()
         self.pace = Pace(
             course.settings,
             course.shares,
@@ -338,7 +339,8 @@ class _Running:
                 for parameter, first in self.course.thaws.items():
                     parameter.requires_grad_(step >= first)
                 values = update(
-                    self.trained, self.optimizer, work, rate, settings, self.place, step, self._passes
+                    *(self.trained, self.optimizer, work, rate, settings, self.place, step),
+                    *(self._passes, self._checks),
                 )
                 progress.step, progress.position = step, work.behind
                 progress.tokens += work.tokens
@@ -441,6 +443,7 @@ class _Running:
         step = self.progress.step
         # An evaluation's scores stand beside a loss, however few updates an epoch has.
         if step % self.course.settings.log_every == 0 or self._is_evaluated(ends):
+            self._checks.settle()
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
             at = {"epoch": work.epoch, "tokens": work.tokens}
@@ -480,6 +483,7 @@ class _Running:
             write_plan(self.course.run, self.plan)
 
     def _save(self) -> None:
+        self._checks.settle()
         since, self.progress.seconds = machine.clock(), self.seconds
         kept = {
             "fingerprint": self.course.fingerprint,

@@ -127,10 +127,12 @@ class TrainSettings(Settings):
         "auto",
         description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
-    kernels: Literal["auto", "torch", "numba"] = Field(
+    kernels: Literal["auto", "torch", "numba", "flash", "inductor"] = Field(
         "auto",
-        description="what computes between products on a processor: torch, or numba, which is compiled and faster "
-        "(the extra fast); auto: numba where it is installed and the model is at least 128 wide",
+        description="what computes between products. On a processor: torch, or numba, which is compiled and "
+        "faster (the extra fast); auto: numba where it is installed and the model is at least 128 wide. On a GPU "
+        "in bf16: torch, flash (flash attention of sequences of any length), or inductor (the same, and layers "
+        "compiled by torch.compile); auto: inductor in pre-training, flash elsewhere",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
     device: str = Field(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss
 from bertsmith.place import Place
+from bertsmith.training.adamw import AdamW
 from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.loader import Lent, Update
 from bertsmith.training.optimizer import clip, set_rate
@@ -114,6 +115,30 @@ class Passes:
         """Keep of the state in an optimiser, which is whole, what is this process's."""
 
 
+class Checks:
+    """Whether updates were finite, where the host does not wait for the device to say so: one that was not has
+    changed nothing, and the host learns of it while the next one is computed."""
+
+    def __init__(self) -> None:
+        self._open: Callable[[], None] | None = None
+
+    def add(self, finite: Callable[[], Tensor], refuse: Callable[[], NoReturn]) -> None:
+        """An update of which `finite` will say whether it was. Raises Diverged where the one before it was not."""
+        self.settle()
+
+        def look() -> None:
+            if not finite().item():
+                refuse()
+
+        self._open = look
+
+    def settle(self) -> None:
+        """Wait for the last update's answer. Raises Diverged where it was not made."""
+        look, self._open = self._open, None
+        if look is not None:
+            look()
+
+
 def update(
     trained: Trained,
     optimizer: torch.optim.Optimizer,
@@ -123,13 +148,16 @@ def update(
     place: Place,
     step: int,
     passes: Passes | None = None,
+    checks: Checks | None = None,
 ) -> dict[str, Tensor]:
     """One update from several batches; the loss is a mean over all of them together, part by part, or a sum where
     the objective has it so (`summed`). passes: of several processes, where these make the update together; the
-    counts of `work` are then of all of them, its batches of this one.
+    counts of `work` are then of all of them, its batches of this one. checks: of a run whose updates follow each
+    other, where the device computes while the host goes on.
 
     Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
-    device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not.
+    device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not. With
+    `checks` it does not wait: an update that is not finite changes nothing, and `checks` raises.
     """
     weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
     summed: Collection[str] = getattr(trained.objective, "summed", ())
@@ -152,7 +180,11 @@ def update(
     )
     sums = dict(zip(own, of_parts, strict=True))
     norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm, optimizer)
-    if not (torch.isfinite(of_all) & torch.isfinite(norm)).item():
+    finite = torch.isfinite(of_all) & torch.isfinite(norm)
+    if checks is not None and place.runs_ahead and isinstance(optimizer, AdamW) and optimizer.skips():
+        checks.add(place.fetched(finite), lambda: _refuse(step, totals))
+        optimizer.found_inf = (~finite).float()
+    elif not finite.item():
         _refuse(step, totals)
     set_rate(optimizer, rate)
     with place.computing():  # Muon's products; all else is fp32
@@ -163,7 +195,7 @@ def update(
     return {"loss": loss_of_all, **means, "gradient_norm": norm.double()}
 
 
-def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> None:
+def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> NoReturn:
     """Diverged that names the first batch with a bad loss, or all of them where only the gradient is bad."""
     for place, total in totals:
         if not math.isfinite(value := total.item()):

@@ -18,7 +18,7 @@ from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError, Stopped
-from bertsmith.kernels.choice import for_training
+from bertsmith.kernels.choice import for_gpu, for_training
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
 from bertsmith.place import Place
@@ -288,15 +288,25 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
         )
 
 
-def place_of(train: TrainSettings, width: int, tell: Callable[[str], None] = lambda text: None) -> Place:
+def place_of(
+    train: TrainSettings,
+    width: int,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    is_long: bool = False,
+) -> Place:
     """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
 
-    width: of the model's hidden states; says whether compiled kernels pay. InputError for what is not here.
+    width: of the model's hidden states; says whether compiled kernels pay. is_long: whether a minute for compiling
+    does. InputError for what is not here.
     """
     machine.prepare_process(train.threads)
     place = Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
     if not place.uses_threads:
-        return place
+        if train.kernels == "auto" and train.precision == "fp32":
+            return place
+        kernels = for_gpu(train.kernels, place.device, is_long=is_long, tell=tell)
+        return replace(place, kernels=kernels)
     return replace(place, kernels=for_training(train.kernels, width, tell))
 
 

@@ -1,0 +1,248 @@
+"""What stands between products on a GPU: flash attention over packed sequences, and layers compiled by torch.
+
+Written as torch's own operations, in plain functions: torch.compile makes one program of each, which is the same
+for every layer. All of it is in bf16 from end to end but for statistics, softmax and sums; in fp32 the plain way
+computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels.plain import Drops, Kernels, LayerParts, Name, kind_of
+
+_FLASHES = (torch.bfloat16, torch.float16)
+_WIDEST_HEAD, _STEP = 256, 8  # columns of a head that flash attention takes: a multiple of the step
+_LENGTHS = 128  # the longest sequence is told rounded up to a multiple, so that few programs are made of it
+_CLOSE = 2e-2  # of numbers near 1 that are rounded to bf16, and added up in another order
+
+
+class OnGpu(Kernels):
+    """Flash attention of sequences of any length, whose scores are never written (Dao 2023)."""
+
+    name: ClassVar[Name] = "flash"
+    loss_rows: ClassVar[int] = 2**10
+
+    def attention(
+        self,
+        qkv: Tensor,
+        starts: Tensor,
+        heads: int,
+        sees: str,
+        dropout: Drops | None,
+        *,
+        longest: int | None = None,
+    ) -> Tensor | None:
+        if not _takes(qkv.dtype, qkv.shape[1] // 3, heads, sees) or not len(qkv):
+            return None
+        share = None if dropout is None else _share(dropout)
+        return _attended(qkv, starts.int(), _length(starts, longest), heads, sees == "before", share)
+
+
+class Compiled(OnGpu):
+    """The same, and each layer, the embeddings and the loss over a vocabulary as one program each."""
+
+    name: ClassVar[Name] = "inductor"
+
+    def embedded(
+        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+    ) -> Tensor | None:
+        if kind_of(x) not in _FLASHES or not len(x) or type(norm) is not nn.LayerNorm:
+            return None
+        found: Tensor = _program(_embedded)(
+            x,
+            [(table.weight, rows, table.padding_idx) for table, rows in tables],
+            (norm.weight, norm.bias, norm.eps),
+            _share(dropout),
+            kind_of(x),
+        )
+        return found
+
+    def layer(
+        self,
+        x: Tensor,
+        starts: Tensor,
+        sees: str,
+        of: LayerParts,
+        rows: Tensor | None = None,
+        *,
+        longest: int | None = None,
+    ) -> Tensor | None:
+        if not len(x) or not _takes(kind_of(x), x.shape[1], of.heads, sees) or not _is_usual(of):
+            return None
+        shape = _Shape(
+            of.heads,
+            sees == "before",
+            _share(of.attention_dropout),
+            _share(of.dropout),
+            of.activation,
+            kind_of(x),
+        )
+        weights = [(part.weight, part.bias) for part in of.weighted]
+        ends = [part.eps for part in of.norms]
+        found: Tensor = _program(_layer)(
+            x, starts.int(), _length(starts, longest), weights, ends, shape, rows
+        )
+        return found
+
+    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not len(labels):
+            return super().table_loss(logits, bias, labels)
+        loss, right, of_bias = _program(_cross_entropy)(logits, bias, labels)
+        return loss, right, of_bias
+
+
+class _Shape(NamedTuple):
+    """What a layer computes beside its weights: the shares that dropout drops, None for none (to torch.compile a
+    number is a variable, of which nothing can be asked); in what products are."""
+
+    heads: int
+    causal: bool
+    attention_dropout: float | None
+    dropout: float | None
+    activation: Callable[[Tensor], Tensor]
+    kind: torch.dtype
+
+
+@cache
+def _program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, for any number of rows: it is compiled when it is first called."""
+    made: Callable[..., Any] = torch.compile(function, dynamic=True)
+    return made
+
+
+def _layer(
+    x: Tensor,
+    starts: Tensor,
+    longest: int,
+    weights: Sequence[tuple[Tensor, Tensor]],
+    epsilons: Sequence[float],
+    shape: _Shape,
+    rows: Tensor | None,
+) -> Tensor:
+    """A layer of BERT (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: those that are wanted."""
+    qkv, projection, first_norm, inner, output, second_norm = weights
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.to(shape.kind)
+        mixed = _attended(
+            _linear(x, *qkv), starts, longest, shape.heads, shape.causal, shape.attention_dropout
+        )
+        if rows is not None:
+            mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
+        x = _added_norm(x, _linear(mixed, *projection), shape.dropout, *first_norm, epsilons[0])
+        made = _linear(shape.activation(_linear(x, *inner)), *output)
+        return _added_norm(x, made, shape.dropout, *second_norm, epsilons[1])
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """In x's precision; the gradients come back in the weights'."""
+    return F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
+
+
+def _added_norm(
+    residual: Tensor, x: Tensor, share: float | None, weight: Tensor, bias: Tensor, epsilon: float
+) -> Tensor:
+    """LN(residual + dropout(x)), summed and divided in fp32."""
+    whole = residual.float() + _dropped(x.float(), share)
+    return F.layer_norm(whole, weight.shape, weight, bias, epsilon).to(x.dtype)
+
+
+def _dropped(x: Tensor, share: float | None) -> Tensor:
+    return x if share is None else F.dropout(x, share)
+
+
+def _attended(
+    qkv: Tensor, starts: Tensor, longest: int, heads: int, causal: bool, dropout: float | None
+) -> Tensor:
+    """[N, 3H] → [N, H]. starts: int32 [B + 1], the last of them N. longest: no sequence is longer. Dropout draws
+    from the device's default generator: the kernel takes no other."""
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    found: Tensor = torch.ops.aten._flash_attention_forward(
+        *(q, k, v, starts, starts, longest, longest, 0.0 if dropout is None else dropout, causal, False)
+    )[0]
+    return found.flatten(1)
+
+
+def _embedded(
+    x: Tensor,
+    tables: Sequence[tuple[Tensor, Tensor, int | None]],
+    norm: tuple[Tensor, Tensor, float],
+    share: float | None,
+    kind: torch.dtype,
+) -> Tensor:
+    """dropout(LN(x + rows of each table)), [N, E]."""
+    with torch.autocast(x.device.type, enabled=False):
+        for weight, rows, padding in tables:
+            x = x + F.embedding(rows, weight, padding)
+        weight, bias, epsilon = norm
+        found = F.layer_norm(x.float(), weight.shape, weight, bias, epsilon)
+        return _dropped(found, share).to(kind)
+
+
+def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See `Kernels.table_loss`."""
+    rows = logits.float() + bias
+    gold = rows.gather(1, labels[:, None])[:, 0]
+    top = rows.amax(1)
+    shares = (rows - top[:, None]).exp()
+    total = shares.sum(1)
+    loss, right = (total.log() + (top - gold)).sum(), (gold == top).sum()
+    is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
+    slopes = shares / total[:, None] - is_label.float()
+    logits.copy_(slopes)
+    return loss, right, slopes.sum(0)
+
+
+def _takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
+    """Whether flash attention computes this."""
+    columns = width // heads
+    return kind in _FLASHES and columns <= _WIDEST_HEAD and columns % _STEP == 0 and sees != "behind"
+
+
+def _share(dropout: Drops) -> float | None:
+    """What is dropped, where anything is."""
+    return dropout.p if dropout.active else None
+
+
+def _is_usual(of: LayerParts) -> bool:
+    """Whether a layer's parts are weights in the form in which they are read here."""
+    return all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear) and all(
+        type(norm) is nn.LayerNorm for norm in of.norms
+    )
+
+
+def _length(starts: Tensor, longest: int | None) -> int:
+    """A length that no sequence exceeds; the host waits for it where it is not told."""
+    found = int(starts.diff().max()) if longest is None else longest
+    return max(1, -(-found // _LENGTHS)) * _LENGTHS
+
+
+def check_flash(device: torch.device) -> None:
+    """Compute a little here, and raise RuntimeError where the answer is not attention's, or there is none."""
+    heads, lengths = 2, [32, 64]
+    qkv = (torch.arange(sum(lengths) * 3 * heads * 32) * 0.7).sin().view(sum(lengths), -1)
+    qkv = qkv.to(device, torch.bfloat16)
+    starts = torch.tensor([0, 32, 96], dtype=torch.int32, device=device)
+    found = _attended(qkv, starts, _LENGTHS, heads, causal=False, dropout=None)
+    for some, own in zip(*(torch.split(x.float(), lengths) for x in (qkv, found)), strict=True):
+        q, k, v = some.view(len(some), 3, heads, -1).permute(1, 2, 0, 3)
+        wanted = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        if not torch.allclose(own, wanted, atol=_CLOSE, rtol=_CLOSE):
+            raise RuntimeError("flash attention gives other numbers than attention")
+
+
+def check_compiler(device: torch.device) -> None:
+    """The same of a program that torch compiles."""
+    rows, words = 4, 32
+    logits = torch.zeros(rows, words, dtype=torch.bfloat16, device=device)
+    labels = torch.arange(rows, device=device)
+    loss, _, _ = Compiled().table_loss(logits, torch.zeros(words, device=device), labels)
+    if abs(loss.item() - rows * math.log(words)) > _CLOSE:
+        raise RuntimeError("a compiled program gives other numbers than the operations it is made of")

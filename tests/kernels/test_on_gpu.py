@@ -1,0 +1,395 @@
+"""What a GPU computes between products, held equal to the plain way. The processor stands in for the GPU: torch's
+kernel of flash attention is replaced by one for it, all else is the code that runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import flash_attention
+import tiny_run
+from bertsmith.errors import Diverged, InputError
+from bertsmith.kernels import choice, on_gpu
+from bertsmith.kernels.on_gpu import Compiled, OnGpu
+from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.models import layout
+from bertsmith.models.attention import attention_by_sequence
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.layout import Layout
+from bertsmith.models.table_loss import table_loss
+from bertsmith.packed import Packed
+from bertsmith.place import Place
+from bertsmith.training import loop
+from bertsmith.workflows import run as run_of_workflows
+
+HERE = torch.device("cpu")
+CONFIG = ModelConfig(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+CLOSE = 0.1  # of bf16 from end to end, relative
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flash() -> Iterator[None]:
+    """Flash attention on the processor."""
+    library = flash_attention.registered()
+    yield
+    library._destroy()
+
+
+@pytest.fixture(autouse=True)
+def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the shapes of products are not prepared."""
+    monkeypatch.setattr(layout, "_ROWS", 1)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions themselves, which torch.compile makes programs of."""
+    monkeypatch.setattr(on_gpu, "_program", lambda function: function)
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if flash attention took fp32: what is the same in all precisions is then the same to rounding."""
+    monkeypatch.setattr(on_gpu, "_FLASHES", (torch.float32,))
+    monkeypatch.setattr(flash_attention, "KINDS", [torch.float32])
+
+
+def packed_of(lengths: list[int], seed: int = 0) -> Packed:
+    draw = np.random.default_rng(seed)
+    rows = [draw.integers(5, CONFIG.vocab_size, length).tolist() for length in lengths]
+    return Packed.of_lists(rows, [[0] * length for length in lengths])
+
+
+def passed(
+    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool = True
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """States, and the slopes of all weights."""
+    use_kernels(encoder, kernels)
+    encoder.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        found = encoder(packed, rows=rows)
+    (found * torch.linspace(-1, 1, found.numel()).view_as(found)).sum().backward()
+    return found.detach(), {
+        name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None
+    }
+
+
+def hold_equal(
+    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool, close: float
+) -> None:
+    wanted, slopes = passed(encoder, packed, TORCH, rows, low=False)
+    found, own = passed(encoder, packed, kernels, rows, low=low)
+    assert (found - wanted).abs().max() <= close * wanted.abs().max()
+    assert own.keys() == slopes.keys()
+    for name, slope in slopes.items():
+        assert (own[name] - slope).norm() <= close * max(float(slope.norm()), 1e-2), name
+
+
+@pytest.mark.parametrize("sees", ["all", "before"])
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any),
+    heads=st.sampled_from([1, 2, 3]),
+    width=st.sampled_from([8, 16, 64]),
+    is_told=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_flash_attention_is_attention(
+    sees: Any, lengths: list[int], heads: int, width: int, is_told: bool, seed: int
+) -> None:
+    packed = packed_of(lengths)
+    numbers = torch.Generator().manual_seed(seed)
+    qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
+    grad = torch.randn(sum(lengths), heads * width, generator=numbers)
+    longest = packed.longest if is_told else None
+    found = OnGpu().attention(qkv, packed.starts.long(), heads, sees, None, longest=longest)
+    assert found is not None
+    (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
+    exact = qkv.detach().float().requires_grad_()
+    wanted = attention_by_sequence(exact, packed, heads, sees=sees)
+    (slope_wanted,) = torch.autograd.grad(wanted, exact, grad)
+    assert torch.allclose(found.float(), wanted, atol=2e-2, rtol=2e-2)
+    assert torch.allclose(slope.float(), slope_wanted, atol=5e-2, rtol=5e-2)
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    chooses=st.booleans(),
+    narrow=st.booleans(),
+)
+def test_a_model_is_the_plain_one(
+    uncompiled: None,
+    exact: None,
+    kernels: Kernels,
+    activation: Any,
+    lengths: list[int],
+    chooses: bool,
+    narrow: bool,
+) -> None:
+    change = {"hidden_act": activation, "embedding_size": 16 if narrow else None}
+    encoder = Encoder(CONFIG.model_copy(update=change)).train()
+    rows = torch.arange(0, sum(lengths), 3) if chooses else None
+    hold_equal(encoder, packed_of(lengths), kernels, rows, low=False, close=2e-5)
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+def test_a_model_in_bf16_is_the_plain_one_to_its_digits(uncompiled: None, kernels: Kernels) -> None:
+    packed = packed_of([15, 35, 1])
+    for rows in (None, torch.arange(0, 51, 3)):
+        hold_equal(Encoder(CONFIG).train(), packed, kernels, rows, low=True, close=CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch's compiler asks tensors for
+def test_one_program_serves_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of it is one graph; what a compiler makes of the graph is torch's."""
+    made: list[int] = []
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        made.append(len(inputs))
+        return graph.forward
+
+    def program(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(function, backend=counted, dynamic=True, fullgraph=True)
+        return compiled
+
+    known: dict[Callable[..., Any], Callable[..., Any]] = {}
+    monkeypatch.setattr(on_gpu, "_program", lambda f: known.setdefault(f, program(f)))
+    torch._dynamo.reset()
+    config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2})
+    encoder = Encoder(config).train()
+    for lengths in ([5, 19], [30, 2, 17], [4] * 12, [60]):
+        passed(encoder, packed_of(lengths), Compiled(), torch.arange(2, sum(lengths), 4))
+    assert len(made) == 3  # the embeddings, a layer, and the last one, of which some rows are read
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("count", [0, 1, 37])
+def test_the_loss_over_a_vocabulary(
+    uncompiled: None, kernels: Kernels, dtype: torch.dtype, count: int
+) -> None:
+    draw = torch.Generator().manual_seed(count)
+    x, table = (torch.randn(n, 16, generator=draw).to(dtype).requires_grad_() for n in (count, 50))
+    bias = torch.randn(50, generator=draw, requires_grad=True)
+    labels = torch.randint(50, (count,), generator=draw)
+    found = table_loss(x, table, bias, labels, kernels)
+    wanted = table_loss(x, table, bias, labels, TORCH)
+    assert found[1] == wanted[1]
+    assert torch.allclose(found[0].float(), wanted[0].float(), rtol=1e-5)
+    if count:
+        slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
+        for own, other in zip(*slopes, strict=True):
+            assert torch.allclose(own.float(), other.float(), atol=1e-5, rtol=1e-2)
+
+
+def test_dropout_is_asked_for_in_training_alone(uncompiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    kernel = on_gpu._attended
+
+    def attended(*given: Any) -> Tensor:
+        asked.append(given[-1])
+        return kernel(*given)
+
+    monkeypatch.setattr(on_gpu, "_attended", attended)
+    config = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.25, "hidden_dropout_prob": 0.5})
+    encoder, packed = Encoder(config), packed_of([7, 9])
+    for kernels in (OnGpu(), Compiled()):
+        asked.clear()
+        torch.manual_seed(0)
+        states = [passed(encoder.train(), packed, kernels, None)[0] for _ in range(2)]
+        assert not states[0].equal(states[1])
+        torch.manual_seed(0)
+        assert passed(encoder.train(), packed, kernels, None)[0].equal(states[0]) or kernels.name == "flash"
+        assert set(asked) == {0.25}
+        asked.clear()
+        states = [passed(encoder.eval(), packed, kernels, None)[0] for _ in range(2)]
+        assert states[0].equal(states[1])
+        assert set(asked) == {None}
+
+
+def test_what_flash_attention_does_not_take() -> None:
+    starts = torch.tensor([0, 5])
+    low = torch.randn(5, 48).bfloat16()
+    assert OnGpu().attention(low, starts, 2, "all", None) is not None
+    assert OnGpu().attention(low.float(), starts, 2, "all", None) is None
+    assert OnGpu().attention(low, starts, 2, "behind", None) is None
+    assert OnGpu().attention(torch.randn(5, 36).bfloat16(), starts, 2, "all", None) is None
+    assert OnGpu().attention(low[:0], starts[:1], 2, "all", None) is None
+    encoder, packed = Encoder(CONFIG), packed_of([3, 8])
+    plain = passed(encoder, packed, TORCH, None, low=False)[0]
+    assert passed(encoder, packed, Compiled(), None, low=False)[0].equal(plain)
+
+
+def test_buckets_are_larger_on_a_device() -> None:
+    packed = packed_of([40] * 100)
+    assert len(Layout(packed).buckets) > 1
+    assert len(Layout(packed.to("meta")).buckets) == 1
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    """Runs compute with these kernels, draw from the default generator, and do not wait for the device."""
+    monkeypatch.setattr("bertsmith.place._generator", lambda _: torch.default_generator)
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(run_of_workflows, "for_training", lambda *_: kernels)
+
+
+FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=bf16")
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+def test_a_resumed_run_is_the_unbroken_one(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Kernels
+) -> None:
+    as_on_a_gpu(monkeypatch, kernels)
+    shards = tiny_run.make_shards(tmp_path)
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW)
+    assert f"kernels: {kernels.name}\n" in (straight.path / "settings.yaml").read_text(encoding="utf-8")
+    update = loop.update
+
+    def killed(*given: Any) -> Any:
+        if given[6] == 6:
+            raise KeyboardInterrupt
+        return update(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.run(shards, tmp_path / "resumed", *FEW)
+    torch.manual_seed(7)
+    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, resume=True)
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
+
+
+def test_an_update_that_is_not_finite_changes_nothing(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host learns of it while the next one is computed; the run ends before that is made."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    update, states = loop.update, {}
+
+    def spoiled(trained: Any, optimizer: Any, work: Any, *given: Any) -> Any:
+        step = given[3]
+        states[step] = [p.detach().clone() for p in trained.parameters()], _moments(optimizer)
+        if step == 5:
+            with torch.no_grad():
+                bias = trained.objective.masked.bias
+                kept = bias.clone()
+                bias.fill_(torch.nan)
+        try:
+            return update(trained, optimizer, work, *given)
+        finally:
+            if step == 5:
+                with torch.no_grad():
+                    bias.copy_(kept)
+
+    monkeypatch.setattr(loop, "update", spoiled)
+    few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=100", "train.precision=bf16")
+    with pytest.raises(Diverged, match=r"step 5: the loss is nan \(epoch"):
+        tiny_run.run(shards, tmp_path / "run", *few)
+    assert max(states) == 6
+    for before, after in zip(*(states[step][0] + states[step][1] for step in (5, 6)), strict=True):
+        assert before.equal(after)
+    assert not states[4][0][0].equal(states[5][0][0])
+
+
+def _moments(optimizer: Any) -> list[Tensor]:
+    return [
+        state[name].clone()
+        for state in optimizer.state.values()
+        for name in ("step", "exp_avg", "exp_avg_sq")
+    ]
+
+
+def test_a_bad_update_before_a_checkpoint_is_not_saved(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_a_gpu(monkeypatch, OnGpu())
+    shards = tiny_run.make_shards(tmp_path)
+    update = loop.update
+
+    def spoiled(trained: Any, *given: Any) -> Any:
+        if given[5] == 4:
+            with torch.no_grad():
+                trained.objective.masked.bias.fill_(torch.inf)
+        return update(trained, *given)
+
+    monkeypatch.setattr(loop, "update", spoiled)
+    few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=2", "train.precision=bf16")
+    with pytest.raises(Diverged, match="step 4"):
+        tiny_run.run(shards, tmp_path / "run", *few)
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-2"]
+
+
+def broken(*_: Any, **__: Any) -> Tensor:
+    raise NotImplementedError("needs a newer GPU\nand more")
+
+
+def plain_attention(qkv: Tensor, *_: Any, **__: Any) -> Tensor:
+    return qkv[:, : qkv.shape[1] // 3]
+
+
+def no_loss(logits: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+    return logits.sum(), None, None
+
+
+def test_the_kernels_of_a_gpu(uncompiled: None) -> None:
+    for asked, is_long, name in (
+        ("auto", True, "inductor"),
+        ("auto", False, "flash"),
+        ("flash", True, "flash"),
+        ("inductor", False, "inductor"),
+        ("torch", True, "torch"),
+    ):
+        assert choice.for_gpu(asked, HERE, is_long=is_long).name == name
+    with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
+        choice.for_gpu("numba", HERE, is_long=True)
+    for asked in ("flash", "inductor"):
+        with pytest.raises(InputError, match=f"train.kernels={asked}: computes on a GPU"):
+            choice.chosen(asked, 128)
+
+
+@pytest.mark.parametrize(
+    ("part", "fault", "what", "why", "left"),
+    [
+        ("_attended", broken, "flash attention", "needs a newer GPU", "torch"),
+        ("_attended", plain_attention, "flash attention", "flash attention gives other numbers", "torch"),
+        ("_cross_entropy", broken, "torch.compile", "needs a newer GPU", "flash"),
+        ("_cross_entropy", no_loss, "torch.compile", "a compiled program gives other numbers", "flash"),
+    ],
+)
+def test_what_does_not_work_on_a_gpu_is_done_without(
+    uncompiled: None, monkeypatch: pytest.MonkeyPatch, part: str, fault: Any, what: str, why: str, left: str
+) -> None:
+    monkeypatch.setattr(on_gpu, part, fault)
+    told: list[str] = []
+    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
+    assert len(told) == 1
+    assert told[0].startswith(f"{what} does not work here ({why}")
+    assert told[0].endswith("); updates are made without it, more slowly")
+    with pytest.raises(InputError) as refused:
+        choice.for_gpu("inductor", HERE, is_long=True)
+    assert refused.value.sentence.startswith(f"train.kernels=inductor: {what} does not work here: {why}")
