@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+
 from torch import Tensor
 
-from bertsmith.kernels.choice import for_training
+from bertsmith.kernels.choice import for_gpu, for_training
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
 from bertsmith.training.loader import Batch, Position, Update
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained, update
+from bertsmith.training.step import Checks, Trained, update
 
 
 class OurTrainer:
-    """Encoder and objective with the settings' optimiser, on the CPU, where the reference computes as well."""
+    """Encoder and objective with the settings' optimiser, where the reference computes as well."""
 
-    def __init__(self, encoder: Encoder, objective: Objective, settings: TrainSettings) -> None:
-        precision = "bf16" if settings.precision == "bf16" else "fp32"
-        kernels = for_training(settings.kernels, encoder.config.hidden_size)
-        self.place = Place(torch.device("cpu"), precision, encoder.generator, kernels)
+    def __init__(
+        self, encoder: Encoder, objective: Objective, settings: TrainSettings, device: str = "cpu"
+    ) -> None:
+        place = Place.of(device, "bf16" if settings.precision == "bf16" else "fp32", settings.seed)
+        if place.uses_threads:
+            kernels = for_training(settings.kernels, encoder.config.hidden_size)
+            self.place = replace(place, generator=encoder.generator, kernels=kernels)
+        else:
+            self.place = replace(
+                place, kernels=for_gpu(settings.kernels, place.device, is_long=True, tell=print)
+            )
         self.place.settle(encoder, objective)
+        self.checks = Checks()
         self.trained = Trained(encoder, objective).train()
         self.optimizer = optimizer_of(self.trained, settings)
         self.settings, self.step = settings, 0
@@ -33,4 +42,7 @@ class OurTrainer:
         objective = self.trained.objective
         assert isinstance(objective, Objective)
         work = Update(objective.counts(batch), batch.tokens, batch.epoch, (batch,), Position())
-        return update(self.trained, self.optimizer, work, rate, self.settings, self.place, self.step)
+        return update(
+            *(self.trained, self.optimizer, work, rate, self.settings, self.place, self.step),
+            checks=self.checks,
+        )

@@ -8,7 +8,8 @@ train: masked LM with next sentence and the preset's dropout. fixed:N: random te
 natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
 on a task's own rows. Ours: fp32, and bf16. The reference library: fp32, bf16 by autocast, compiled; on texts of
 different lengths its batches are also grouped by length, as its Trainer's group_by_length does. infer:
-speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32.
+speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32. --device cuda: on a GPU;
+ours then builds its batches while it is timed, the reference's are there before.
 
 Each side is a process of its own with its memory; windows of updates go round them. Before a time is kept, the
 losses that all sides have of one batch, from the same weights and without dropout, are compared, and the norms of
@@ -28,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, by their own names
+
+import torch
 
 from bertsmith import machine
 from record import machine_name, once, recorded, section, table, versions
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--updates", type=int, default=6, help="of a window")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.what == "infer":
@@ -71,7 +75,9 @@ def main() -> None:
 
 def key_of(options: argparse.Namespace) -> str:
     """What was measured where, in a few words: the key of its record and the title of its table."""
-    shape = f"{options.batch} a batch, {options.threads} threads; {machine_name()}; {versions()}"
+    device = torch.device(options.device)
+    where = f"{options.threads} threads" if device.type == "cpu" else machine.name_of(device)
+    shape = f"{options.batch} a batch, {where}; {machine_name()}; {versions()}"
     if options.what == "train":
         return f"train {options.preset}, {options.lengths}, {shape}"
     return f"finetune all-MiniLM-L6-v2 on {options.task}, {shape}"
@@ -82,7 +88,7 @@ class Child:
 
     def __init__(self, side: str, options: argparse.Namespace) -> None:
         self.side = side
-        names = ("preset", "lengths", "task", "batch", "updates", "threads")
+        names = ("preset", "lengths", "task", "batch", "updates", "threads", "device")
         line = [sys.executable, __file__, options.what, "--side", side]
         line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
         waits = machine.brief_waits() if side.startswith("ours") else {}  # as the command line has it
@@ -114,7 +120,7 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     slower than in fp32, as without units for it, no side computes in bf16."""
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
     names = [*SIDES, *(() if is_fixed else GROUPED), *LIMITS]
-    in_bf16 = machine.choose_precision().precision == "bf16"
+    in_bf16 = machine.choose_precision(torch.device(options.device)).precision == "bf16"
     return [name for name in names if in_bf16 or "bf16" not in name]
 
 

@@ -38,6 +38,7 @@ from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
+from bertsmith.training.loader import Position, batches
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
@@ -48,6 +49,7 @@ from record import WORK
 from reference import padded, usual_optimizer
 
 RATE, MASK_SHARE, NATURAL = 1e-4, 0.15, 128
+WORKERS = 4  # threads that build batches for a GPU
 TRIALS = 4  # of a way to make a product
 WIDE = 128  # columns: so wide a model has kernels of ours
 GROUP = 50  # batches that are sorted by length together, as the reference's Trainer does
@@ -64,7 +66,7 @@ def serve(options: argparse.Namespace) -> None:
     work: Work = Pretraining(options) if options.what == "train" else Finetuning(options)
     name, precision = options.side.split(", ")[:2]
     if precision == "compiled":
-        precision = machine.choose_precision().precision
+        precision = machine.choose_precision(torch.device(options.device)).precision
     side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](work, precision, options)
     for word in sys.stdin:
         if word.strip() == "begin":
@@ -72,8 +74,21 @@ def serve(options: argparse.Namespace) -> None:
         elif word.strip() == "window":
             answer = {"rate": side.window()}
         else:
-            answer = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            answer = {"mib": peak_mib(torch.device(options.device))}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def peak_mib(device: torch.device) -> float:
+    """The most memory that this process has held, of a GPU where it computes on one."""
+    if device.type == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def settle(device: torch.device) -> None:
+    """Wait until a device has done what it was asked to do."""
+    if device.type != "cpu":
+        torch.cuda.synchronize(device)
 
 
 class Work(ABC):
@@ -199,13 +214,14 @@ class Ours:
     def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
         self.work, self.updates = work, options.updates
         settings = TrainSettings(precision=precision, batch_size=options.batch)
-        self.trainer = OurTrainer(work.encoder, work.objective, settings)
-        self.batches = work.batches()
+        self.trainer = OurTrainer(work.encoder, work.objective, settings, options.device)
+        self.device = self.trainer.place.device
+        self.batches = work.batches() if self.device.type == "cpu" else beside(work)
 
     def first(self) -> Told:
         """Computed as in training, by its kernels."""
         trained, place = self.trainer.trained.eval(), self.trainer.place
-        batch = self.work.stream.batch(0, 0, self.work.size)
+        batch = place.send(self.work.stream.batch(0, 0, self.work.size))
         with place.computing():
             total = trained.loss(batch).over(self.work.objective.counts(batch))
         found = told(trained, total)
@@ -213,12 +229,23 @@ class Ours:
         return found
 
     def window(self) -> float:
-        """Tokens a second of some updates."""
-        some = list(islice(self.batches, self.updates))
-        begin = machine.clock()
+        """Tokens a second of some updates; their batches are there before, or built beside them."""
+        some = islice(self.batches, self.updates)
+        if self.device.type == "cpu":
+            some = iter(list(some))
+        tokens, begin = 0, machine.clock()
         for batch in some:
             self.trainer.update(batch, RATE)
-        return sum(batch.tokens for batch in some) / (machine.clock() - begin)
+            tokens += batch.tokens
+        self.trainer.checks.settle()
+        settle(self.device)
+        return tokens / (machine.clock() - begin)
+
+
+def beside(work: Work) -> Iterator[Any]:
+    """Batches in their order, built ahead by threads, as in a run."""
+    for batch, _ in batches(work.stream, work.size, Position(), WORKERS):
+        yield batch
 
 
 class Reference:
@@ -226,7 +253,8 @@ class Reference:
 
     def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
         self.work, self.precision, self.updates = work, precision, options.updates
-        self.model = work.model().train()
+        self.device = torch.device(options.device)
+        self.model = work.model().train().to(self.device)
         self.optimizer = usual_optimizer(self.model, TrainSettings())
         for group in self.optimizer.param_groups:
             group["lr"] = RATE
@@ -254,14 +282,20 @@ class Reference:
         """By the library's own loss."""
         self.model.eval()
         with self.low():
-            total = self.model(**self.work.inputs(0)).loss
+            total = self.model(**self.sent(self.work.inputs(0))).loss
         found = told(self.model, total)
         self.model.train()
         return found
 
     def low(self) -> Any:
         """The context of its precision."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def sent(self, inputs: Inputs) -> Inputs:
+        """On the device; there the host does not wait for the copy."""
+        if self.device.type == "cpu":
+            return inputs
+        return {name: x.pin_memory().to(self.device, non_blocking=True) for name, x in inputs.items()}
 
     def window(self) -> float:
         """Real tokens a second of some updates."""
@@ -269,12 +303,14 @@ class Reference:
         begin = machine.clock()
         for inputs in some:
             with self.low():
-                loss = self.run(**inputs).loss
+                loss = self.run(**self.sent(inputs)).loss
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            loss.item()
+            if self.device.type == "cpu":
+                loss.item()
+        settle(self.device)
         real = sum(int(inputs["attention_mask"].sum()) for inputs in some)
         return real / (machine.clock() - begin)
 
@@ -308,7 +344,7 @@ class Limit:
     the last layer the output projection and feed-forward of those tokens alone that a head reads, as in ours."""
 
     def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
-        self.updates = options.updates
+        self.updates, self.device = options.updates, torch.device(options.device)
         config, batch = work.config, work.stream.batch(0, 0, work.size)
         tokens, width, inner = batch.tokens, config.hidden_size, config.intermediate_size
         sequences = read = batch.packed.sequences
@@ -316,7 +352,8 @@ class Limit:
         if isinstance(work, Pretraining):
             predicted = work.objective.counts(batch)["mlm"]
             read += predicted
-            shapes += [(1, predicted, width, width), *of_vocabulary(predicted, config, precision)]
+            whole = precision == "bf16" or self.device.type != "cpu"
+            shapes += [(1, predicted, width, width), *of_vocabulary(predicted, config, whole=whole)]
         for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
             shapes.append((1, tokens, width, 3 * width))
             shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
@@ -327,7 +364,7 @@ class Limit:
         kind = torch.bfloat16 if precision == "bf16" else torch.float32
         self.tokens, self.products = tokens, []
         for shape in shapes:
-            x, weight, gradient = operands(*shape, kind)
+            x, weight, gradient = operands(*shape, kind, self.device)
             for one, other in ((x, weight), (gradient, weight.mT), (x.mT, gradient)):
                 self.products.append((quickest_way(one, other), one, other))
 
@@ -341,14 +378,15 @@ class Limit:
         for _ in range(self.updates):
             for way, x, y in self.products:
                 way(x, y)
+        settle(self.device)
         return self.updates * self.tokens / (machine.clock() - begin)
 
 
-def of_vocabulary(predicted: int, config: ModelConfig, precision: str) -> list[tuple[int, ...]]:
-    """The products of predicted tokens with the vocabulary: in fp32 by parts of it, a column for each token, their
-    number a multiple of 16, for which the library is up to half as quick again."""
+def of_vocabulary(predicted: int, config: ModelConfig, *, whole: bool) -> list[tuple[int, ...]]:
+    """The products of predicted tokens with the vocabulary: whole, or by parts of it, a column for each token,
+    their number a multiple of 16, for which a processor's library is up to half as quick again in fp32."""
     width, words = config.hidden_size, config.vocab_size
-    if precision == "bf16":
+    if whole:
         return [(1, predicted, width, words)]
     columns = -(-predicted // 16) * 16
     return [(1, end - begin, width, columns) for begin, end in parts_of(words)]
@@ -357,7 +395,7 @@ def of_vocabulary(predicted: int, config: ModelConfig, precision: str) -> list[t
 def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The way to x · y, one of them or many, that is quickest here: torch's, by oneDNN, or by our kernels."""
     ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.matmul]
-    if x.dim() == 2:
+    if x.dim() == 2 and x.is_cpu:
         ways += [way.multiplied for way in products_here() if way is not ONEDNN or x.dtype == torch.float32]
     took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
     for _ in range(TRIALS):
@@ -375,7 +413,11 @@ def products_here() -> list[Products]:
     return [*by_onednn, for_answers(WIDE, print)]
 
 
-def operands(count: int, rows: int, inner: int, columns: int, kind: torch.dtype) -> tuple[Tensor, ...]:
-    """x [rows, inner], weight [inner, columns], the product's gradient; `count` of them where there are more."""
+def operands(
+    count: int, rows: int, inner: int, columns: int, kind: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """x [rows, inner], weight [inner, columns], the product's gradient; `count` of them where there are more. On a
+    GPU numbers of chance: it computes with ones at a higher clock."""
     shapes = ((rows, inner), (inner, columns), (rows, columns))
-    return tuple(torch.ones((count, *s) if count > 1 else s, dtype=kind) for s in shapes)
+    made = torch.ones if device.type == "cpu" else torch.randn
+    return tuple(made((count, *s) if count > 1 else s, dtype=kind, device=device) for s in shapes)

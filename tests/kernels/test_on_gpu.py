@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bertsmith as bs
 import flash_attention
 import tiny_run
 from bertsmith.errors import Diverged, InputError
@@ -342,6 +343,30 @@ def test_a_bad_update_before_a_checkpoint_is_not_saved(
     with pytest.raises(Diverged, match="step 4"):
         tiny_run.run(shards, tmp_path / "run", *few)
     assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-2"]
+
+
+def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=3")
+    texts = [text for text, _ in tiny_run.examples(20)]
+    exact = bs.load(run.path, precision="fp32").embed(texts)
+    asked: list[int] = []
+    kernel = on_gpu._attended
+
+    def attended(qkv: Tensor, starts: Tensor, *more: Any, **named: Any) -> Tensor:
+        asked.append(len(starts) - 1)
+        return kernel(qkv, starts, *more, **named)
+
+    monkeypatch.setattr(on_gpu, "_attended", attended)
+    monkeypatch.setattr(Place, "uses_threads", property(lambda _: False))
+    model = bs.load(run.path, precision="bf16")
+    assert model.encoder.kernels.name == "flash"
+    found = model.embed(texts)
+    assert max(asked) == len(texts)  # in one pass
+    assert torch.cosine_similarity(torch.from_numpy(found), torch.from_numpy(exact)).min() > 0.999
+    asked.clear()
+    for text in texts[:3]:
+        alone = torch.from_numpy(model.embed([text]))
+        assert torch.cosine_similarity(alone, torch.from_numpy(found[[texts.index(text)]])).min() > 0.9999
 
 
 def broken(*_: Any, **__: Any) -> Tensor:

@@ -23,7 +23,7 @@ from bertsmith.artifacts.sentence import sentence_vectors
 from bertsmith.display import Report
 from bertsmith.errors import InputError, in_python
 from bertsmith.files.memory import Source, column_of
-from bertsmith.kernels.choice import for_answers
+from bertsmith.kernels.choice import for_answers, for_gpu
 from bertsmith.kernels.plain import use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
@@ -207,6 +207,8 @@ class Model(Predictor):
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision == "bf16" and self.place.uses_threads:
             use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
+        elif not self.place.uses_threads:
+            use_kernels(encoder, for_gpu("auto", self.place.device, is_long=False, tell=self.tell))
         encoder.eval()
         return encoder
 
