@@ -102,6 +102,11 @@ class Place:
 
         return answer
 
+    @property
+    def threads(self) -> int:
+        """How many passes are made at a time where nothing is trained."""
+        return torch.get_num_threads() if self.uses_threads else 1
+
     def send(self, batch: AnyMovable) -> AnyMovable:
         """The batch on this device; the host does not wait for the copy."""
         return batch.to(self.device)
@@ -135,7 +140,7 @@ class Place:
     def spread(self, work: Callable[[Some], Answer], over: Sequence[Some]) -> Iterator[Answer]:
         """`work` on each, in order: on a processor several at a time, each on a thread of its own, which waits for
         no other within an operation. Where there are fewer than threads, in turn, by all threads together."""
-        threads = torch.get_num_threads() if self.uses_threads else 1
+        threads = self.threads
         if threads == 1 or len(over) < threads:
             yield from map(work, over)
             return

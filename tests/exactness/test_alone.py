@@ -162,7 +162,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ASKED: dict[str, Callable[[bs.Model, list[str]], list[Any]]] = {
     "embed": lambda model, texts: model.embed(texts).tolist(),
     "score": lambda model, texts: [row["score"] for row in model.score(texts)],
-    "fill-mask": lambda model, texts: [model.fill_mask(f"{text} [MASK]") for text in texts],
+    "fill-mask": lambda model, texts: model.fill_mask([f"[MASK] {text} [MASK]" for text in texts]),
 }
 
 

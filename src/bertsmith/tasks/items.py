@@ -181,13 +181,21 @@ def run_over(
 
 
 def within_budget(order: Sequence[int], sizes: Sequence[int], place: Place) -> Iterator[list[int]]:
-    """The numbers of `order`, as many together as fit in one forward pass there. sizes: tokens of each."""
+    """The numbers of `order`, as many together as fit in one forward pass there: about as many tokens in each,
+    and as many passes as no thread waits for at the end. sizes: tokens of each."""
     most = _BATCH_TOKENS if place.uses_threads else _ELSEWHERE
+    total, longest = sum(sizes[i] for i in order), max((sizes[i] for i in order), default=0)
+    passes = 1
+    if total > most:  # where texts are short, so many that those which end up larger than others fit as well
+        passes = -(-total // max(most - longest, most * 7 // 8))
+        passes = -(-passes // place.threads) * place.threads
     some: list[int] = []
-    tokens = 0
+    made, tokens, before = 1, 0, 0
     for i in order:
-        if some and tokens + sizes[i] > most:
+        is_full = (before + tokens + sizes[i] / 2) * passes > made * total
+        if some and (is_full or tokens + sizes[i] > most):
             yield some
+            made, before = made + 1, before + tokens
             some, tokens = [], 0
         some.append(i)
         tokens += sizes[i]

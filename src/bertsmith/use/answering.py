@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertsmith.ahead import ahead, in_parts
 from bertsmith.errors import InputError, in_python
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
@@ -146,7 +147,7 @@ class Answering:
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
     def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:
-        while some := list(islice(lines, _CHUNK)):
+        for some in in_chunks(lines):
             texts = [text for _, text in some]
             yield self._examples({self.task.inputs[0]: texts}, [place for place, _ in some])
 
@@ -172,8 +173,8 @@ class Answering:
         of them is read."""
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
-            for some in in_chunks(examples):
-                yield from self.with_outputs(some, settings, account).predictions
+            for found in self.in_turn(examples, settings, account):
+                yield from found.predictions
 
         return answers
 
@@ -181,19 +182,34 @@ class Answering:
         """Of some examples that are held in memory."""
         return self.with_outputs(examples, settings).predictions
 
-    def with_outputs(
+    def with_outputs(self, examples: Sequence[Any], settings: Settings) -> Answers:
+        """The same, with all that they were made of."""
+        return self._made(examples, self.read(examples, settings), settings)
+
+    def in_turn(
         self, examples: Sequence[Any], settings: Settings, account: Account | None = None
-    ) -> Answers:
-        """The same, with all that they were made of. account: is told how much of the examples is read."""
+    ) -> Iterator[Answers]:
+        """The same of many examples, some at a time; the next are encoded while these are answered. account: is
+        told how much of them is read."""
         task = self.task.under(settings)
-        items = task.items(examples, self.tokenizer)
-        if account is not None:
-            account.add(task.account(items))
-        outputs = task.outputs_of(self.encoder, items, self.place)
-        return Answers(outputs, items, examples, task.decode(outputs, items, examples))
+        with closing(ahead(in_chunks(examples), lambda some: self.read(some, settings))) as parts:
+            for some, read in parts:
+                answers = self._made(some, read, settings)
+                if account is not None:
+                    account.add(task.account(answers.items))
+                yield answers
+
+    def read(self, examples: Sequence[Any], settings: Settings) -> Any:
+        """What the model reads of some examples: their items."""
+        return self.task.under(settings).items(examples, self.tokenizer)
+
+    def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
+        """The answers to what was read."""
+        task = self.task.under(settings)
+        outputs = task.outputs_of(self.encoder, read, self.place)
+        return Answers(outputs, read, examples, task.decode(outputs, read, examples))
 
 
-def in_chunks(examples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def in_chunks(examples: Iterable[Any]) -> Iterator[Sequence[Any]]:
     """As many at a time as are encoded and answered together."""
-    for i in range(0, len(examples), _CHUNK):
-        yield examples[i : i + _CHUNK]
+    return in_parts(examples, _CHUNK)

@@ -7,6 +7,7 @@ of starts and ends, numbers, cosines (`Task.vote`, `Task.outcome`). One decoding
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from bertsmith.ahead import ahead
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
 from bertsmith.settings import Settings
-from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Scores
@@ -43,15 +44,6 @@ class _Together(Answering):
 
     members: tuple[Answering, ...] = ()
 
-    def with_outputs(
-        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
-    ) -> Answers:
-        """What all say together. account: is told how much of the examples the first one reads."""
-        answers = self.all_of(examples, settings)[0]
-        if account is not None:
-            account.add(self.task.under(settings).account(answers.items))
-        return answers
-
     def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
         """The first model's settings with those given, which are told by `model_fields_set`: each of the others
         keeps its own in all but these."""
@@ -60,21 +52,30 @@ class _Together(Answering):
         given |= {name for name, value in found if value != getattr(own, name)}
         return type(found).model_construct(_fields_set=given, **dict(found))
 
-    def all_of(
-        self, examples: Sequence[Any], settings: Settings
-    ) -> tuple[Answers, list[list[dict[str, Any]]]]:
-        """The answers of all together, and of each alone."""
+    def read(self, examples: Sequence[Any], settings: Settings) -> list[tuple[Task, list[Item]]]:
+        """Of each model the task with which it answers, and what it reads."""
         changed = {name: getattr(settings, name) for name in settings.model_fields_set}
-        votes: list[list[Tensor]] = []
-        every: list[Sequence[Tensor]] = []
-        alone = []
-        items: list[list[Item]] = []
+        found = []
         for member in self.members:
             own = member.task.settings
             task = member.task.under(type(own).of(own.model_dump() | changed, "evaluate"))
-            items.append(task.items(examples, member.tokenizer))
-            outputs = task.outputs_of(member.encoder, items[-1], member.place)
-            alone.append(task.decode(outputs, items[-1], examples))
+            found.append((task, task.items(examples, member.tokenizer)))
+        return found
+
+    def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
+        return self.all_of(examples, read, settings)[0]
+
+    def all_of(
+        self, examples: Sequence[Any], read: Sequence[tuple[Task, list[Item]]], settings: Settings
+    ) -> tuple[Answers, list[list[dict[str, Any]]]]:
+        """The answers of all together to what they have read, and of each alone."""
+        votes: list[list[Tensor]] = []
+        every: list[Sequence[Tensor]] = []
+        alone = []
+        items = [own for _, own in read]
+        for member, (task, own) in zip(self.members, read, strict=True):
+            outputs = task.outputs_of(member.encoder, own, member.place)
+            alone.append(task.decode(outputs, own, examples))
             every.append(outputs)
             votes.append([task.vote(output) for output in outputs])
         self._check_items(items, examples)
@@ -134,11 +135,12 @@ class Ensemble(Predictor):
         settings, examples = answering.labelled(file, columns)
         together: list[dict[str, Any]] = []
         alone: list[list[dict[str, Any]]] = [[] for _ in self.models]
-        for some in in_chunks(examples):
-            answers, each = answering.all_of(some, settings)
-            together += answers.predictions
-            for found, own in zip(alone, each, strict=True):
-                found += own
+        with closing(ahead(in_chunks(examples), lambda some: answering.read(some, settings))) as parts:
+            for some, read in parts:
+                answers, each = answering.all_of(some, read, settings)
+                together += answers.predictions
+                for found, own in zip(alone, each, strict=True):
+                    found += own
         return EnsembleScores(
             answering.scored(together, examples),
             [

@@ -15,7 +15,7 @@ from bertsmith.reports.steps import Steps
 from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Finding, Scores
-from bertsmith.use.answering import Answering, Changes, in_chunks
+from bertsmith.use.answering import Answering, Changes
 
 
 def evaluate(
@@ -40,8 +40,7 @@ def evaluate(
     losses: list[float | None] = []
     account = task.account([])
     with steps.step("encoding and answering"):
-        for some in in_chunks(examples):
-            answers = answering.with_outputs(some, settings, account)
+        for answers in answering.in_turn(examples, settings, account):
             predictions += answers.predictions
             losses += task.losses(answers) if folder else []
     with steps.step("scoring"):

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
+import numpy as np
 import torch
 
+from bertsmith.ahead import ahead, in_parts
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.packed import Packed
+from bertsmith.packed import Packed, sent
 from bertsmith.place import Place
+from bertsmith.tasks.items import within_budget
 from bertsmith.tasks.windows import UNCUT
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 from bertsmith.use.mask_windows import MaskWindow, mask_windows
+
+_CHUNK = 1024  # texts that are encoded at a time
+
+_Guesses = tuple[list[list[float]], list[list[int]]]
 
 
 class MaskFiller:
@@ -27,10 +35,29 @@ class MaskFiller:
         self._limit = min(encoder.config.longest, max_length or encoder.config.longest)
 
     def __call__(
-        self, text: str, top_k: int, tell: Callable[[str], None] = lambda text: None
-    ) -> list[list[dict[str, Any]]]:
-        """For each mask of a text its `top_k` likeliest tokens, as `Model.fill_mask` has them. tell: is told where
-        the text is too long to be read whole. InputError where there is no mask in it."""
+        self, texts: Sequence[str], top_k: int, tell: Callable[[str], None] = lambda text: None
+    ) -> list[list[list[dict[str, Any]]]]:
+        """For each mask of each text its `top_k` likeliest tokens, as `Model.fill_mask` has them. Texts of like
+        length share a pass. tell: is told where a text is too long to be read whole. InputError where there is no
+        mask in one."""
+
+        def read(some: Sequence[str]) -> list[Encoding]:
+            return self._tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
+
+        answers = []
+        with closing(ahead(in_parts(map(self._checked, texts), _CHUNK), read)) as parts:
+            for some, encodings in parts:
+                windows = [
+                    list(mask_windows(encoding, self._tokenizer.mask_id, self._limit, tell))
+                    for encoding in encodings
+                ]
+                best = iter(self._best([window for own in windows for window in own], top_k))
+                for text, encoding, own in zip(some, encodings, windows, strict=True):
+                    found = [self._told(text, encoding, window, *next(best)) for window in own]
+                    answers.append([of_mask for of_window in found for of_mask in of_window])
+        return answers
+
+    def _checked(self, text: str) -> str:
         mask = self._tokenizer.mask_token
         if not isinstance(text, str):
             raise InputError(f"{text!r:.60} is not a string", "give each text as a string")
@@ -38,33 +65,57 @@ class MaskFiller:
             raise InputError(
                 f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
             )
-        encoding = self._tokenizer.encode(text, max_length=UNCUT, specials="mask")
+        return text
+
+    def _told(
+        self,
+        text: str,
+        encoding: Encoding,
+        window: MaskWindow,
+        scores: list[list[float]],
+        ids: list[list[int]],
+    ) -> list[list[dict[str, Any]]]:
+        """The guesses for each mask of a window of a text."""
         answers = []
-        for window in mask_windows(encoding, self._tokenizer.mask_id, self._limit, tell):
-            scores, ids = self._best(window, top_k)
-            for (_, row), of_mask, tokens in zip(window.masks, scores, ids, strict=True):
-                start, end = encoding.offsets[row]
-                answers.append(
-                    [
-                        {
-                            "token": (token := self._tokenizer.tokens[i]),
-                            "score": score,
-                            "text": filled(text, start, end, self._as_text(i, token)),
-                        }
-                        for score, i in zip(of_mask, tokens, strict=True)
-                    ]
-                )
+        for (_, row), of_mask, tokens in zip(window.masks, scores, ids, strict=True):
+            start, end = encoding.offsets[row]
+            answers.append(
+                [
+                    {
+                        "token": (token := self._tokenizer.tokens[i]),
+                        "score": score,
+                        "text": filled(text, start, end, self._as_text(i, token)),
+                    }
+                    for score, i in zip(of_mask, tokens, strict=True)
+                ]
+            )
         return answers
 
-    def _best(self, window: MaskWindow, top_k: int) -> tuple[list[list[float]], list[list[int]]]:
-        """For each mask of a window the likeliest tokens: their probabilities, and their ids."""
-        packed = self._place.send(Packed.of_lists([window.ids], [window.segments]))
-        with torch.inference_mode():
-            rows = torch.tensor([row for row, _ in window.masks], device=self._place.device)
-            hidden = self._place.reader(self._encoder)(packed, rows=rows)
-            shares = self._head(hidden, self._encoder.embeddings.token.weight).softmax(-1)
-            best = shares.topk(min(top_k, shares.shape[1]))
-        return best.values.tolist(), best.indices.tolist()
+    def _best(self, windows: Sequence[MaskWindow], top_k: int) -> Iterator[_Guesses]:
+        """For each mask of each window the likeliest tokens: their probabilities, and their ids."""
+
+        def guessed(some: Sequence[int]) -> list[_Guesses]:
+            own = [windows[i] for i in some]
+            packed = Packed.of_lists([window.ids for window in own], [window.segments for window in own])
+            begins = np.cumsum(packed.lengths) - packed.lengths
+            rows = [begin + row for begin, window in zip(begins, own, strict=True) for row, _ in window.masks]
+            with torch.inference_mode():
+                wanted = sent(torch.tensor(rows), self._place.device)
+                hidden = self._place.reader(self._encoder)(self._place.send(packed), rows=wanted)
+                shares = self._head(hidden, self._encoder.embeddings.token.weight).softmax(-1)
+                best = shares.topk(min(top_k, shares.shape[1]))
+            masks = [len(window.masks) for window in own]
+            parts = (torch.split(found, masks) for found in (best.values.cpu(), best.indices.cpu()))
+            return [(scores.tolist(), ids.tolist()) for scores, ids in zip(*parts, strict=True)]
+
+        sizes = [len(window.ids) for window in windows]
+        passes = list(within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self._place))
+        found = dict(
+            pair
+            for some, made in zip(passes, self._place.spread(guessed, passes), strict=True)
+            for pair in zip(some, made, strict=True)
+        )
+        return (found[i] for i in range(len(windows)))
 
     def _as_text(self, number: int, token: str) -> str:
         """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""

@@ -299,8 +299,8 @@ class Model(Predictor):
         self._refuse_int8("fill-mask")
         fill = MaskFiller(self.encoder, self._masked, self.tokenizer, self.place, max_length)
         if not isinstance(text, str):
-            return [fill(one, top_k, tell) for one in column_of(text, "texts")]
-        return fill(text, top_k, tell)
+            return fill(column_of(text, "texts"), top_k, tell)
+        return fill([text], top_k, tell)[0]
 
     def attention(self, text: str, second: str | None = None) -> AttentionMaps:
         """What each head looks at in a text, or in a pair: `weights` [L, A, T, T] of its `tokens`, `habits()` of

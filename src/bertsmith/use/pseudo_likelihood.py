@@ -12,6 +12,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.ahead import ahead, in_parts
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
@@ -130,15 +132,19 @@ class Scorer:
         """
         known: dict[bytes, PseudoLikelihood] = {}
         found: list[PseudoLikelihood] = []
-        for start in range(0, len(texts), _CHUNK):
-            encodings = self.tokenizer.encode_many(texts[start : start + _CHUNK], max_length=UNCUT)
-            keys = [_key(encoding.ids) for encoding in encodings]
-            new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}
-            times = Counter(keys)
-            done = start + sum(number for key, number in times.items() if key in known)
-            scored = self._scored(list(new.values()), [times[key] for key in new], progress, done)
-            known |= dict(zip(new, scored, strict=True))
-            found += [known[key] for key in keys]
+
+        def read(some: Sequence[str]) -> list[Encoding]:
+            return self.tokenizer.encode_many(some, max_length=UNCUT)
+
+        with closing(ahead(in_parts(texts, _CHUNK), read)) as parts:
+            for _, encodings in parts:
+                keys = [_key(encoding.ids) for encoding in encodings]
+                new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}
+                times = Counter(keys)
+                done = len(found) + sum(number for key, number in times.items() if key in known)
+                scored = self._scored(list(new.values()), [times[key] for key in new], progress, done)
+                known |= dict(zip(new, scored, strict=True))
+                found += [known[key] for key in keys]
         return found
 
     def cost(self, texts: Sequence[str]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.ahead import ahead, in_parts
 from bertsmith.artifacts.sentence import SentenceVectors
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
@@ -48,18 +49,18 @@ class Embedder:
     def stream(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
         """The same, some thousand texts at a time. InputError for what is no text."""
         limit = min(self.encoder.config.longest, self.made.max_length or self.encoder.config.longest)
-        waiting, number = iter(texts), 0
-        while some := list(islice(waiting, _CHUNK)):
-            for text in some:
-                number += 1
-                if not isinstance(text, str):
-                    raise InputError(
-                        f"text {number}: {text!r:.60} is not a string", "give each text as a string"
-                    )
+
+        def read(some: Sequence[str]) -> list[Item]:
             encodings = self.tokenizer.encode_many(some, max_length=limit)
-            if number == len(some) and self.check is not None:
-                self.check(some)
-            yield self._vectors([Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)])
+            return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
+
+        check = self.check
+        with closing(ahead(in_parts(_texts(texts), _CHUNK), read)) as parts:
+            for some, items in parts:
+                if check is not None:
+                    check(some)
+                    check = None
+                yield self._vectors(items)
 
     def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:
         reader = self.place.reader(self.encoder)
@@ -74,6 +75,13 @@ class Embedder:
         if self.made.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
+
+
+def _texts(given: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(given, start=1):
+        if not isinstance(text, str):
+            raise InputError(f"text {number}: {text!r:.60} is not a string", "give each text as a string")
+        yield text
 
 
 def made_so(
