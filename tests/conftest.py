@@ -34,6 +34,17 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def kernels_are_waited_for() -> Iterator[None]:
+    """Short runs, too, wait for kernels that have yet to be compiled, so that they compute alike each time."""
+    from bertsmith.workflows import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_LONG", 0)
+        patch.setattr(run, "_LONG_MINUTES", 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_figure_a_run() -> Iterator[None]:
     """Drawing all the figures of a run's report takes a second, which the hundreds of runs that are made here for
     other reasons have no use for. Tests of reports ask for `every_figure`."""

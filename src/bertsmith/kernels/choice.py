@@ -64,10 +64,20 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     return Fast()
 
 
-def for_training(asked: str, width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+def for_training(
+    asked: str, width: int, tell: Callable[[str], None] = lambda text: None, *, is_long: bool = True
+) -> Kernels:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
-    operations compute where Numba cannot, which is told. InputError where what is asked for cannot be had."""
+    operations compute where Numba cannot, which is told, and in a run that is not long where the kernels have not
+    been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
+    be had."""
     name = chosen(asked, width)
+    if asked == "auto" and name == "numba" and not is_long and not _are_compiled():
+        from bertsmith.kernels.beside import compile_beside
+
+        compile_beside()
+        tell("kernels are compiled for this machine in the background, once; this run is made without them")
+        return TORCH
     try:
         return of_name(name, tell)
     except InputError as error:
@@ -126,11 +136,12 @@ def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> 
 
 
 def _are_compiled() -> bool:
-    """Whether Numba has kept compiled code of ours as it is now; where it could not write beside it, it is asked
-    each time."""
+    """Whether Numba has kept compiled code of ours as it is now: beside it or, where it must not write there, in
+    the user's cache."""
     here = Path(__file__).parent
     place = os.environ.get("NUMBA_CACHE_DIR")
-    folders = Path(place).glob("**") if place else [here / "__pycache__"]
+    of_user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    folders = Path(place).glob("**") if place else [here / "__pycache__", *of_user.glob("**")]
     return any(all(_is_kept(here / f"{name}.py", folder) for name in _BODIES) for folder in folders)
 
 

@@ -27,10 +27,10 @@ from bertsmith.workflows.run import (
     SETTINGS,
     as_assignments,
     asked_in,
+    bare_place,
     check_folders,
     goes_on,
     is_written,
-    place_of,
     run_alone,
     settings_of_run,
     start_over,
@@ -91,11 +91,12 @@ def finetune(
         if chosen.train.max_minutes:
             raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
         refuse_too_long(chosen.task, base.folder.config.longest)
-    place = place_of(chosen.train, base.folder.config.hidden_size, tell)
+    place = bare_place(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
-    work = work.with_teacher(tell)
+    work = work.with_kernels(tell).with_teacher(tell)
+    place = work.place
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)

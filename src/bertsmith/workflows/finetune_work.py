@@ -55,6 +55,7 @@ from bertsmith.workflows.run import (
     check_accumulation,
     numbers,
     settled,
+    with_kernels,
 )
 
 
@@ -171,6 +172,13 @@ class FineTuning:
         """The scores that the log keeps."""
         found = self.scores()[0].numbers
         return {name: found[name] for name in self.head.logged}
+
+    def with_kernels(self, tell: Callable[[str], None]) -> FineTuning:
+        """At its place with the kernels that it computes with, which depend on how long it is."""
+        width = self.base.folder.config.hidden_size
+        place = with_kernels(self.place, self.chosen.train, width, tell, updates=self.updates())
+        place.settle(self.encoder, self.head)
+        return replace(self, place=place)
 
     @property
     def updates_per_epoch(self) -> float:

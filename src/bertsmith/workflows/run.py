@@ -37,6 +37,7 @@ _LEFT_OPEN = {
     "train.kernels": "auto",
     "train.evaluate_every": None,
 }
+_LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
 _LAYOUT = disk.FolderLayout(
@@ -293,21 +294,37 @@ def place_of(
     width: int,
     tell: Callable[[str], None] = lambda text: None,
     *,
-    is_long: bool = False,
+    is_look: bool = False,
 ) -> Place:
-    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
+    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet. width: of
+    the model's hidden states. is_look: only a few updates are made, to see how long they take. InputError for what
+    is not here."""
+    updates = 0 if is_look else train.max_steps
+    return with_kernels(bare_place(train), train, width, tell, updates=updates)
 
-    width: of the model's hidden states; says whether compiled kernels pay. is_long: whether a minute for compiling
-    does. InputError for what is not here.
-    """
+
+def bare_place(train: TrainSettings) -> Place:
+    """The same without the kernels that a run computes with."""
     machine.prepare_process(train.threads)
-    place = Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
-    if not place.uses_threads:
-        if train.kernels == "auto" and train.precision == "fp32":
-            return place
-        kernels = for_gpu(train.kernels, place.device, is_long=is_long, tell=tell)
-        return replace(place, kernels=kernels)
-    return replace(place, kernels=for_training(train.kernels, width, tell))
+    return Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+
+
+def with_kernels(
+    place: Place,
+    train: TrainSettings,
+    width: int,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    updates: int | None,
+) -> Place:
+    """The place with the kernels of a run of so many updates (None: many), of a model of this width: a short one
+    does not wait for kernels that have not been compiled yet. InputError for what is not here."""
+    is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
+    if place.uses_threads:
+        return replace(place, kernels=for_training(train.kernels, width, tell, is_long=is_long))
+    if train.kernels == "auto" and train.precision == "fp32":
+        return place
+    return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long, tell=tell))
 
 
 def is_written(out: Path, step: int) -> bool:

@@ -1,0 +1,37 @@
+"""Kernels are compiled in a process of its own, one at a time, while short commands do without them:
+
+python -m bertsmith.kernels.beside
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def compile_beside() -> None:
+    """Begin. The process yields to others, and goes on when this one has ended."""
+    gently = "nice -n 19 " if shutil.which("nice") else ""
+    line = f'{gently}"$0" -m {__name__} > /dev/null 2>&1 < /dev/null &'
+    subprocess.run(["sh", "-c", line, sys.executable], start_new_session=True, check=False)
+
+
+def main() -> None:
+    """Compile them, unless another process of this user is at it."""
+    lock = Path(tempfile.gettempdir()) / f"bertsmith-kernels-{os.getuid()}.lock"
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+    except BlockingIOError:
+        return
+    import bertsmith.kernels.answers
+    import bertsmith.kernels.fast  # noqa: F401  (their import compiles)
+
+
+if __name__ == "__main__":
+    main()

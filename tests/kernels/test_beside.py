@@ -1,0 +1,150 @@
+"""Kernels that are not compiled yet: long runs wait for them, short commands have them compiled beside them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.kernels import beside, choice
+from bertsmith.kernels.plain import Kernels
+from bertsmith.place import Place
+from bertsmith.training.settings import TrainSettings
+from bertsmith.workflows import run
+from bertsmith.workflows.pretrain_settings import PretrainTrainSettings
+
+if not choice.are_here():
+    pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was begun to be compiled beside a command, and what was compiled while it waited."""
+    found: list[str] = []
+    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
+    monkeypatch.setattr(beside, "compile_beside", lambda: found.append("beside"))
+    monkeypatch.setattr(choice, "of_name", lambda name, tell: found.append(name))
+    monkeypatch.setattr(run, "_LONG", 500)
+    monkeypatch.setattr(run, "_LONG_MINUTES", 3.0)
+    return found
+
+
+def test_a_short_run_does_not_wait(begun: list[str]) -> None:
+    told: list[str] = []
+    assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
+    assert begun == ["beside"]
+    assert told == [
+        "kernels are compiled for this machine in the background, once; this run is made without them"
+    ]
+    begun.clear()
+    for asked, width, is_long, found in (
+        ("auto", 64, False, "torch"),  # needs none
+        ("torch", 128, False, "torch"),
+        ("numba", 128, False, "numba"),  # asked for by name
+        ("auto", 128, True, "numba"),
+    ):
+        choice.for_training(asked, width, told.append, is_long=is_long)
+        assert begun.pop() == found
+    assert len(told) == 1
+
+
+def test_compiled_kernels_are_used_by_all(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_are_compiled", lambda: True)
+    choice.for_training("auto", 128, is_long=False)
+    assert begun == ["numba"]
+
+
+@pytest.mark.parametrize(
+    ("updates", "minutes", "waits"),
+    [
+        (None, None, True),
+        (500, None, True),
+        (499, None, False),
+        (0, None, False),
+        (None, 2.9, False),
+        (None, 3, True),
+    ],
+)
+def test_which_runs_are_long(
+    begun: list[str], updates: int | None, minutes: float | None, waits: bool
+) -> None:
+    train = PretrainTrainSettings(max_minutes=minutes)
+    run.with_kernels(Place.of("cpu", "fp32"), train, 128, updates=updates)
+    assert begun == ["numba" if waits else "beside"]
+
+
+def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted first; and what is chosen then is what computes."""
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "base", "train.max_steps=1")
+    rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
+    asked: list[int | None] = []
+
+    class Other(Kernels):
+        name = "numba"
+
+    def with_kernels(place: Place, *given: Any, updates: int | None) -> Place:
+        asked.append(updates)
+        return replace(place, kernels=Other())
+
+    monkeypatch.setattr("bertsmith.workflows.finetune_work.with_kernels", with_kernels)
+    found = bs.finetune(
+        "classify",
+        base,
+        tmp_path / "run",
+        train=rows,
+        dev_share=0.25,
+        epochs=2,
+        batch_size=8,
+        tell=lambda _: None,
+    )
+    assert asked == [8]
+    assert "kernels: numba\n" in (found.path / "settings.yaml").read_text(encoding="utf-8")
+
+
+def test_a_look_is_short(begun: list[str]) -> None:
+    train = TrainSettings(max_steps=10_000)
+    run.place_of(train, 128, is_look=True)
+    assert begun == ["beside"]
+    run.place_of(train, 128)
+    assert begun == ["beside", "numba"]
+
+
+def test_one_process_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("answers", "fast"):  # their import fails
+        monkeypatch.setitem(sys.modules, f"bertsmith.kernels.{name}", None)
+    with pytest.raises(ImportError):
+        beside.main()
+    (lock,) = tmp_path.iterdir()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        beside.main()
+    lock.unlink()
+    lock.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic"):
+        beside.main()
+
+
+def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = tmp_path / "python with a blank"
+    stub.write_text('#!/bin/sh\nsleep 1\necho "$@" > "$0.said"\n', encoding="utf-8")
+    os.chmod(stub, 0o700)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    begin = time.monotonic()
+    beside.compile_beside()
+    assert time.monotonic() - begin < 0.9
+    said = Path(f"{stub}.said")
+    for _ in range(100):
+        if said.exists() and said.read_text(encoding="utf-8"):
+            break
+        time.sleep(0.1)
+    assert said.read_text(encoding="utf-8") == "-m bertsmith.kernels.beside\n"
