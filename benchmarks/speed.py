@@ -177,7 +177,8 @@ quickest of the reference's sides whose loss is the same, and the norm of whose 
 table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
 products here. The tables of Intel's processor are from before the vocabulary's loss in fp32 by
 parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels; all but
-those on AMD's processor with AVX-512 are from before layers were run as one. Without units for bf16 no side computes in it.
+those on AMD's processor with AVX-512 are from before layers were run as one. Without units for bf16
+no side computes in it.
 
 {(chr(10) * 2).join(parts)}""",
     )
