@@ -253,7 +253,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     """Runs compute with these kernels, draw from the default generator, and do not wait for the device."""
     monkeypatch.setattr("bertsmith.place._generator", lambda _: torch.default_generator)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
-    monkeypatch.setattr(run_of_workflows, "for_training", lambda *_: kernels)
+    monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
 
 
 FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=bf16")

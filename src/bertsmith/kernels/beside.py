@@ -26,11 +26,13 @@ def main() -> None:
     lock = Path(tempfile.gettempdir()) / f"bertsmith-kernels-{os.getuid()}.lock"
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        import bertsmith.kernels.answers
+        import bertsmith.kernels.fast  # noqa: F401  (their import compiles)
     except BlockingIOError:
         return
-    import bertsmith.kernels.answers
-    import bertsmith.kernels.fast  # noqa: F401  (their import compiles)
+    finally:
+        os.close(handle)
 
 
 if __name__ == "__main__":
