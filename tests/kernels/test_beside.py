@@ -136,14 +136,14 @@ def test_one_process_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = tmp_path / "python with a blank"
-    stub.write_text('#!/bin/sh\nsleep 1\necho "$@" > "$0.said"\n', encoding="utf-8")
+    stub.write_text('#!/bin/sh\nsleep 5\necho "$@" > "$0.said"\n', encoding="utf-8")
     os.chmod(stub, 0o700)
     monkeypatch.setattr(sys, "executable", str(stub))
     begin = time.monotonic()
     beside.compile_beside()
-    assert time.monotonic() - begin < 0.9
+    assert time.monotonic() - begin < 4
     said = Path(f"{stub}.said")
-    for _ in range(100):
+    for _ in range(300):
         if said.exists() and said.read_text(encoding="utf-8"):
             break
         time.sleep(0.1)
