@@ -15,16 +15,27 @@ _FEW = 512  # of what comes first, so that not all of it is waited for
 
 def ahead(parts: Iterable[Given], make: Callable[[Given], Made]) -> Generator[tuple[Given, Made]]:
     """Each part with what `make` makes of it, on a thread of its own, while the part before it is used. Parts are
-    asked for here, one ahead. An error in making one is raised in its turn. Close the iterator if it is not gone
-    through."""
+    asked for here, one ahead. An error in making one, or in asking for it, is raised in its turn. Close the
+    iterator if it is not gone through."""
     with ThreadPoolExecutor(1, "ahead") as thread:
         coming: tuple[Given, Future[Made]] | None = None
-        for part in parts:
+        failure: Exception | None = None
+        waiting = iter(parts)
+        while True:
+            try:
+                part = next(waiting)
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error
+                break
             last, coming = coming, (part, thread.submit(make, part))
             if last is not None:
                 yield last[0], last[1].result()
         if coming is not None:
             yield coming[0], coming[1].result()
+        if failure is not None:
+            raise failure
 
 
 def in_parts(things: Iterable[Given], most: int) -> Iterator[list[Given]]:

@@ -42,8 +42,8 @@ class Place:
 
     device: where weights, batches and states are. precision: of products, "fp32" or "bf16"; weights, losses
     and softmax stay fp32. generator: on the device; all that torch draws there after the first weights; on a GPU
-    the default one, since flash attention draws from no other. kernels: what computes between products where
-    something is trained.
+    a run's is the default one, since flash attention draws from no other. kernels: what computes between products
+    where something is trained.
     """
 
     device: torch.device
@@ -58,10 +58,14 @@ class Place:
         precision: str = "auto",
         seed: int = 0,
         tell: Callable[[str], None] = lambda text: None,
+        *,
+        trains: bool = False,
     ) -> Place:
         """The place that settings name. "auto": a GPU where there is one; the precision that is faster there.
 
-        seed: of the generator. InputError for a device that torch does not know or that is not there.
+        seed: of the generator. trains: whether it is a run's own, whose draws nothing else may disturb: on a GPU
+        torch's default generator is seeded for it. InputError for a device that torch does not know or that is not
+        there.
         """
         where = torch.device(_device(device))
         if precision == "auto":
@@ -70,7 +74,8 @@ class Place:
             found = choice.precision
         else:
             found = "bf16" if precision == "bf16" else "fp32"
-        return cls(where, found, _generator(where).manual_seed(seed))
+        generator = _default_generator(where) if trains else torch.Generator(where)
+        return cls(where, found, generator.manual_seed(seed))
 
     @property
     def drawing(self) -> torch.Generator:
@@ -154,8 +159,8 @@ class Place:
             )  # for threads to come: those of the pool have set it for these, too
 
 
-def _generator(device: torch.device) -> torch.Generator:
-    """What a place on this device draws from."""
+def _default_generator(device: torch.device) -> torch.Generator:
+    """What a run on this device draws from: on a GPU torch's own, on a processor one of its own."""
     if device.type != "cuda":
         return torch.Generator(device)
     torch.cuda.init()  # type: ignore[no-untyped-call]

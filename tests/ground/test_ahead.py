@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -34,13 +35,13 @@ def test_the_next_part_is_made_while_the_last_is_used() -> None:
 def test_parts_are_asked_for_here_and_none_too_soon() -> None:
     asked: list[int] = []
 
-    def parts() -> object:
+    def parts() -> Iterator[int]:
         for number in range(9):
             assert threading.current_thread() is threading.main_thread()
             asked.append(number)
             yield number
 
-    with closing(ahead(parts(), str)) as made:  # type: ignore[arg-type]
+    with closing(ahead(parts(), str)) as made:
         assert next(made) == (0, "0")
         assert asked == [0, 1]
     assert asked == [0, 1]
@@ -52,6 +53,17 @@ def test_an_error_is_raised_in_its_turn() -> None:
         assert [next(parts), next(parts)] == [(2, 0.5), (1, 1.0)]
         with pytest.raises(ZeroDivisionError):
             next(parts)
+
+
+def test_an_error_in_asking_for_a_part_is_raised_behind_those_before_it() -> None:
+    def parts() -> Iterator[int]:
+        yield from (1, 2)
+        raise ValueError("line 3")
+
+    with closing(ahead(parts(), str)) as made:
+        assert [next(made), next(made)] == [(1, "1"), (2, "2")]
+        with pytest.raises(ValueError, match="line 3"):
+            next(made)
 
 
 def test_parts_grow() -> None:

@@ -16,11 +16,13 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.kernels import beside, choice
-from bertsmith.kernels.plain import Kernels
+from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.models.family import preset
 from bertsmith.place import Place
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows import run
-from bertsmith.workflows.pretrain_settings import PretrainTrainSettings
+from bertsmith.workflows.ablate import _await_kernels
+from bertsmith.workflows.pretrain_settings import PretrainSettings, PretrainTrainSettings
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -125,6 +127,7 @@ def test_one_process_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ImportError):
         beside.main()
     (lock,) = tmp_path.iterdir()
+    monkeypatch.setattr(sys, "argv", ["beside", beside._UNLESS])
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         beside.main()
@@ -147,4 +150,40 @@ def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: 
         if said.exists() and said.read_text(encoding="utf-8"):
             break
         time.sleep(0.1)
-    assert said.read_text(encoding="utf-8") == "-m bertsmith.kernels.beside\n"
+    assert said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.beside --unless-another-does\n"
+
+
+def test_repeated_runs_compute_with_the_kernels_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever those that were begun to be compiled are ready."""
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "base", "train.max_steps=1")
+    rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
+    asked: list[str] = []
+
+    def for_training(name: str, *_: Any, **__: Any) -> Kernels:
+        asked.append(name)
+        return TORCH
+
+    monkeypatch.setattr(run, "for_training", for_training)
+    settings = ["train.max_steps=2", "train.tensorboard=false"]
+    bs.finetune_repeatedly(
+        "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings
+    )
+    assert asked == ["auto", "torch", "torch"]
+
+
+def test_rows_of_an_ablation_wait_for_their_kernels(begun: list[str]) -> None:
+    rows = [
+        PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
+        for name in ("bert-tiny-uncased", "bert-mini-uncased")
+    ]
+    _await_kernels(rows, lambda text: None)
+    assert begun == ["numba", "numba"]
+
+
+def test_a_numba_that_cannot_be_imported_is_told(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "are_here", lambda: True)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    choice.for_training("auto", 128, is_long=False)
+    assert begun == ["numba"]  # which says why it cannot be

@@ -189,8 +189,9 @@ def test_one_program_serves_batches_of_any_size(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("count", [0, 1, 37])
 def test_the_loss_over_a_vocabulary(
-    uncompiled: None, kernels: Kernels, dtype: torch.dtype, count: int
+    uncompiled: None, monkeypatch: pytest.MonkeyPatch, kernels: Kernels, dtype: torch.dtype, count: int
 ) -> None:
+    monkeypatch.setattr(on_gpu, "_FLASHES", (dtype,))
     draw = torch.Generator().manual_seed(count)
     x, table = (torch.randn(n, 16, generator=draw).to(dtype).requires_grad_() for n in (count, 50))
     bias = torch.randn(50, generator=draw, requires_grad=True)
@@ -251,7 +252,7 @@ def test_buckets_are_larger_on_a_device() -> None:
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     """Runs compute with these kernels, draw from the default generator, and do not wait for the device."""
-    monkeypatch.setattr("bertsmith.place._generator", lambda _: torch.default_generator)
+    monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
     monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
 
@@ -358,6 +359,9 @@ def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(on_gpu, "_attended", attended)
     monkeypatch.setattr(Place, "uses_threads", property(lambda _: False))
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    exactly = bs.load(run.path, precision="fp32")
+    assert exactly.encoder.kernels.name == "torch"
     model = bs.load(run.path, precision="bf16")
     assert model.encoder.kernels.name == "flash"
     found = model.embed(texts)
@@ -377,8 +381,18 @@ def plain_attention(qkv: Tensor, *_: Any, **__: Any) -> Tensor:
     return qkv[:, : qkv.shape[1] // 3]
 
 
-def no_loss(logits: Tensor, *_: Any) -> tuple[Tensor, None, None]:
-    return logits.sum(), None, None
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return broken
+
+
+def compiled_wrongly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What adds up by half a logit too much."""
+
+    def found(*given: Any) -> Any:
+        made = function(*given)
+        return made + 0.5 if isinstance(made, Tensor) else made
+
+    return found
 
 
 def test_the_kernels_of_a_gpu(uncompiled: None) -> None:
@@ -402,8 +416,8 @@ def test_the_kernels_of_a_gpu(uncompiled: None) -> None:
     [
         ("_attended", broken, "flash attention", "needs a newer GPU", "torch"),
         ("_attended", plain_attention, "flash attention", "flash attention gives other numbers", "torch"),
-        ("_cross_entropy", broken, "torch.compile", "needs a newer GPU", "flash"),
-        ("_cross_entropy", no_loss, "torch.compile", "a compiled program gives other numbers", "flash"),
+        ("_program", not_compiled, "torch.compile", "needs a newer GPU", "flash"),
+        ("_program", compiled_wrongly, "torch.compile", "a compiled program gives other numbers", "flash"),
     ],
 )
 def test_what_does_not_work_on_a_gpu_is_done_without(
@@ -414,7 +428,25 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
     assert len(told) == 1
     assert told[0].startswith(f"{what} does not work here ({why}")
-    assert told[0].endswith("); updates are made without it, more slowly")
+    assert told[0].endswith("); torch computes without it, more slowly")
     with pytest.raises(InputError) as refused:
         choice.for_gpu("inductor", HERE, is_long=True)
     assert refused.value.sentence.startswith(f"train.kernels=inductor: {what} does not work here: {why}")
+
+
+def test_what_is_tried_draws_nothing_from_the_run(uncompiled: None) -> None:
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    choice.for_gpu("inductor", HERE, is_long=True)
+    assert torch.get_rng_state().equal(state)
+
+
+def test_a_model_that_answers_leaves_the_run_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default generator is a run's alone."""
+    monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
+    run = Place.of("cpu", "bf16", 5, trains=True)
+    assert run.generator is torch.default_generator
+    state = run.generator.get_state()
+    assert Place.of("cpu", "bf16", 0).generator is not torch.default_generator
+    assert run.generator.get_state().equal(state)
+    assert run.generator.initial_seed() == 5

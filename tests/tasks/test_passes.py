@@ -51,6 +51,18 @@ def test_one_pass_stays_one() -> None:
     assert cut([2000, 3000], 2, pytest.MonkeyPatch()) == [[0], [1]]
 
 
+def test_passes_of_long_texts_are_filled() -> None:
+    assert [len(some) for some in cut([512] * 20, 2, pytest.MonkeyPatch())] == [2] * 10
+
+
+def test_half_a_character_is_found_by_its_number_among_all(tmp_path: Path) -> None:
+    model = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=1")
+    texts = ["kaba [MASK]"] * 1_599 + ["lode [MASK] \ud800"]
+    for ask in (model.embed, model.fill_mask, model.score):
+        with pytest.raises(bs.InputError, match="text 1600 holds half a character"):
+            ask(texts)
+
+
 def test_masks_of_many_texts_share_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=2")
     texts = [f"{text} [MASK] lode [MASK]" for text, _ in tiny_run.examples(60)]

@@ -13,20 +13,23 @@ import sys
 import tempfile
 from pathlib import Path
 
+_UNLESS = "--unless-another-does"
+
 
 def compile_beside() -> None:
     """Begin. The process yields to others, and goes on when this one has ended."""
     gently = "nice -n 19 " if shutil.which("nice") else ""
-    line = f'{gently}"$0" -m {__name__} > /dev/null 2>&1 < /dev/null &'
+    line = f'{gently}"$0" -P -m {__name__} {_UNLESS} > /dev/null 2>&1 < /dev/null &'
     subprocess.run(["sh", "-c", line, sys.executable], start_new_session=True, check=False)
 
 
 def main() -> None:
-    """Compile them, unless another process of this user is at it."""
+    """Compile them. Where another process of this user is at it, wait for it, or leave it to that one."""
+    mode = fcntl.LOCK_EX | (fcntl.LOCK_NB if _UNLESS in sys.argv else 0)
     lock = Path(tempfile.gettempdir()) / f"bertsmith-kernels-{os.getuid()}.lock"
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, mode)
         import bertsmith.kernels.answers
         import bertsmith.kernels.fast  # noqa: F401  (their import compiles)
     except BlockingIOError:

@@ -72,7 +72,7 @@ def for_training(
     been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
     be had."""
     name = chosen(asked, width)
-    if asked == "auto" and name == "numba" and not is_long and not _are_compiled():
+    if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.beside import compile_beside
 
         compile_beside()
@@ -112,13 +112,14 @@ def for_gpu(
         try:
             check(device)
         except (RuntimeError, NotImplementedError) as error:
-            why = str(error).strip().splitlines()[0]
+            inner = getattr(error, "inner_exception", error)  # of torch's compiler
+            why = (str(inner).strip() or type(inner).__name__).splitlines()[0]
             if asked != "auto":
                 raise InputError(
                     f"train.kernels={asked}: {what} does not work here: {why}",
                     f"leave it out, or --set train.kernels={found.name}",
                 ) from None
-            tell(f"{what} does not work here ({why}); updates are made without it, more slowly")
+            tell(f"{what} does not work here ({why}); torch computes without it, more slowly")
             return found
         found = kernels
     if found.name == "inductor":
@@ -133,6 +134,15 @@ def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> 
     from bertsmith.kernels.answers import FastAnswers
 
     return FastAnswers()
+
+
+def _is_whole() -> bool:
+    """Whether Numba can be imported: with some versions of NumPy it cannot, which `of_name` tells."""
+    try:
+        import numba  # noqa: F401
+    except Exception:  # of no type that is known before
+        return False
+    return True
 
 
 def _are_compiled() -> bool:

@@ -170,7 +170,7 @@ def _tell_time(budget: Sequence[str], spent: float, seed: int, tell: Callable[[s
     values["model"] = sizes | values["model"] | {"vocab_size": _VOCABULARY}
     chosen = PretrainSettings.of(values, "quickstart").changed([*PRETRAINING, f"train.seed={seed}", *budget])
     seconds, _ = timed_on_random_text(
-        chosen, place_of(chosen.train, chosen.model.hidden_size, is_look=True), _TRIAL_SECONDS
+        chosen, place_of(chosen.train, chosen.model.hidden_size, tell), _TRIAL_SECONDS
     )
     train = chosen.train
     in_time = _STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)

@@ -6,6 +6,7 @@ an example has one item, or several (the windows of a long text).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,7 @@ from bertsmith.tokenizer.tokenizer import Encoding
 # In one forward pass when nothing is trained: on a processor a thread makes a pass, and what stands between two
 # products is to stay in the cache that threads share.
 _BATCH_TOKENS, _ELSEWHERE = 1024, 4096
+_SHORT = 8  # texts of which so many fit in a pass can be shared out evenly
 
 
 @dataclass(frozen=True)
@@ -181,19 +183,19 @@ def run_over(
 
 
 def within_budget(order: Sequence[int], sizes: Sequence[int], place: Place) -> Iterator[list[int]]:
-    """The numbers of `order`, as many together as fit in one forward pass there: about as many tokens in each,
-    and as many passes as no thread waits for at the end. sizes: tokens of each."""
+    """The numbers of `order`, as many together as fit in one forward pass there. Of short texts there are about as
+    many tokens in each pass, and as many passes as no thread waits for at the end. sizes: tokens of each."""
     most = _BATCH_TOKENS if place.uses_threads else _ELSEWHERE
     total, longest = sum(sizes[i] for i in order), max((sizes[i] for i in order), default=0)
-    passes = 1
-    if total > most:  # where texts are short, so many that those which end up larger than others fit as well
-        passes = -(-total // max(most - longest, most * 7 // 8))
-        passes = -(-passes // place.threads) * place.threads
+    share = math.inf
+    if total > most >= _SHORT * longest:
+        passes = -(-total // (most - longest))  # so that those which end up larger than others fit as well
+        share = total / (-(-passes // place.threads) * place.threads)
     some: list[int] = []
     made, tokens, before = 1, 0, 0
     for i in order:
-        is_full = (before + tokens + sizes[i] / 2) * passes > made * total
-        if some and (is_full or tokens + sizes[i] > most):
+        is_full = tokens + sizes[i] > most or before + tokens + sizes[i] / 2 > made * share
+        if some and is_full:
             yield some
             made, before = made + 1, before + tokens
             some, tokens = [], 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -397,9 +397,18 @@ def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Any]:
     try:
         return list(library.encode_batch(list(texts), add_special_tokens=False))
     except (TypeError, UnicodeEncodeError):  # the library takes what UTF-8 can hold
-        for number, text in enumerate(texts, start=1):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise InputError(
-                    f"text {number} holds half a character (a lone surrogate)", "fix it"
-                ) from None
+        for _ in whole_texts(texts):  # raises
+            pass
         raise
+
+
+def whole_texts(texts: Iterable[Any]) -> Iterator[str]:
+    """The same texts. InputError with the number, from 1 on, of what is no text or holds half a character."""
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise InputError(f"text {number}: {text!r:.60} is not a string", "give each text as a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"text {number} holds half a character (a lone surrogate)", "fix it") from None
+        yield text

@@ -164,6 +164,7 @@ def follow(
     trained.train()
     at: tuple[int, Position] | None = None
     stream: Generator[Update] | None = None
+    checks = Checks()
     with stop_signals(), ExitStack() as stack:  # the leader says when to stop
         while True:
             order = processes.ordered()
@@ -184,7 +185,9 @@ def follow(
             work = processes.together(next(stream))
             processes.seed(place, course.settings.seed, order.step)
             with suppress(Diverged):  # the leader has the same, and says so
-                update(trained, optimizer, work, order.rate, course.settings, place, order.step, passes)
+                update(
+                    trained, optimizer, work, order.rate, course.settings, place, order.step, passes, checks
+                )
             at = order.phase, work.behind
 
 

@@ -132,7 +132,7 @@ class TrainSettings(Settings):
         description="what computes between products. On a processor: torch, or numba, which is compiled and "
         "faster (the extra fast); auto: numba where it is installed and the model is at least 128 wide. On a GPU "
         "in bf16: torch, flash (flash attention of sequences of any length), or inductor (the same, and layers "
-        "compiled by torch.compile); auto: inductor in pre-training, flash elsewhere",
+        "compiled by torch.compile); auto: inductor in runs of 500 updates and more, flash elsewhere",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
     device: str = Field(

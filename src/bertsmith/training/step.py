@@ -181,11 +181,17 @@ def update(
     sums = dict(zip(own, of_parts, strict=True))
     norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm, optimizer)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
-    if checks is not None and place.runs_ahead and isinstance(optimizer, AdamW) and optimizer.skips():
+    adamw = optimizer if isinstance(optimizer, AdamW) else None
+    if checks is not None and place.runs_ahead and not passes.cut and adamw is not None and adamw.skips():
         checks.add(place.fetched(finite), lambda: _refuse(step, totals))
-        optimizer.found_inf = (~finite).float()
-    elif not finite.item():
-        _refuse(step, totals)
+        adamw.found_inf = (~finite).float()
+    else:
+        if checks is not None:
+            checks.settle()
+        if not finite.item():
+            _refuse(step, totals)
+        if adamw is not None:
+            adamw.found_inf = None
     set_rate(optimizer, rate)
     with place.computing():  # Muon's products; all else is fp32
         optimizer.step()

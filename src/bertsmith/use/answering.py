@@ -22,7 +22,7 @@ from bertsmith.tasks.details import Answers
 from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 from bertsmith.use.lines import texts_of_lines
 from bertsmith.use.predictions import Answered, answered_of, told_of_unanswered
 
@@ -144,6 +144,9 @@ class Answering:
         number = len(next(iter(columns.values())))
         if wrong := [name for name, values in columns.items() if len(values) != number]:
             raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
+        for values in columns.values():
+            if all(isinstance(value, str) for value in values):
+                list(whole_texts(values))  # refuses what is none, with its number among all
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
     def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:

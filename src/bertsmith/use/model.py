@@ -207,7 +207,7 @@ class Model(Predictor):
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision == "bf16" and self.place.uses_threads:
             use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
-        elif not self.place.uses_threads:
+        elif self.place.runs_ahead and self.place.precision == "bf16":
             use_kernels(encoder, for_gpu("auto", self.place.device, is_long=False, tell=self.tell))
         encoder.eval()
         return encoder

@@ -30,7 +30,7 @@ from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tasks.windows import UNCUT
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
 from bertsmith.use.mask_windows import window_starts
 from bertsmith.wording import counted
 
@@ -136,7 +136,7 @@ class Scorer:
         def read(some: Sequence[str]) -> list[Encoding]:
             return self.tokenizer.encode_many(some, max_length=UNCUT)
 
-        with closing(ahead(in_parts(texts, _CHUNK), read)) as parts:
+        with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
             for _, encodings in parts:
                 keys = [_key(encoding.ids) for encoding in encodings]
                 new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}

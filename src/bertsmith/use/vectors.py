@@ -19,7 +19,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import Pooling, pooled
 from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack, run_over
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 
 _CHUNK = 4096  # texts encoded at a time
 
@@ -55,7 +55,7 @@ class Embedder:
             return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
 
         check = self.check
-        with closing(ahead(in_parts(_texts(texts), _CHUNK), read)) as parts:
+        with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
             for some, items in parts:
                 if check is not None:
                     check(some)
@@ -75,13 +75,6 @@ class Embedder:
         if self.made.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
-
-
-def _texts(given: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(given, start=1):
-        if not isinstance(text, str):
-            raise InputError(f"text {number}: {text!r:.60} is not a string", "give each text as a string")
-        yield text
 
 
 def made_so(

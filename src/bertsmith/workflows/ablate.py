@@ -15,6 +15,7 @@ from typing import Any
 from bertsmith import console, disk, machine
 from bertsmith.display import Report
 from bertsmith.errors import InputError
+from bertsmith.kernels.choice import for_training
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.family import preset
 from bertsmith.place import Place, is_processor
@@ -42,7 +43,7 @@ from bertsmith.workflows.ablation import (
 )
 from bertsmith.workflows.ablation_report import report_of
 from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.pretrain_settings import USUAL_PRESET
+from bertsmith.workflows.pretrain_settings import USUAL_PRESET, PretrainSettings
 from bertsmith.workflows.run import keeping_runs, write_report, write_whole
 from bertsmith.workflows.side_by_side import side_by_side
 
@@ -78,8 +79,8 @@ def ablate(
     Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
     deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
     of rows that the paper orders whether that order holds here, is reversed, or cannot be told (see
-    `ablation_report`). All runs compute in one precision, chosen once, unless settings name one. InputError for
-    what a user can fix, before anything is trained.
+    `ablation_report`). All runs compute in one precision, chosen once, unless settings name one, and wait for
+    compiled kernels where they compute with them. InputError for what a user can fix, before anything is trained.
     """
     out = Path(out)
     chosen = read_recipe(recipe)
@@ -89,8 +90,7 @@ def ablate(
     pairs = chosen.pairs if pairs is None else pairs
     wanted = _rows_of(chosen, rows, recipe)
     _refuse_what_rows_change(chosen, settings, recipe)
-    for row in wanted:
-        check_row(chosen, row, shards.tokenizer, settings, recipe)
+    begun = [check_row(chosen, row, shards.tokenizer, settings, recipe) for row in wanted]
     check_tasks(chosen, wanted, named, _place_of(tasks, recipe))
     if pairs is not None:
         read_pairs(str(pairs))
@@ -106,6 +106,7 @@ def ablate(
     precision = before.get("precision") or _precision(chosen, wanted, settings, tell)
     if precision != "auto" and PRECISION not in _named(chosen, settings):
         settings = [f"{PRECISION}={precision}", *settings]
+    _await_kernels(begun, tell)
     works = [
         Measurement(chosen, some, seed, out, shards.folder, named, scored_on, settings, precision)
         for seed in range(seeds)
@@ -173,6 +174,14 @@ def _named(recipe: AblationRecipe, settings: Sequence[str]) -> set[str]:
     return names_of(recipe.settings).union(
         *map(names_of, recipe.rows.values()), (name_of(one) for one in settings)
     )
+
+
+def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None]) -> None:
+    """Have those compiled that runs begun with these settings compute with: short ones would do without them until
+    they are, and rows would differ by when they were trained."""
+    for chosen in begun:
+        if is_processor(chosen.train.device):
+            for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
 
 
 def _precision(

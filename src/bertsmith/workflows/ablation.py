@@ -37,7 +37,7 @@ from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.pretrain_settings import asked_for, resolved
+from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 from bertsmith.workflows.pretrain_settings import settings_type as settings_of_distil
 from bertsmith.workflows.pretrain_work import check_length
 from bertsmith.workflows.run import as_assignments, holds_run, write_whole
@@ -327,15 +327,16 @@ def options_as_settings(verb: str, said: str) -> Iterator[None]:
 
 def check_row(
     recipe: AblationRecipe, row: str, tokenizer: Tokenizer, settings: Sequence[str], place: str | Path
-) -> None:
-    """InputError for a row that cannot be pre-trained as it is asked for, before any is. Large models are not made
-    for that: of them settings alone are checked."""
+) -> PretrainSettings:
+    """What a row is pre-trained with. InputError for one that cannot be as it is asked for, before any is. Large
+    models are not made for that: of them settings alone are checked."""
     with _in_place(f"{place}: row '{row}': "):
         preset, own = begun_with(recipe, row, settings)
         chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
         check_length(chosen)
         if sum(term.size for term in encoder_terms(chosen.model)) <= SMALL:
             first_weights(chosen, torch.Generator())[1].fits(tokenizer)
+    return chosen
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def find_rate(
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     machine.prepare_process(chosen.train.threads)
-    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, tell)
+    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, tell, trains=True)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     machine.check_memory(parameters, machine.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
@@ -135,7 +135,7 @@ def find_rate(
     with TemporaryDirectory(prefix="bertsmith-") as states:
         for number in range(seeds):
             seed = chosen.train.seed + number
-            here = Place.of(str(place.device), place.precision, seed)
+            here = Place.of(str(place.device), place.precision, seed, trains=True)
             encoder, head = build_model(
                 kind, base.folder, chosen, facts, here, tell if not number else _silent
             )

@@ -37,7 +37,7 @@ def size_in_minutes(
     if (minutes := resolved({}, {}, None, assignments, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    found, expected = largest(lambda size: _tokens_in(size, seconds, assignments, tokenizer))
+    found, expected = largest(lambda size: _tokens_in(size, seconds, assignments, tokenizer, tell))
     sizes = preset(found.name)
     tell(
         f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
@@ -61,10 +61,16 @@ def largest(seen: Callable[[Learning], float]) -> tuple[Learning, float]:
     return found, expected
 
 
-def _tokens_in(size: Learning, seconds: float, assignments: Sequence[str], tokenizer: Tokenizer) -> float:
+def _tokens_in(
+    size: Learning,
+    seconds: float,
+    assignments: Sequence[str],
+    tokenizer: Tokenizer,
+    tell: Callable[[str], None],
+) -> float:
     """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
     draft = resolved(asked_for(size.name, None)[0], {}, None, assignments, tokenizer)
-    place = place_of(draft.train, draft.model.hidden_size, is_look=True)
+    place = place_of(draft.train, draft.model.hidden_size, tell)
     update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)
     return updates * draft.train.batch_size * draft.train.accumulate * draft.data.sequence_length * FILL

@@ -36,6 +36,7 @@ _LAYOUT = disk.FolderLayout(
 _FROM_THE_FIRST = (
     "train.precision",
     "train.device",
+    "train.kernels",
 )  # left open, these are one run's findings, and all runs'
 
 
@@ -64,8 +65,8 @@ def finetune_repeatedly(
     3e-5], "batch_size": [16, 32]}; goes with either of the others. train, dev, recipe, settings and keywords
     (dev_share, sample, label_names, epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay, an
     interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a folder
-    of runs. What the first run found out about precision holds for all, and so do the hidden states of a frozen
-    base, which are computed once.
+    of runs. What the first run found out about precision and kernels holds for all, and so do the hidden states of
+    a frozen base, which are computed once.
 
     Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
     best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all

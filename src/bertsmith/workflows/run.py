@@ -306,7 +306,8 @@ def place_of(
 def bare_place(train: TrainSettings) -> Place:
     """The same without the kernels that a run computes with."""
     machine.prepare_process(train.threads)
-    return Place.of(train.device, "fp32" if train.precision == "auto" else train.precision, train.seed)
+    precision = "fp32" if train.precision == "auto" else train.precision
+    return Place.of(train.device, precision, train.seed, trains=True)
 
 
 def with_kernels(
@@ -322,7 +323,7 @@ def with_kernels(
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
         return replace(place, kernels=for_training(train.kernels, width, tell, is_long=is_long))
-    if train.kernels == "auto" and train.precision == "fp32":
+    if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
     return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long, tell=tell))
 
