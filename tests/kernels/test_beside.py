@@ -150,7 +150,7 @@ def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: 
         if said.exists() and said.read_text(encoding="utf-8"):
             break
         time.sleep(0.1)
-    assert said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.beside --unless-another-does\n"
+    assert said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.beside unless-another-does\n"
 
 
 def test_repeated_runs_compute_with_the_kernels_of_the_first(

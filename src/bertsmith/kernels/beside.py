@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-_UNLESS = "--unless-another-does"
+_UNLESS = "unless-another-does"
 
 
 def compile_beside() -> None:

@@ -45,7 +45,7 @@ class MaskFiller:
             return self._tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
 
         answers = []
-        with closing(ahead(in_parts(map(self._checked, whole_texts(texts)), _CHUNK), read)) as parts:
+        with closing(ahead(in_parts(whole_texts(map(self._checked, texts)), _CHUNK), read)) as parts:
             for some, encodings in parts:
                 windows = [
                     list(mask_windows(encoding, self._tokenizer.mask_id, self._limit, tell))
@@ -59,6 +59,8 @@ class MaskFiller:
 
     def _checked(self, text: str) -> str:
         mask = self._tokenizer.mask_token
+        if not isinstance(text, str):
+            raise InputError(f"{text!r:.60} is not a string", "give each text as a string")
         if mask not in text:
             raise InputError(
                 f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"

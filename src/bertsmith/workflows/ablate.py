@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,9 @@ def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None
     """Have those compiled that runs begun with these settings compute with: short ones would do without them until
     they are, and rows would differ by when they were trained."""
     for chosen in begun:
-        if is_processor(chosen.train.device):
-            for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
+        with suppress(InputError):  # of what is not here its row will tell
+            if is_processor(chosen.train.device):
+                for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
 
 
 def _precision(
