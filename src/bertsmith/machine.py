@@ -32,9 +32,9 @@ _BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _PROBE_SIZE = 512
 _PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
 _PROBE_PRODUCTS = 5  # in each of the two precisions, in turn
-_PROBE_ROWS, _PROBE_WIDTH = 256, 384  # of an fp32 product
+_PROBE_ROWS = 256  # of a product of integers
 _FEW = 128  # rows and columns of a product of integers, which may take milliseconds
-_ONEDNN_PAYS = 1.3  # no choice at all where both are as good
+_ZEN_5 = 26  # AMD's number of that family; later ones have higher numbers
 _BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
 
 
@@ -126,12 +126,13 @@ def describe() -> Machine:
         (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
         for i in range(torch.cuda.device_count())
     )
-    processor, flags = _processor()
+    processor = _processor()
+    flags = (processor.get("flags") or processor.get("Features", "")).split()  # the latter on Arm
     kept = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "avx512_vnni", "amx_int8", "asimd", "bf16", "sve")
     return Machine(
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
-        processor=processor,
+        processor=processor.get("model name") or platform.processor() or platform.machine(),
         cores=allowed_cores(),
         memory=memory_bytes(),
         instruction_sets=tuple(name for name in kept if name in flags),
@@ -177,30 +178,30 @@ def product_rate(device: torch.device, precision: Precision, size: int, seconds:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether the processor's fp32 products are quicker by oneDNN than by the library that torch takes for them,
-    which on processors of another maker than its own is at half their rate. A probe of some 10 ms, once: in turn
-    on one thread, the quickest of each counts, as in `choose_precision`."""
+    """Whether the processor's fp32 products are quicker by oneDNN than by MKL, which torch takes for them. MKL
+    uses no 512-bit registers on AMD's processors: from Zen 5 on, whose units are as wide, it is at half their rate
+    (79 GFLOP/s on one thread where oneDNN has 171); on Zen 3 and Zen 4 both are about as fast.
+
+    The processor alone decides. A product's last digits depend on this, so that a probe, which a busy machine can
+    mislead, would have a resumed run, or one of several processes, compute something else.
+    """
     import torch
 
     here = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not here or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    x, weight = torch.ones(_PROBE_ROWS, _PROBE_WIDTH), torch.ones(_PROBE_WIDTH, _PROBE_WIDTH)
-    ways = (
-        lambda: torch.mm(x, weight),
-        lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
-    )
-    with torch.no_grad(), _on_one_thread():
-        seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS + 1)]
-    usual, other = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
-    return bool(usual > _ONEDNN_PAYS * other)
+    processor = _processor()
+    is_wide = "avx512f" in processor.get("flags", "").split()
+    family = processor.get("cpu family", "")
+    of_amd = processor.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
+    return of_amd and is_wide and int(family) >= _ZEN_5
 
 
 @cache
 def multiplies_integers() -> bool:
     """Whether products of 8-bit integers, as torch makes them, are quicker here than those in fp32. Where the
     processor has no instructions for them torch multiplies number by number, which takes fifty times as long. A
-    probe of some 20 ms, once, as in `onednn_is_faster`."""
+    probe of some 20 ms, once: the difference is too large for a busy machine to mislead it."""
     import torch
 
     x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((_FEW, _PROBE_ROWS), (_PROBE_ROWS, _FEW)))
@@ -390,17 +391,11 @@ def _tell_malloc(options: Mapping[int, int]) -> None:
             libc.mallopt(option, value)
 
 
-def _processor() -> tuple[str, frozenset[str]]:
-    """The processor's name and flags, as Linux lists them; elsewhere the name alone."""
-    name, flags = platform.processor() or platform.machine(), frozenset[str]()
+def _processor() -> dict[str, str]:
+    """What Linux lists of the first processor, by name; elsewhere nothing."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
-            elif key.strip() in ("flags", "Features"):
-                flags = frozenset(value.split())
-                break
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
     except OSError:
-        pass
-    return name, flags
+        return {}
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
