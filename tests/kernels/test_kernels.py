@@ -7,7 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, AdamWStep, Kernels, Moved
+from bertsmith.kernels.plain import TORCH, AdamWStep, Bounds, Kernels, Moved
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.config import Sees
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout
+from bertsmith.models.layout import Layout
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
 from bertsmith.place import Place
@@ -58,6 +59,17 @@ def mask_of(drawn: tuple[int, int, int, int], size: int) -> Tensor:
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     x = x ^ (x >> 16)
     return torch.from_numpy(np.where((x >> 16) >= dropped, np.uint32(scale).view(np.float32), np.float32(0)))
+
+
+def packed_of(lengths: list[int]) -> Packed:
+    """Sequences of so many tokens, all of them the same."""
+    ids = np.zeros(sum(lengths), dtype=np.int64)
+    return Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64))
+
+
+def bounds_of(lengths: list[int]) -> Bounds:
+    """Of such sequences, whose tokens see each other."""
+    return Layout(packed_of(lengths)).bounds
 
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
@@ -160,14 +172,13 @@ def attended(
     kernels: Kernels = FAST,
 ) -> tuple[Tensor, ...]:
     """What the kernel makes of sequences and of rows behind them, its slopes, and the same by the plain way."""
-    ids = np.zeros(sum(lengths), dtype=np.int64)
-    packed = Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64))
+    packed = packed_of(lengths)
     rows, longest = sum(lengths), -(-max(lengths) // 16) * 16
     qkv = normal(rows + more, 3 * heads * width, kind=kind).requires_grad_()
     upstream = normal(rows + more, heads * width, seed=2, kind=kind)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     drawn = drawn_next(dropout) if p else None
-    found = kernels.attention(qkv, packed.starts.long(), heads, sees, dropout if p else None)
+    found = kernels.attention(qkv, Layout(packed, sees).bounds, heads, dropout if p else None)
     assert found is not None
     (slopes,) = torch.autograd.grad(found, qkv, upstream)
 
@@ -228,8 +239,7 @@ def test_attention_does_not_depend_on_company_or_threads(kind: torch.dtype) -> N
         for threads, lengths in ((1, [37]), (2, [37, 5, 90, 0, 16])):
             torch.set_num_threads(threads)
             own = qkv[: sum(lengths)].clone().requires_grad_()
-            starts = torch.tensor([0, *accumulate(lengths)])
-            mixed = ANSWERS.attention(own, starts, 2, "all", None)
+            mixed = ANSWERS.attention(own, bounds_of(lengths), 2, None)
             assert mixed is not None
             found.append((mixed.detach(), *torch.autograd.grad(mixed, own, upstream[: sum(lengths)])))
     finally:
@@ -242,7 +252,7 @@ def test_attention_does_not_depend_on_company_or_threads(kind: torch.dtype) -> N
 def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone(kind: torch.dtype) -> None:
     qkv = normal(12, 3 * 32, kind=kind)
     qkv[7, 40] = torch.nan
-    found = ANSWERS.attention(qkv.requires_grad_(), torch.tensor([0, 5, 12]), 1, "all", None)
+    found = ANSWERS.attention(qkv.requires_grad_(), bounds_of([5, 7]), 1, None)
     assert found is not None
     assert not found[:5].isnan().any()
     assert found[5:].isnan().all()
@@ -251,12 +261,12 @@ def test_attention_of_what_is_not_a_number_says_so_in_its_own_sequence_alone(kin
 def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
     """Heads whose columns are no multiple of 16, long sequences in bf16, fp64, and where nothing is trained."""
     for qkv in (normal(5, 3 * 20), normal(500, 3 * 48, kind=torch.bfloat16), normal(5, 3 * 32).double()):
-        assert FAST.attention(qkv.requires_grad_(), torch.tensor([0, len(qkv)]), 1, "all", None) is None
-    starts = torch.tensor([0, 5])
+        assert FAST.attention(qkv.requires_grad_(), bounds_of([len(qkv)]), 1, None) is None
+    five = bounds_of([5])
     with torch.no_grad():
-        assert FAST.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
-    assert TORCH.attention(normal(5, 3 * 32), starts, 1, "all", None) is None
-    assert FAST.attention(normal(5, 3 * 32).requires_grad_(), starts[:1], 1, "all", None) is None
+        assert FAST.attention(normal(5, 3 * 32), five, 1, None) is None
+    assert TORCH.attention(normal(5, 3 * 32), five, 1, None) is None
+    assert FAST.attention(normal(5, 3 * 32).requires_grad_(), bounds_of([]), 1, None) is None
 
 
 @pytest.mark.parametrize("sees", ["all", "before", "behind"])

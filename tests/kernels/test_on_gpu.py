@@ -110,18 +110,16 @@ def hold_equal(
     lengths=st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any),
     heads=st.sampled_from([1, 2, 3]),
     width=st.sampled_from([8, 16, 64]),
-    is_told=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_flash_attention_is_attention(
-    sees: Any, lengths: list[int], heads: int, width: int, is_told: bool, seed: int
+    sees: Any, lengths: list[int], heads: int, width: int, seed: int
 ) -> None:
     packed = packed_of(lengths)
     numbers = torch.Generator().manual_seed(seed)
     qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
     grad = torch.randn(sum(lengths), heads * width, generator=numbers)
-    longest = packed.longest if is_told else None
-    found = OnGpu().attention(qkv, packed.starts.long(), heads, sees, None, longest=longest)
+    found = OnGpu().attention(qkv, Layout(packed, sees).bounds, heads, None)
     assert found is not None
     (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
     exact = qkv.detach().float().requires_grad_()
@@ -232,13 +230,13 @@ def test_dropout_is_asked_for_in_training_alone(uncompiled: None, monkeypatch: p
 
 
 def test_what_flash_attention_does_not_take() -> None:
-    starts = torch.tensor([0, 5])
+    five = Layout(packed_of([5])).bounds
     low = torch.randn(5, 48).bfloat16()
-    assert OnGpu().attention(low, starts, 2, "all", None) is not None
-    assert OnGpu().attention(low.float(), starts, 2, "all", None) is None
-    assert OnGpu().attention(low, starts, 2, "behind", None) is None
-    assert OnGpu().attention(torch.randn(5, 36).bfloat16(), starts, 2, "all", None) is None
-    assert OnGpu().attention(low[:0], starts[:1], 2, "all", None) is None
+    assert OnGpu().attention(low, five, 2, None) is not None
+    assert OnGpu().attention(low.float(), five, 2, None) is None
+    assert OnGpu().attention(low, five._replace(sees="behind"), 2, None) is None
+    assert OnGpu().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
+    assert OnGpu().attention(low[:0], Layout(packed_of([0])).bounds, 2, None) is None
     encoder, packed = Encoder(CONFIG), packed_of([3, 8])
     plain = passed(encoder, packed, TORCH, None, low=False)[0]
     assert passed(encoder, packed, Compiled(), None, low=False)[0].equal(plain)

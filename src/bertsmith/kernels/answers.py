@@ -15,7 +15,7 @@ from bertsmith.kernels import compiled, rounding
 from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
 from bertsmith.kernels.parts import is_half
-from bertsmith.kernels.plain import TINY, Integers, IntegerWeights, LayerParts, kind_of
+from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of
 from bertsmith.kernels.whole import LayerProducts, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
@@ -37,26 +37,17 @@ class FastAnswers(Fast):
     def _serves(self, x: Tensor) -> bool:
         return is_known(x) and x.numel() > 0
 
-    def layer(
-        self,
-        x: Tensor,
-        starts: Tensor,
-        sees: str,
-        of: LayerParts,
-        rows: Tensor | None = None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program; or by two,
         where rows are chosen between. To the bit the same as part by part."""
         if torch.is_grad_enabled():
-            return super().layer(x, starts, sees, of, rows)
+            return super().layer(x, bounds, of, rows)
         least, norms = len(x) if rows is None else len(rows), _norms_of(of)
         if of.activation is not F.gelu or norms is None or not least or not self._serves(x):
             return None
         residual = x.to(kind_of(x)).contiguous()
         products = _products_of(of, residual[:least])
-        over = self._over(residual, x.shape[1] // of.heads, starts, of.heads, sees)
+        over = self._over(residual, x.shape[1] // of.heads, of.heads, bounds)
         if products is None or over is None:
             return None
         over = over._replace(drawn=drawn_by(of.attention_dropout))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from bertsmith.kernels.multiplying import (
 from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
     AdamWStep,
+    Bounds,
     Drawn,
     Drops,
     Kernels,
@@ -146,16 +146,7 @@ class Fast(Kernels):
         own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind_of(x)
         return called(Embedded, x, *weights, *own)
 
-    def layer(
-        self,
-        x: Tensor,
-        starts: Tensor,
-        sees: str,
-        of: LayerParts,
-        rows: Tensor | None = None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
         if of.activation is not F.gelu or not self.multiplies(x):
             return None
@@ -163,36 +154,27 @@ class Fast(Kernels):
         weights = weights_of(of, x if rows is None else x[: len(rows)])
         if weights is None or not (learns and all(weight.requires_grad for weight in weights)):
             return None
-        over = self._over(x, x.shape[1] // of.heads, starts, of.heads, sees)
+        over = self._over(x, x.shape[1] // of.heads, of.heads, bounds)
         if over is None:
             return None
         over = over._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
         return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), rows, *weights)
 
-    def attention(
-        self,
-        qkv: Tensor,
-        starts: Tensor,
-        heads: int,
-        sees: str,
-        dropout: Drops | None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
+    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
         or only of sequences so short that the library's are no quicker than those in fp32."""
         if not self._serves(qkv):
             return None
-        over = self._over(qkv, qkv.shape[1] // 3 // heads, starts, heads, sees)
+        over = self._over(qkv, qkv.shape[1] // 3 // heads, heads, bounds)
         return None if over is None else called(Attended, qkv, over._replace(drawn=drawn_by(dropout)))
 
-    def _over(self, x: Tensor, width: int, starts: Tensor, heads: int, sees: str) -> Sequences | None:
+    def _over(self, x: Tensor, width: int, heads: int, bounds: Bounds) -> Sequences | None:
         """How kernels compute attention of the kind of x in heads of this width; None where buckets are the
         better way."""
         if width % attending.COLUMNS:
             return None
-        longest = int(np.diff(starts.numpy()).max()) if len(starts) > 1 else 0
+        starts, sees, longest = bounds
         in_half = HALF and is_half(x) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
         if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
             return None

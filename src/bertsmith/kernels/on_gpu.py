@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import Drops, Kernels, LayerParts, Name, kind_of
+from bertsmith.kernels.plain import Bounds, Drops, Kernels, LayerParts, Name, kind_of
 
 _FLASHES = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD, _STEP = 256, 8  # columns of a head that flash attention takes: a multiple of the step
@@ -30,20 +30,13 @@ class OnGpu(Kernels):
     name: ClassVar[Name] = "flash"
     loss_rows: ClassVar[int] = 2**10
 
-    def attention(
-        self,
-        qkv: Tensor,
-        starts: Tensor,
-        heads: int,
-        sees: str,
-        dropout: Drops | None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
-        if not _takes(qkv.dtype, qkv.shape[1] // 3, heads, sees) or not len(qkv):
+    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+        if not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
             return None
         share = None if dropout is None else _share(dropout)
-        return _attended(qkv, starts.int(), _length(starts, longest), heads, sees == "before", share)
+        return _attended(
+            qkv, bounds.starts.int(), _rounded_up(bounds.longest), heads, bounds.sees == "before", share
+        )
 
 
 class Compiled(OnGpu):
@@ -65,21 +58,12 @@ class Compiled(OnGpu):
         )
         return found
 
-    def layer(
-        self,
-        x: Tensor,
-        starts: Tensor,
-        sees: str,
-        of: LayerParts,
-        rows: Tensor | None = None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
-        if not len(x) or not _takes(kind_of(x), x.shape[1], of.heads, sees) or not _is_usual(of):
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+        if not len(x) or not _takes(kind_of(x), x.shape[1], of.heads, bounds.sees) or not _is_usual(of):
             return None
         shape = _Shape(
             of.heads,
-            sees == "before",
+            bounds.sees == "before",
             _share(of.attention_dropout),
             _share(of.dropout),
             of.activation,
@@ -88,7 +72,7 @@ class Compiled(OnGpu):
         weights = [(part.weight, part.bias) for part in of.weighted]
         ends = [part.eps for part in of.norms]
         found: Tensor = _program(_layer)(
-            x, starts.int(), _length(starts, longest), weights, ends, shape, rows
+            x, bounds.starts.int(), _rounded_up(bounds.longest), weights, ends, shape, rows
         )
         return found
 
@@ -218,10 +202,9 @@ def _is_usual(of: LayerParts) -> bool:
     )
 
 
-def _length(starts: Tensor, longest: int | None) -> int:
-    """A length that no sequence exceeds; the host waits for it where it is not told."""
-    found = int(starts.diff().max()) if longest is None else longest
-    return max(1, -(-found // _LENGTHS)) * _LENGTHS
+def _rounded_up(length: int) -> int:
+    """A length that no sequence exceeds, where none exceeds this one."""
+    return max(1, -(-length // _LENGTHS)) * _LENGTHS
 
 
 def check_flash(device: torch.device) -> None:

@@ -121,6 +121,16 @@ class Moved(NamedTuple):
     square: Tensor
 
 
+class Bounds(NamedTuple):
+    """What attention keeps within: a token sees those of its own sequence alone. starts: where sequences begin and
+    the last one ends, long [B + 1]. sees: which tokens of it a token sees, as a model's configuration has it.
+    longest: tokens of the longest sequence, 0 where there is none."""
+
+    starts: Tensor
+    sees: str
+    longest: int
+
+
 class LayerParts(NamedTuple):
     """What a layer of BERT is made of: what has weights, in the order in which it computes, and what has none."""
 
@@ -188,18 +198,9 @@ class Kernels(Products):
         is the better way. tables: with the numbers of each token's row, long [N]."""
         return None
 
-    def layer(
-        self,
-        x: Tensor,
-        starts: Tensor,
-        sees: str,
-        of: LayerParts,
-        rows: Tensor | None = None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
-        way. starts, sees, longest: see `attention`. rows: long [M], those that are wanted, [M, H]."""
+        way. rows: long [M], those that are wanted, [M, H]."""
         return None
 
     def fed_forward(
@@ -218,20 +219,9 @@ class Kernels(Products):
         """Whether products of x are quicker by these than by the libraries that torch takes."""
         return False
 
-    def attention(
-        self,
-        qkv: Tensor,
-        starts: Tensor,
-        heads: int,
-        sees: str,
-        dropout: Drops | None,
-        *,
-        longest: int | None = None,
-    ) -> Tensor | None:
+    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """Attention over packed sequences, [N, 3H] → [N, H], by another way than buckets; zeros of rows behind the
-        last sequence, of which there are none on a GPU. starts: long [B + 1]. sees: as a model's configuration has
-        it. longest: the length of the longest sequence, where the host knows it. None where buckets are the better
-        way."""
+        last sequence, of which there are none on a GPU. None where buckets are the better way."""
         return None
 
     def weights(

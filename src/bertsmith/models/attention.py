@@ -75,7 +75,7 @@ def attention(
 ) -> Tensor:
     """The same by the quickest way that there is here, and zeros of the rows behind all tokens. dropout: of the
     weights, where it is active. kernels: may know another way than buckets."""
-    found = kernels.attention(qkv, layout.starts, heads, layout.sees, dropout, longest=layout.packed.longest)
+    found = kernels.attention(qkv, layout.bounds, heads, dropout)
     if found is not None:
         return found
     mixed = attention_by_bucket(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)

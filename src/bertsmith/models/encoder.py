@@ -104,8 +104,7 @@ class Block(nn.Module):
         parts = None if self._norm_first else self._parts()
         if parts is None:
             return self._by_parts(x, layout, rows)
-        longest = layout.packed.longest
-        found = self.kernels.layer(x, layout.starts, layout.sees, parts, rows, longest=longest)
+        found = self.kernels.layer(x, layout.bounds, parts, rows)
         return self._by_parts(x, layout, rows) if found is None else found
 
     def _parts(self) -> LayerParts | None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.kernels.plain import Bounds
 from bertsmith.models.config import Sees
 from bertsmith.packed import Packed, sent
 
@@ -70,9 +71,9 @@ class Layout:
         return F.pad(rows, (0, -len(rows) % _ROWS)) if self.prepares else rows
 
     @cached_property
-    def starts(self) -> Tensor:
-        """Of the sequences, long [B + 1]."""
-        return self.packed.starts.long()
+    def bounds(self) -> Bounds:
+        """What attention keeps within, as kernels read it."""
+        return Bounds(self.packed.starts.long(), self.sees, self.packed.longest)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
