@@ -145,15 +145,17 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
     of some 100 ms, once. It is for where nothing is trained: before that, updates are timed (`training/trial.py`).
 
-    Products are made in turn on one thread, and the quickest of each count: other work can only make one slower,
-    and a busy machine must not answer otherwise than an idle one."""
+    Products are made in turn on one thread, whose own time counts, and of each kind the quickest: a busy machine
+    must not answer otherwise than an idle one."""
     import torch
 
     where = torch.device("cpu") if device is None else device
-    size = _PROBE_SIZE if where.type == "cpu" else _PROBE_SIZE_ELSEWHERE
+    size, now = (
+        (_PROBE_SIZE, time.thread_time) if where.type == "cpu" else (_PROBE_SIZE_ELSEWHERE, time.perf_counter)
+    )
     with _on_one_thread():
         rates = [
-            [product_rate(where, kind, size, 0.0) / 1e9 for kind in ("fp32", "bf16")]
+            [product_rate(where, kind, size, 0.0, now) / 1e9 for kind in ("fp32", "bf16")]
             for _ in range(_PROBE_PRODUCTS)
         ]
     full, half = (max(of_kind) for of_kind in zip(*rates, strict=True))
@@ -162,18 +164,24 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
 
 
-def product_rate(device: torch.device, precision: Precision, size: int, seconds: float) -> float:
-    """Operations a second of a product of two square matrices of `size` rows, measured for so long, and once at
-    least."""
+def product_rate(
+    device: torch.device,
+    precision: Precision,
+    size: int,
+    seconds: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Operations a second of a product of two square matrices of `size` rows, measured for so long by a clock, and
+    once at least."""
     import torch
 
     a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
     torch.mm(a, a)[0, 0].item()
-    products, begin = 0, time.perf_counter()
-    while not products or time.perf_counter() - begin < seconds:
+    products, begin = 0, now()
+    while not products or now() - begin < seconds:
         torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
         products += 1
-    return products * 2 * size**3 / (time.perf_counter() - begin)
+    return products * 2 * size**3 / (now() - begin)
 
 
 @cache
@@ -201,7 +209,7 @@ def onednn_is_faster() -> bool:
 def multiplies_integers() -> bool:
     """Whether products of 8-bit integers, as torch makes them, are quicker here than those in fp32. Where the
     processor has no instructions for them torch multiplies number by number, which takes fifty times as long. A
-    probe of some 20 ms, once: the difference is too large for a busy machine to mislead it."""
+    probe of some 20 ms, once, in turn on one thread."""
     import torch
 
     x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((_FEW, _PROBE_ROWS), (_PROBE_ROWS, _FEW)))
@@ -226,9 +234,10 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def _seconds_of(work: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    """That this thread has computed for it: what other work takes of a core does not count."""
+    begin = time.thread_time()
     work()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 def name_of(device: torch.device) -> str:

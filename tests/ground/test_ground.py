@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -69,6 +70,26 @@ def test_the_machine_is_described_and_its_precision_is_measured() -> None:
     assert "GFLOP/s" in choice.reason
     assert machine.prepare_process(1) == 1
     assert torch.get_num_threads() == 1
+
+
+def test_a_busy_machine_chooses_as_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread waits for a core is not counted."""
+    product, device, wait = torch.mm, torch.device("cpu"), 0.1
+
+    def kept_waiting(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        time.sleep(wait)
+        return product(x, y)
+
+    monkeypatch.setattr(torch, "mm", kept_waiting)
+    at_most = 2 * 256**3 / wait  # operations a second, if the wait counts
+    assert machine.product_rate(device, "fp32", 256, 0.0) < at_most
+    assert machine.product_rate(device, "fp32", 256, 0.0, time.thread_time) > at_most
+    clocks: list[object] = []
+    monkeypatch.setattr(machine, "product_rate", lambda *given: clocks.append(given[-1]) or 1e9)
+    machine.choose_precision.cache_clear()
+    assert machine.choose_precision().precision == "fp32"
+    assert set(clocks) == {time.thread_time}
+    machine.choose_precision.cache_clear()
 
 
 def test_errors_survive_being_sent_to_another_process() -> None:
