@@ -19,6 +19,7 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
 
 _SMALLEST = 8  # the first updates are made on this part of a batch
+_SOON = 0.5  # seconds: a second size may take twice as long
 _HOPELESS = 2.0  # what takes that many times as long as the best is not tried again
 _FEWER_PAY = 0.9  # fewer threads are taken where an update takes less than this part of the time
 _BF16_PAYS = 0.95
@@ -60,6 +61,8 @@ def tried(
     Updates are made in turn on a part of a batch first, then on larger ones, then on whole batches until the time
     is spent; the median of those on the largest counts. Where that is not a whole batch, the medians of the two
     largest tell what the rest would add: an optimiser's own work, such as Muon's, does not grow with the batch.
+    Where the first take less than half a second, two sizes are measured however short the time: one update of each
+    way is too few to choose by.
     Weights, moments and the place's generator stay as they are: the rate is 0, the moments are others, and what
     was drawn is drawn again.
     """
@@ -81,10 +84,8 @@ def tried(
         return machine.clock() - since
 
     try:
-        timed(left[0])  # the first of a process also allocates
-        if place.runs_ahead:  # and programs for a GPU may be compiled, for each precision
-            for way in {way.precision: way for way in left}.values():
-                timed(way)
+        for way in {way.precision: way for way in reversed(left)}.values():
+            timed(way)  # the first of a process also allocates, and loads or compiles what computes
         while True:
             since = machine.clock()
             if measured != size:
@@ -97,7 +98,8 @@ def tried(
             best = min(min(times) for times in found.values())
             quickest = min(found, key=lambda way: min(found[way]))
             expected = of_whole(size, best, smaller.get(quickest), settings.accumulate * phase.batch_size)
-            if machine.clock() - begin + spent * larger / size > enough(expected):
+            is_compared = bool(smaller) or spent > _SOON or size == phase.batch_size
+            if is_compared and machine.clock() - begin + spent * larger / size > enough(expected):
                 break
             left = [way for way in left if min(found[way]) <= _HOPELESS * best]
             size = larger
