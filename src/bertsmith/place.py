@@ -6,20 +6,24 @@ Nobody else asks what device there is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, get_args
+from typing import Any, Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils import deterministic
 
 from bertsmith import machine
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.machine import Precision
+
+_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it its products are not the same each time
 
 
 class Movable(Protocol):
@@ -93,6 +97,32 @@ class Place:
     def runs_ahead(self) -> bool:
         """Whether the host goes on while the device computes."""
         return self.device.type == "cuda"
+
+    @contextmanager
+    def repeating(self, wanted: bool = True) -> Iterator[None]:
+        """The context in which the same computation gives the same bits each time, if that is wanted: on a GPU by
+        torch's deterministic algorithms, on a processor anyhow. InputError where an operation has none."""
+        if not wanted or not self.runs_ahead:
+            yield
+            return
+        os.environ.setdefault(*_CUBLAS)
+        before = torch.get_deterministic_debug_mode()
+        memory: Any = deterministic  # torch says nothing of what is in it
+        filled = memory.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(True)
+        memory.fill_uninitialized_memory = False  # none of it is read before it is written
+        try:
+            yield
+        except RuntimeError as error:
+            if "deterministic" not in str(error):
+                raise
+            raise InputError(
+                f"train.deterministic: {str(error).partition(',')[0].strip()}",
+                "leave train.deterministic out, or compute on the processor: --set train.device=cpu",
+            ) from None
+        finally:
+            torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)
+            memory.fill_uninitialized_memory = filled
 
     def fetched(self, value: Tensor) -> Callable[[], Tensor]:
         """Begin to copy a tensor to the host; what is returned gives it, and waits for no more than that copy."""

@@ -25,15 +25,6 @@ WAYS = [
 ]
 
 
-@pytest.fixture
-def deterministic(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Torch's deterministic algorithms, which bit-equal resume on a GPU needs."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def test_the_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
     """Without dropout, which each device draws for itself."""
     shards = tiny_run.make_shards(tmp_path)
@@ -62,10 +53,11 @@ def test_bf16_loses_as_much_as_fp32(tmp_path: Path, way: tuple[str, str]) -> Non
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_a_resumed_run_is_the_unbroken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: Any, way: tuple[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
 ) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, *way, "train.device=cuda")
+    settings = (*FEW, *way, "train.device=cuda", "train.deterministic=true")
+    straight = tiny_run.run(shards, tmp_path / "straight", *settings)
     update = loop.update
 
     def killed(*arguments: Any) -> Any:
@@ -76,8 +68,8 @@ def test_a_resumed_run_is_the_unbroken_one(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            tiny_run.run(shards, tmp_path / "resumed", *FEW, *way, "train.device=cuda")
-    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, *way, "train.device=cuda", resume=True)
+            tiny_run.run(shards, tmp_path / "resumed", *settings)
+    resumed = tiny_run.run(shards, tmp_path / "resumed", *settings, resume=True)
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
 

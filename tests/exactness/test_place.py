@@ -6,6 +6,7 @@ counts what makes the host wait. What only a GPU can show is in `test_gpu.py`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -27,6 +29,7 @@ from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, Item
 from bertsmith.tasks.texts.class_settings import ClassSettings
 from bertsmith.tasks.texts.classify import Classify
+from bertsmith.training import loop
 from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
@@ -142,6 +145,51 @@ def test_the_host_does_not_wait_where_it_runs_ahead(tmp_path: Path, monkeypatch:
             update(trained, optimizer, work, 1e-3, train, place, number, None, checks)
         assert watch.waits == {}
         assert len(looked) == number - 1
+
+
+@pytest.mark.parametrize(
+    ("runs_ahead", "asked", "mode"), [(True, True, 2), (True, False, 0), (False, True, 0)]
+)
+def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_ahead: bool, asked: bool, mode: int
+) -> None:
+    """On a processor there are no others, and what was set before the run is set behind it."""
+    made, modes, filled = loop.update, [], []
+
+    def watched(*given: Any) -> Any:
+        modes.append(torch.get_deterministic_debug_mode())
+        filled.append(deterministic.fill_uninitialized_memory)
+        return made(*given)
+
+    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: runs_ahead))
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    settings = ("train.max_steps=2", f"train.deterministic={asked}")
+    tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", *settings)
+    assert (modes, filled) == ([mode] * 2, [mode == 0] * 2)
+    assert (os.environ.get("CUBLAS_WORKSPACE_CONFIG") is not None) is (mode == 2)
+    assert torch.get_deterministic_debug_mode() == 0
+    assert deterministic.fill_uninitialized_memory
+
+
+def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place.of("cpu", "fp32")
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        with (
+            pytest.raises(InputError, match="deterministic: index_sum does not have") as found,
+            place.repeating(),
+        ):
+            raise RuntimeError("index_sum does not have a deterministic implementation, but you set …")
+        assert "leave train.deterministic out" in str(found.value)
+        with pytest.raises(RuntimeError, match="another"), place.repeating():
+            raise RuntimeError("another error")
+        assert torch.get_deterministic_debug_mode() == 1
+    finally:
+        torch.set_deterministic_debug_mode("default")
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def test_nothing_is_made_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,8 @@ def train(
         tensorboard=course.settings.tensorboard,
     )
     running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, processes, passes)
-    with recorder, stop_signals() as stopped:
+    exactly = place.repeating(course.settings.deterministic)
+    with recorder, exactly, stop_signals() as stopped:
         trained.train()
         try:
             running.to_the_end(stopped)
@@ -165,7 +166,8 @@ def follow(
     at: tuple[int, Position] | None = None
     stream: Generator[Update] | None = None
     checks = Checks()
-    with stop_signals(), ExitStack() as stack:  # the leader says when to stop
+    exactly = place.repeating(course.settings.deterministic)
+    with exactly, stop_signals(), ExitStack() as stack:  # the leader says when to stop
         while True:
             order = processes.ordered()
             if order.whole == "state":

@@ -135,6 +135,12 @@ class TrainSettings(Settings):
         "compiled by torch.compile); auto: inductor in runs of 500 updates and more, flash elsewhere",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
+    deterministic: bool = Field(
+        False,
+        description="on a GPU: compute by torch's deterministic algorithms alone, more slowly, so that a resumed "
+        "run equals the one that was never stopped to the last bit, as on a processor it always does",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
     device: str = Field(
         "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
     )
