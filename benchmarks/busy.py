@@ -1,11 +1,13 @@
 """Training beside other work: updates a second on quiet cores, and with another busy process on every core.
 
-    python benchmarks/busy.py [--presets bert-tiny-uncased …] [--pairs 5] [--updates 40] [--batch 32]
+    python benchmarks/busy.py [--presets bert-tiny-uncased …] [--ways kernels …] [--pairs 5] [--updates 40]
+        [--batch 32]
 
-Two ways of training: as the command line does (threads that wait for each other soon sleep, and their number is
-what a trial finds quickest, then and whenever updates become slow), and as torch does by itself (as many threads
-as cores, which spin). Each measurement is a process of its own on random text of 128 tokens; quiet and busy, ours
-and torch's, take turns. The busy processes count numbers in a loop, one for each core, pinned to nothing.
+Three ways of training: as the command line does (threads that wait for each other soon sleep, and their number is
+what a trial finds quickest, then and whenever updates become slow), with compiled kernels and without; and as
+torch does by itself (as many threads as cores, which spin). Each measurement is a process of its own on random
+text of 128 tokens; quiet and busy, and the ways, take turns. The busy processes count numbers in a loop, one for
+each core, pinned to nothing.
 Started again, the script continues with the first measurement that is missing.
 """
 
@@ -21,12 +23,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import record
 
 PRESETS = ["bert-tiny-uncased", "bert-mini-uncased"]
-WAYS = {"bertsmith": "the command line", "spinning": "spinning threads, as many as cores"}
+WAYS = {
+    "kernels": "the command line",
+    "bertsmith": "the same without compiled kernels",
+    "spinning": "spinning threads, as many as cores",
+}
 LENGTH, MASK_SHARE = 128, 0.15
 ASKED = 0.4  # of the quiet speed
 
@@ -36,6 +43,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--presets", nargs="+", default=PRESETS)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--batch", type=int, default=32)
@@ -92,7 +100,7 @@ def of_preset(preset: str, options: argparse.Namespace) -> Iterator[tuple[str, d
     """What was measured of both ways, quiet and busy in turn, by key."""
     here = record.machine_name()
     for pair in range(options.pairs):
-        for how in WAYS:
+        for how in options.ways:
             for busy in (False, True):
                 state = "busy" if busy else "quiet"
                 key = f"{preset} {options.batch} x {options.updates} {how} {state}: {pair}; {here}"
@@ -142,12 +150,13 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     """Updates a second after the trial, and the threads at the end."""
     from bertsmith import machine
 
-    if how == "bertsmith":
+    if how != "spinning":
         machine.have_threads_wait_briefly()  # before torch is loaded, as the command line does
     import tempfile
     from pathlib import Path
 
     from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import preset
     from bertsmith.place import Place
     from bertsmith.training.loader import Phase
@@ -164,6 +173,8 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     chosen = PretrainSettings(model=config, train=settings)
     machine.prepare_process(settings.threads)
     place = Place.of("cpu", "fp32")
+    if how == "kernels":
+        place = replace(place, kernels=for_training("auto", config.hidden_size))
     encoder, objective = first_weights(chosen, place.drawing)
     place.settle(encoder, objective)
     phases = [Phase(RandomPairs(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]
