@@ -21,7 +21,7 @@ from bertsmith.training.step import Trained, update
 _SMALLEST = 8  # the first updates are made on this part of a batch
 _SOON = 0.5  # seconds: a second size may take twice as long
 _HOPELESS = 2.0  # what takes that many times as long as the best is not tried again
-_FEWER_PAY = 0.9  # fewer threads are taken where an update takes less than this part of the time
+_FEWER_PAY = 0.75  # fewer threads are taken where an update takes less than this part of the time
 _BF16_PAYS = 0.95
 
 
