@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils import deterministic
 
 from bertsmith import machine
 from bertsmith.errors import InputError
@@ -107,7 +106,7 @@ class Place:
             return
         os.environ.setdefault(*_CUBLAS)
         before = torch.get_deterministic_debug_mode()
-        memory: Any = deterministic  # torch says nothing of what is in it
+        memory: Any = torch.utils.deterministic  # torch says nothing of what is in it
         filled = memory.fill_uninitialized_memory
         torch.use_deterministic_algorithms(True)
         memory.fill_uninitialized_memory = False  # none of it is read before it is written

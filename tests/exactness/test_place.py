@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils import deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -158,18 +157,19 @@ def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
 
     def watched(*given: Any) -> Any:
         modes.append(torch.get_deterministic_debug_mode())
-        filled.append(deterministic.fill_uninitialized_memory)
+        filled.append(torch.utils.deterministic.fill_uninitialized_memory)
         return made(*given)
 
     monkeypatch.setattr(loop, "update", watched)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: runs_ahead))
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back, whatever the run makes of it
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     settings = ("train.max_steps=2", f"train.deterministic={asked}")
     tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", *settings)
     assert (modes, filled) == ([mode] * 2, [mode == 0] * 2)
     assert (os.environ.get("CUBLAS_WORKSPACE_CONFIG") is not None) is (mode == 2)
     assert torch.get_deterministic_debug_mode() == 0
-    assert deterministic.fill_uninitialized_memory
+    assert torch.utils.deterministic.fill_uninitialized_memory
 
 
 def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,11 +212,11 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     from bertsmith.workflows.finetune_settings import settings_type
     from bertsmith.workflows.pretrain_settings import PretrainSettings
 
-    names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard", "kernels")
-    names = (*names, "deterministic")
+    names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
+    computing = ("kernels", "deterministic")
     of_pretraining = {"base", "train.processes"}
     budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
-    free = {f"train.{name}" for name in (*names, *budgets)}
+    free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | of_pretraining | judged
     assert settings_type(task_type("classify")).may_change() == free | {"base", "files.train", "files.dev"}

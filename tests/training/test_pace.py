@@ -388,11 +388,13 @@ def test_a_resume_uses_the_threads_that_its_updates_were_made_on(shards: Shards,
     assert any("adds 20 updates" in line for line in told)
 
 
-def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_path: Path) -> None:
-    """Growing parts of a batch, each way in turn; what is hopeless is dropped; the last size counts."""
+def trial_of(
+    seconds: dict[tuple[int, Precision], float], enough: float
+) -> tuple[dict[Way, float], list[tuple[Way, int]], float]:
+    """A trial of updates of 32 sequences that take so long by threads and precision, with time for so many of the
+    quickest: what it finds, the updates that it makes with their sizes, and how long it takes."""
     seen: list[tuple[Way, int]] = []
     now = [0.0]
-    seconds: dict[tuple[int, Precision], float] = {(2, "fp32"): 1.0, (1, "fp32"): 1.5, (2, "bf16"): 9.0}
     threads = [2]
 
     class Stream:
@@ -431,11 +433,31 @@ def test_a_trial_measures_whole_batches_where_there_is_time(shards: Shards, tmp_
             TrainSettings(),
             Place.of("cpu", "fp32"),
             ways([2, 1], ["fp32", "bf16"]),
-            lambda seconds: 12.0 * seconds,
+            lambda seconds: enough * seconds,
         )
+    return found, seen, now[0]
+
+
+def test_a_trial_measures_whole_batches_where_there_is_time() -> None:
+    """Growing parts of a batch, each way in turn; what is hopeless is dropped; the last size counts."""
+    seconds: dict[tuple[int, Precision], float] = {(2, "fp32"): 1.0, (1, "fp32"): 1.5, (2, "bf16"): 9.0}
+    found, seen, spent = trial_of(seconds, 12.0)
     assert found == {Way(2, "fp32"): 1.0, Way(1, "fp32"): 1.5}
     assert [tokens for way, tokens in seen if way == Way(2, "bf16")] == [4, 4]  # the first is not counted
-    assert now[0] <= 12.0
+    assert spent <= 12.0
+
+
+@pytest.mark.parametrize(("times", "sizes"), [(1.0, [4, 8]), (2.0, [4])])
+def test_a_trial_without_time_compares_two_sizes_where_they_are_soon_measured(
+    times: float, sizes: list[int]
+) -> None:
+    """One update of each way was too few to choose by. Here a first round takes 0.375 s, and twice as long."""
+    seconds: dict[tuple[int, Precision], float] = {(2, "fp32"): 1.0, (1, "fp32"): 1.2, (2, "bf16"): 0.8}
+    found, seen, _ = trial_of({way: times * one for way, one in seconds.items()}, 0.0)
+    warm, rounds = seen[:2], seen[2:]
+    assert {way.precision for way, _ in warm} == {"fp32", "bf16"}  # an update of each, which is not counted
+    assert rounds == [(way, size) for size in sizes for way in found]
+    assert found == pytest.approx({Way(*way): times * one for way, one in seconds.items()})
 
 
 @pytest.mark.parametrize(
