@@ -13,7 +13,7 @@ from bertsmith.place import Place
 from bertsmith.training.loader import Batch, Position, Update
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Checks, Trained, update
+from bertsmith.training.step import Checks, Passes, Trained, update
 
 
 class OurTrainer:
@@ -33,6 +33,7 @@ class OurTrainer:
         self.place.settle(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()
+        self.passes = Passes(self.trained)
         self.optimizer = optimizer_of(self.trained, settings)
         self.settings, self.step = settings, 0
 
@@ -44,5 +45,5 @@ class OurTrainer:
         work = Update(objective.counts(batch), batch.tokens, batch.epoch, (batch,), Position())
         return update(
             *(self.trained, self.optimizer, work, rate, self.settings, self.place, self.step),
-            checks=self.checks,
+            *(self.passes, self.checks),
         )

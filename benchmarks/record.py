@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from held import held_to
+
 HERE = Path(__file__).parent
 WORK = Path(os.environ.get("BERTSMITH_BENCHMARK_WORK", HERE / "work"))
 DATA = HERE.parent.parent / "shared" / "data"
@@ -58,7 +60,8 @@ def machine_name() -> str:
     from bertsmith import machine
 
     found = machine.describe()
-    return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}"
+    held = f"; held to {held_to()}" if held_to() else ""
+    return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}{held}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, b
 import torch
 
 from bertsmith import machine
+from held import NAMES, hold
 from record import machine_name, once, recorded, section, table, versions
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
@@ -57,8 +58,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
     parser.add_argument("--sides", nargs="+", help="time these alone: all are in memory at once")
+    parser.add_argument(
+        "--held-to", choices=NAMES, help="fewer instructions than the processor has, see held.py"
+    )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.held_to:
+        if options.what == "infer":
+            parser.error("--held-to: peers in infer ask the processor themselves what it can do")
+        hold(options.held_to)
     if options.what == "infer":
         import speed_infer
 

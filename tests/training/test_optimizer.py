@@ -161,11 +161,11 @@ def test_clipping_scales_all_gradients_together() -> None:
     a, b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4))
     a.grad, b.grad = torch.full((3,), 2.0), torch.full((4,), -1.0)
     optimizer = torch.optim.SGD([a, b])
-    assert clip([a, b], 1.0, optimizer).item() == pytest.approx(4.0)
+    assert clip(optimizer, 1.0).item() == pytest.approx(4.0)
     assert torch.cat([a.grad, b.grad]).norm().item() == pytest.approx(1.0, rel=1e-5)
     assert (a.grad[0] / b.grad[0]).item() == pytest.approx(-2.0)
     before = a.grad.clone()
-    clip([a, b], 5.0, optimizer)  # below the limit: untouched
+    clip(optimizer, 5.0)  # below the limit: untouched
     assert torch.equal(a.grad, before)
 
 
@@ -186,7 +186,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float
         norm = nn.utils.get_total_norm([p.grad for p in wanted.values() if p.grad is not None])
         assert 1.0 < norm < 50.0
         if step != 2:
-            torch.testing.assert_close(clip(named.values(), limit, optimizer), norm)
+            torch.testing.assert_close(clip(optimizer, limit), norm)
             nn.utils.clip_grads_with_norm_(wanted.values(), limit, norm)
         for by in (optimizer, usual):
             for group in by.param_groups:

@@ -33,7 +33,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "91ca5986d5850f82"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "58a27cf0e4c4cc06"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 
@@ -246,6 +246,21 @@ def add_norm_back(given):
         x_, r_, g_ = floats(s[1], n), floats(s[2], n), floats(s[14], n)
         o_, d_ = floats(s[3], n), floats(s[15], n)
         _add_norm_back(x_, r_, g_, o_, d_, h, weight, stats, sums, low, high, dropped, scale, first, last)
+
+
+# What threads have summed, together. Slots: 0 their sums, 1 the result, 2 threads, 3 numbers of each.
+
+
+@cfunc("void(voidptr)", **BODY)
+def summed(given):
+    s = slots(given)
+    n = s[3]
+    sums, found = floats(s[0], s[2] * n), floats(s[1], n)
+    first, last = my_rows(n)
+    for j in range(first, last):
+        found[j] = sums[j]
+        for thread in range(1, s[2]):
+            found[j] += sums[thread * n + j]
 
 
 # Softmax of scores, then dropout. Slots: 0 whether bf16, 1 scores, 2 weights, 3 weights after dropout, 4 rows,

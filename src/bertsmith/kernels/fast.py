@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -174,12 +175,13 @@ class Fast(Kernels):
         better way."""
         if width % attending.COLUMNS:
             return None
-        starts, sees, longest = bounds
+        starts, sees, longest, tokens = bounds
         in_half = HALF and is_half(x) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
         if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
-            starts, longest, heads, attending.SEES[sees], drawn_by(None), HALF if in_half else attending
+            *(starts, longest, tokens, heads),
+            *(attending.SEES[sees], drawn_by(None), HALF if in_half else attending),
         )
 
     def weights(
@@ -346,7 +348,7 @@ def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
             [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (updating.ROW - 2 - len(own))]
         )
         first += -(-size // updating.PART)
-    return torch.tensor(rows).view(-1, updating.ROW), first
+    return torch.from_numpy(np.array(rows, np.int64)), first
 
 
 def _numbers_of(step: AdamWStep) -> list[int]:

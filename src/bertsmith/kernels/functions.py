@@ -79,7 +79,7 @@ class AddNorm(torch.autograd.Function):
         residual, x, weight, stats = ctx.saved_tensors
         grad = grad.to(x.dtype).contiguous()
         of_sum, of_x, sums = parts.add_norm_back(grad, residual, x, weight, stats, ctx.drawn, launch)
-        return of_sum, of_x, *sums.sum(0), None, None
+        return of_sum, of_x, *sums, None, None
 
 
 class FedForward(torch.autograd.Function):
@@ -157,7 +157,7 @@ class Embedded(torch.autograd.Function):
             *(parts.is_half(grad), x, first, ctx.places[0], second, ctx.places[1], *x.shape),
             *(weight, stats, *ctx.drawn, grad, to_first, to_second, to_x, sums, len(first), len(second)),
         )
-        return to_x, to_first, to_second, *sums.sum(0), None, None, None, None
+        return to_x, to_first, to_second, *parts.summed(sums, launch), None, None, None, None
 
 
 class Layer(torch.autograd.Function):
@@ -211,6 +211,6 @@ class Layer(torch.autograd.Function):
         parts.add(to_x, parts.multiplied(to_qkv, w.qkv, None, run), run)
         run.end()
         return (
-            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm.sum(0)),
-            *(*to_weight, *to_output, *to_output_norm.sum(0)),
+            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm),
+            *(*to_weight, *to_output, *to_output_norm),
         )

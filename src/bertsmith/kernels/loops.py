@@ -9,6 +9,8 @@ loops.py and lanes.py it was written with, and a test that these are they.
 from __future__ import annotations
 
 import ctypes
+import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -144,4 +146,4 @@ def launch(body: Any, *arguments: int | Tensor) -> None:
 
 def bits(value: float) -> int:
     """Of a float in fp32."""
-    return int(np.float32(value).view(np.uint32))
+    return int.from_bytes(struct.pack("=f", value), sys.byteorder)

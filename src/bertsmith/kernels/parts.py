@@ -22,11 +22,12 @@ bits."""
 
 class Sequences(NamedTuple):
     """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
-    longest: tokens of the longest. sees: which tokens a token sees, as `attending.SEES` has it. drawn: what of the
-    weights is dropped. bodies: what computes it."""
+    longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
+    drawn: what of the weights is dropped. bodies: what computes it."""
 
     starts: Tensor
     longest: int
+    tokens: int
     heads: int
     sees: int
     drawn: Seeds
@@ -45,7 +46,8 @@ class Sequences(NamedTuple):
     def rows(self, like: Tensor, columns: int) -> Tensor:
         """For as many rows as there are in `like`, zeros behind the last sequence."""
         found = like.new_empty(len(like), columns)
-        found[int(self.starts[-1]) :] = 0
+        if self.tokens < len(like):
+            found[self.tokens :] = 0
         return found
 
 
@@ -97,8 +99,8 @@ def add_norm(
 def add_norm_back(
     grad: Tensor, residual: Tensor, x: Tensor, weight: Tensor, stats: Tensor, drawn: Seeds, run: Run
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The slopes of residual and of x; and those of weight and bias, as each thread has summed them, [threads, 2,
-    H]. The sum is made again, so that no more is kept than what is added up."""
+    """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
+    more is kept than what is added up."""
     of_sum = torch.empty_like(x)
     of_x = torch.empty_like(x) if drawn[2] else of_sum
     sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
@@ -107,7 +109,14 @@ def add_norm_back(
         *(is_half(x), x, residual, of_sum, *x.shape),
         *(weight, 0, stats, 0, *drawn, grad, of_x, sums),
     )
-    return of_sum, of_x, sums
+    return of_sum, of_x, summed(sums, run)
+
+
+def summed(sums: Tensor, run: Run) -> Tensor:
+    """What the threads have summed, [threads, ...], together."""
+    found = torch.empty(sums.shape[1:])
+    run(compiled.summed, sums, found, len(sums), found.numel())
+    return found
 
 
 def feed_forward(

@@ -124,11 +124,12 @@ class Moved(NamedTuple):
 class Bounds(NamedTuple):
     """What attention keeps within: a token sees those of its own sequence alone. starts: where sequences begin and
     the last one ends, long [B + 1]. sees: which tokens of it a token sees, as a model's configuration has it.
-    longest: tokens of the longest sequence, 0 where there is none."""
+    longest: tokens of the longest sequence, 0 where there is none. tokens: of all of them."""
 
     starts: Tensor
     sees: str
     longest: int
+    tokens: int
 
 
 class LayerParts(NamedTuple):

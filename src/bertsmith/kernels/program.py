@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.kernels.loops import BODY, integers, launch, slots, slots_of, wait_for_all
 
-WRITTEN_WITH = "4e7b994e266e27e6"  # loops.py, see there
+WRITTEN_WITH = "bc27228bc0866b3f"  # loops.py, see there
 
 
 @intrinsic

@@ -73,7 +73,7 @@ class Layout:
     @cached_property
     def bounds(self) -> Bounds:
         """What attention keeps within, as kernels read it."""
-        return Bounds(self.packed.starts.long(), self.sees, self.packed.longest)
+        return Bounds(self.packed.starts.long(), self.sees, self.packed.longest, len(self.packed.tokens))
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -3,7 +3,7 @@ release, not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class AdamW(torch.optim.AdamW):
         taken: list[tuple[Tensor, Tensor]] = []
         by_rows = []
         for group in self.param_groups:
-            alike: dict[int, list[Moved]] = {}  # by how often they have been moved
+            moved = []
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if gradient is None:
@@ -57,12 +57,10 @@ class AdamW(torch.optim.AdamW):
                     self._where.pop(parameter, None)
                     if not self.kernels.moves(gradient):
                         continue
-                    state = self._begun(parameter)
-                    own = Moved(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
-                    alike.setdefault(int(state["step"]), []).append(own)
+                    moved.append((parameter, gradient))
                 taken.append((parameter, gradient))
                 parameter.grad = None
-            for made, some in alike.items():
+            for made, some in self._begun(moved).items():
                 self.kernels.move_all(some, _step_of(group, made), self.factor)
         super().step()
         for parameter, gradient, group in by_rows:
@@ -72,22 +70,31 @@ class AdamW(torch.optim.AdamW):
         self.factor = 1.0
         return answer
 
-    def _begun(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of a parameter, in which the next update counts as made."""
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:  # as torch begins it
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
-        return state
+    def _begun(self, given: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[Moved]]:
+        """Parameters and their gradients with their means, by how often they have been moved: the next update
+        counts as made."""
+        states = [self.state[parameter] for parameter, _ in given]
+        for (parameter, _), state in zip(given, states, strict=True):
+            if not state:  # as torch begins it
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["exp_avg"], state["exp_avg_sq"] = (
+                    torch.zeros_like(parameter),
+                    torch.zeros_like(parameter),
+                )
+        if states:
+            torch._foreach_add_([state["step"] for state in states], 1)
+        alike: dict[int, list[Moved]] = {}
+        for (parameter, gradient), state in zip(given, states, strict=True):
+            own = Moved(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
+            alike.setdefault(int(state["step"]), []).append(own)
+        return alike
 
     def _move_rows(self, table: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
-        state = self._begun(table)
+        made, (own,) = self._begun([(table, gradient.values())]).popitem()
         rows, where = gradient.indices()[0], self._where_of(table)
         where[rows] = torch.arange(len(rows))
-        values = gradient.values() if self.factor == 1 else gradient.values() * self.factor
-        step = _step_of(group, int(state["step"]))
-        self.kernels.move_rows(table, state["exp_avg"], state["exp_avg_sq"], where, values, step)
+        values = own.gradient if self.factor == 1 else own.gradient * self.factor
+        self.kernels.move_rows(table, own.mean, own.square, where, values, _step_of(group, made))
         where[rows] = NO_GRADIENT
 
     def _where_of(self, table: Tensor) -> Tensor:

@@ -151,10 +151,10 @@ def make_optimizer(
     return made
 
 
-def clip(parameters: Iterable[nn.Parameter], limit: float, optimizer: torch.optim.Optimizer) -> Tensor:
+def clip(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
     """Have the next update scale all gradients so that their common norm is at most `limit`, or scale them now;
     returns the norm before that."""
-    given = [p for p in parameters if p.grad is not None]
+    given = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     gradients: list[Tensor] = []
     for p in given:
         if p.grad is not None and p.grad.is_sparse:

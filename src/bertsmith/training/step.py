@@ -179,7 +179,7 @@ def update(
         torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
     )
     sums = dict(zip(own, of_parts, strict=True))
-    norm = clip((p for p in trained.parameters() if p.requires_grad), settings.clip_norm, optimizer)
+    norm = clip(optimizer, settings.clip_norm)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
     adamw = optimizer if isinstance(optimizer, AdamW) else None
     if checks is not None and place.runs_ahead and not passes.cut and adamw is not None and adamw.skips():
