@@ -341,7 +341,8 @@ def batch_of(rows: Sequence[Inputs]) -> Inputs:
 
 class Limit:
     """The products of matrices of an update, forward and backward, of the model's own shapes, and nothing else. In
-    the last layer the output projection and feed-forward of those tokens alone that a head reads, as in ours."""
+    the last layer those of keys and values are of all tokens, and all others of those alone that a head reads, as
+    in ours."""
 
     def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
         self.updates, self.device = options.updates, torch.device(options.device)
@@ -354,13 +355,14 @@ class Limit:
             read += predicted
             whole = precision == "bf16" or self.device.type != "cpu"
             shapes += [(1, predicted, width, width), *of_vocabulary(predicted, config, whole=whole)]
-        for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
-            shapes.append((1, tokens, width, 3 * width))
-            shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
         heads, head = config.num_attention_heads, width // config.num_attention_heads
         length = round(tokens / sequences)
-        pairs = [(sequences * heads, length, head, length), (sequences * heads, length, length, head)]
-        shapes += pairs * config.num_hidden_layers
+        for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
+            apart = [(1, tokens, width, 2 * width), (1, rows, width, width)]
+            shapes += [(1, tokens, width, 3 * width)] if rows == tokens else apart
+            shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
+            asked = round(rows / sequences)
+            shapes += [(sequences * heads, asked, head, length), (sequences * heads, asked, length, head)]
         kind = torch.bfloat16 if precision == "bf16" else torch.float32
         self.tokens, self.products = tokens, []
         for shape in shapes:

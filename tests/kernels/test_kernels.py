@@ -230,6 +230,53 @@ def test_attention_over_packed_sequences_and_its_slopes(
     assert not slopes[rows:].any()
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.one_of(st.integers(0, 20), st.sampled_from([32, 33, 100])), min_size=1, max_size=6),
+    width=st.sampled_from([16, 32, 64]),
+    sees=st.sampled_from(["all", "before", "behind"]),
+    kind=kinds,
+    p=st.sampled_from([0.0, 0.3]),
+    chosen=st.integers(1, 80),
+    more=st.integers(0, 3),
+    kernels=st.sampled_from([FAST, ANSWERS]),
+)
+def test_attention_of_some_tokens_is_what_attention_of_all_has_there(
+    lengths: list[int],
+    width: int,
+    sees: Sees,
+    kind: torch.dtype,
+    p: float,
+    chosen: int,
+    more: int,
+    kernels: Kernels,
+) -> None:
+    """To the bit, also of the same token twice and of sequences without any; its slopes to rounding."""
+    lengths, heads = [*lengths, 1], 2
+    count, columns = sum(lengths), 2 * width
+    qkv = normal(count + more, 3 * columns, kind=kind)
+    rows = torch.randint(count, (chosen,), generator=torch.Generator().manual_seed(3)).sort().values
+    upstream = normal(chosen, columns, seed=2, kind=kind)
+
+    def dropout() -> Dropout | None:
+        return Dropout(p, torch.Generator().manual_seed(7)) if p else None
+
+    bounds = Layout(packed_of(lengths), sees).bounds
+    whole = qkv.clone().requires_grad_()
+    wanted = kernels.attention(whole, bounds, heads, dropout())
+    assert wanted is not None
+    assert kernels.takes_rows(qkv[:, :columns].requires_grad_(), heads, bounds)
+    q, kv = qkv[rows, :columns].requires_grad_(), qkv[:, columns:].clone().requires_grad_()
+    found = kernels.attention_of_rows(q, kv, rows, bounds, heads, dropout())
+    assert torch.equal(found, wanted[rows])
+    of_q, of_kv = torch.autograd.grad(found, [q, kv], upstream)
+    (expected,) = torch.autograd.grad(wanted[rows], whole, upstream)
+    joined = torch.zeros(count + more, columns).index_add_(0, rows, of_q.float())
+    close(joined, expected[:, :columns].float(), kind, 4)
+    close(of_kv, expected[:, columns:].float(), kind, 4)
+    assert not of_kv[count:].any()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_does_not_depend_on_company_or_threads(kind: torch.dtype) -> None:
     """To the bit, there and back."""

@@ -38,8 +38,8 @@ class FastAnswers(Fast):
         return is_known(x) and x.numel() > 0
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
-        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program; or by two,
-        where rows are chosen between. To the bit the same as part by part."""
+        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
+        the same as part by part."""
         if torch.is_grad_enabled():
             return super().layer(x, bounds, of, rows)
         least, norms = len(x) if rows is None else len(rows), _norms_of(of)
@@ -50,10 +50,10 @@ class FastAnswers(Fast):
         over = self._over(residual, x.shape[1] // of.heads, of.heads, bounds)
         if products is None or over is None:
             return None
-        over = over._replace(drawn=drawn_by(of.attention_dropout))
+        over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
         given = x.contiguous() if isinstance(products, _IntegerProducts) else residual
-        return layer(given, residual, products, norms, over, drawn, rows).found
+        return layer(given, residual, products, norms, over, drawn).found
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A row is read once."""
@@ -117,6 +117,14 @@ class _IntegerProducts(NamedTuple):
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
+        return _in_integers(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return _in_integers(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
         return _in_integers(self.qkv, x, self.kind, run)
 
     def projected(self, x: Tensor, run: Run) -> Tensor:
@@ -151,6 +159,13 @@ def _norms_of(of: LayerParts) -> list[Norm] | None:
 def _has_body(linear: Integers) -> bool:
     """Whether its weights are in pairs or fours."""
     return linear.weight.dim() > 2
+
+
+def _outputs(linear: Integers, begin: int, end: int) -> Integers:
+    """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
+    together = linear.weight.shape[2]
+    weight = linear.weight[begin // together : end // together]
+    return Integers(linear.channels, weight, IntegerWeights(*(one[begin:end] for one in linear.of)))
 
 
 def _in_integers(

@@ -40,7 +40,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.registers import FROM_0, FROM_SUMS, ROWS, six_rows
 
-WRITTEN_WITH = "79521b7a303e76ea"  # loops.py, lanes.py and registers.py, see the first
+WRITTEN_WITH = "7dca9a8899bb7e28"  # loops.py, lanes.py and registers.py, see the first
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2
@@ -206,20 +206,31 @@ def up(count):
     return (count + WIDTH - 1) // WIDTH * WIDTH
 
 
-# Slots: 0 whether bf16, 1 qkv, 2 the result, 3 of each row and head the highest score and 1 / the sum, 4 starts, 5
-# sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 rows, 14 tokens of the longest
-# sequence, 15 `room` for all threads, 16 how much of it a thread has; on the way back 2 is the slope of qkv, 17
-# that of the result.
+@njit(inline="always", **LOOPS)
+def token_of(asked, query):
+    """Which token a query is of; asked: where the tokens of all queries stand, 0 where each token has one."""
+    return integers(asked, query + 1)[query] if asked else query
+
+
+# Slots: 0 whether bf16, 1 queries, 2 the result, 3 of each query and head the highest score and 1 / the sum, 4
+# starts, 5 sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 queries in all, 14
+# tokens of the longest sequence, 15 `room` for all threads, 16 how much of it a thread has, 17 on the way back the
+# slope of the result, 18 what the tiles are, 19 keys, with values behind them in each row, 20 and 21 how many
+# numbers lie between a query and the next, and a key and the next, 22 where each sequence's queries start, 23 see
+# `token_of`; on the way back 2 and 24 are the slopes of queries and keys.
 
 
 @cfunc("void(voidptr)", **BODY)
 def forward(given):
     s = slots(given)
-    half, qkv, out, heads, width, sees, rows = s[0], s[1], s[2], s[6], s[7], s[8], s[13]
-    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    half, out, heads, width, sees, stride, key_stride = s[0], s[2], s[6], s[7], s[8], s[20], s[21]
+    stats, starts, asked = (
+        floats(s[3], 2 * s[13] * heads),
+        integers(s[4], s[5] + 1),
+        integers(s[22], s[5] + 1),
+    )
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most = heads * width, up(s[14])
-    stride = 3 * inner
     by, each = _NUMBER * width, _NUMBER * most * width
     keys = s[15] + _NUMBER * np.int64(my_number()) * s[16]
     values = keys + each
@@ -229,17 +240,18 @@ def forward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = up(count), starts[one] * stride + head * width
+        across, at = up(count), first * key_stride + head * width
         apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
-        _read_turned(half, qkv, at + inner, stride, count, width, some_rows, keys)
-        _read(half, qkv, at + 2 * inner, stride, count, width, F(1), values, _PANEL, panel)
-        for begin in range(0, count, _QUERIES):
-            some = min(_QUERIES, count - begin)
-            _read(half, qkv, at + begin * stride, stride, some, width, root, some_rows, by, _PANEL)
+        if asked[one] < asked[one + 1]:
+            _read_turned(half, s[19], at, key_stride, count, width, some_rows, keys)
+            _read(half, s[19], at + inner, key_stride, count, width, F(1), values, _PANEL, panel)
+        for begin in range(asked[one], asked[one + 1], _QUERIES):
+            some = min(_QUERIES, asked[one + 1] - begin)
+            _read(half, s[1], begin * stride + head * width, stride, some, width, root, some_rows, by, _PANEL)
             _multiply(some_rows, by, keys, turned, scores, apart, some, across // WIDTH, width)
             for i in range(some):
-                here = scores + i * apart
-                nearest, furthest = sight(begin + i, count, sees)
+                here, token = scores + i * apart, token_of(s[23], begin + i)
+                nearest, furthest = sight(token - first, count, sees)
                 highest = highest_seen(here, across, nearest, furthest)
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
@@ -247,26 +259,30 @@ def forward(given):
                     store(here + 4 * j, value)
                     total = total + value
                 share = F(1) / sum_of(total)
-                place = (first + begin + i) * heads + head
-                stats[2 * place], stats[2 * place + 1] = highest, share
+                own = 2 * ((begin + i) * heads + head)
+                stats[own], stats[own + 1] = highest, share
+                place = (token * heads + head) * most
                 for j in range(0, across, WIDTH):
                     value = load(here + 4 * j) * every(share)
                     if dropped:
-                        value = value * kept(place * most + j, low, high, dropped, scale)
+                        value = value * kept(place + j, low, high, dropped, scale)
                     store(here + 4 * j, value)
             _multiply(scores, apart, values, panel, some_rows, by, some, width // WIDTH, count)
             made = floats(some_rows, some * width)
-            write(half, made, some, width, F(1), out, (first + begin) * inner + head * width, inner)
+            write(half, made, some, width, F(1), out, begin * inner + head * width, inner)
 
 
 @cfunc("void(voidptr)", **BODY)
 def backward(given):
     s = slots(given)
-    half, qkv, slopes, heads, width, sees, rows, grad = s[0], s[1], s[2], s[6], s[7], s[8], s[13], s[17]
-    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    half, heads, width, sees, grad, stride, key_stride = s[0], s[6], s[7], s[8], s[17], s[20], s[21]
+    stats, starts, asked = (
+        floats(s[3], 2 * s[13] * heads),
+        integers(s[4], s[5] + 1),
+        integers(s[22], s[5] + 1),
+    )
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most = heads * width, up(s[14])
-    stride = 3 * inner
     by, each, block = _NUMBER * width, _NUMBER * most * width, _QUERIES * (_NUMBER * most + _APART)
     keys = s[15] + _NUMBER * np.int64(my_number()) * s[16]
     keys_turned = keys + each
@@ -283,32 +299,34 @@ def backward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = up(count), starts[one] * stride + head * width
+        across, at = up(count), first * key_stride + head * width
         apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
-        _read(half, qkv, at + inner, stride, count, width, F(1), keys, _PANEL, panel)
-        _read_turned(half, qkv, at + inner, stride, count, width, some_rows, keys_turned)
-        _read_turned(half, qkv, at + 2 * inner, stride, count, width, some_rows, values_turned)
+        if asked[one] < asked[one + 1]:
+            _read(half, s[19], at, key_stride, count, width, F(1), keys, _PANEL, panel)
+            _read_turned(half, s[19], at, key_stride, count, width, some_rows, keys_turned)
+            _read_turned(half, s[19], at + inner, key_stride, count, width, some_rows, values_turned)
         floats(of_keys, across * width)[:] = F(0)
         floats(of_values, across * width)[:] = F(0)
-        for begin in range(0, count, _QUERIES):
-            some = min(_QUERIES, count - begin)
-            _read(half, qkv, at + begin * stride, stride, some, width, root, queries, by, _PANEL)
-            of_out = (first + begin) * inner + head * width
+        for begin in range(asked[one], asked[one + 1], _QUERIES):
+            some = min(_QUERIES, asked[one + 1] - begin)
+            of_query, of_out = begin * stride + head * width, begin * inner + head * width
+            _read(half, s[1], of_query, stride, some, width, root, queries, by, _PANEL)
             _read(half, grad, of_out, inner, some, width, F(1), upstream, by, _PANEL)
             _multiply(queries, by, keys_turned, turned, weights, apart, some, across // WIDTH, width)
             _multiply(upstream, by, values_turned, turned, through, apart, some, across // WIDTH, width)
             for i in range(some):
                 here, slope, mixed = weights + i * apart, through + i * apart, after + i * apart
-                nearest, furthest = sight(begin + i, count, sees)
-                place = (first + begin + i) * heads + head
-                highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
+                token, own = token_of(s[23], begin + i), 2 * ((begin + i) * heads + head)
+                nearest, furthest = sight(token - first, count, sees)
+                place = (token * heads + head) * most
+                highest, share = every(stats[own]), every(stats[own + 1])
                 total = every(F(0))
                 for j in range(0, across, WIDTH):
                     score, value = seen(here, j, nearest, furthest), load(slope + 4 * j)
                     weight = exp_below(score - highest) * share
                     after_it = weight
                     if dropped:
-                        after_it = weight * kept(place * most + j, low, high, dropped, scale)
+                        after_it = weight * kept(place + j, low, high, dropped, scale)
                     value = value * after_it
                     store(here + 4 * j, weight)
                     store(mixed + 4 * j, after_it)
@@ -321,6 +339,6 @@ def backward(given):
             _add_turned(through, apart, queries, by, of_keys, by, count, width // WIDTH, some)
             _multiply(through, apart, keys, panel, upstream, by, some, width // WIDTH, count)
             made = floats(upstream, some * width)
-            write(half, made, some, width, root, slopes, at + begin * stride, stride)
-        write(half, floats(of_keys, count * width), count, width, F(1), slopes, at + inner, stride)
-        write(half, floats(of_values, count * width), count, width, F(1), slopes, at + 2 * inner, stride)
+            write(half, made, some, width, root, s[2], of_query, stride)
+        write(half, floats(of_keys, count * width), count, width, F(1), s[24], at, key_stride)
+        write(half, floats(of_values, count * width), count, width, F(1), s[24], at + inner, key_stride)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.attending import highest_seen, seen, sight, up, write
+from bertsmith.kernels.attending import highest_seen, seen, sight, token_of, up, write
 from bertsmith.kernels.exponential import exp_below
 from bertsmith.kernels.lanes import (
     WIDTH,
@@ -42,7 +42,7 @@ if compiles_for("amx-bf16"):
 else:
     from bertsmith.kernels.half_registers import configure, product, release
 
-WRITTEN_WITH = "8af6d5a105f29532"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "957a0a7cb7839464"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
@@ -101,17 +101,20 @@ def _emptied(out, columns, across, some):
         store(out + c, every(F(0)))
 
 
-# Slots: those of attending.py; 18 what the tiles are.
+# Slots: those of attending.py.
 
 
 @cfunc("void(voidptr)", **BODY)
 def forward(given):
     s = slots(given)
-    qkv, out, heads, width, sees, rows = s[1], s[2], s[6], s[7], s[8], s[13]
-    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    out, heads, width, sees, stride, key_stride = s[2], s[6], s[7], s[8], 2 * s[20], 2 * s[21]
+    stats, starts, asked = (
+        floats(s[3], 2 * s[13] * heads),
+        integers(s[4], s[5] + 1),
+        integers(s[22], s[5] + 1),
+    )
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most, widest = heads * width, up(s[14]), _wide(s[14])
-    stride = 6 * inner
     each, block, few = 2 * widest * width, 2 * SIDE * widest, 2 * SIDE * width
     copied = s[15] + 4 * np.int64(my_number()) * s[16]
     keys, values = copied + each, copied + 2 * each
@@ -123,18 +126,19 @@ def forward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, columns, at = _wide(count), up(count), qkv + first * stride + 2 * head * width
-        _read(at + 2 * inner, stride, count, width, copied, across)
-        _turned(copied, across, width // 2, keys)
-        _read(at + 4 * inner, stride, count, width, copied, across)
-        _joined(copied, across, width, values)
-        for begin in range(0, count, SIDE):
-            some = min(SIDE, count - begin)
-            _read(at + begin * stride, stride, some, width, queries, SIDE)
+        across, columns, at = _wide(count), up(count), s[19] + first * key_stride + 2 * head * width
+        if asked[one] < asked[one + 1]:
+            _read(at, key_stride, count, width, copied, across)
+            _turned(copied, across, width // 2, keys)
+            _read(at + 2 * inner, key_stride, count, width, copied, across)
+            _joined(copied, across, width, values)
+        for begin in range(asked[one], asked[one + 1], SIDE):
+            some = min(SIDE, asked[one + 1] - begin)
+            _read(s[1] + begin * stride + 2 * head * width, stride, some, width, queries, SIDE)
             product(False, queries, 2 * width, keys, made, across, width, some)
             for i in range(some):
-                nearest, furthest = sight(begin + i, count, sees)
-                here = made + 4 * i * across
+                here, token = made + 4 * i * across, token_of(s[23], begin + i)
+                nearest, furthest = sight(token - first, count, sees)
                 highest = highest_seen(here, columns, nearest, furthest) * root
                 total = every(F(0))
                 for j in range(0, columns, WIDTH):
@@ -142,28 +146,31 @@ def forward(given):
                     store(here + 4 * j, value)
                     total = total + value
                 share = F(1) / sum_of(total)
-                place = (first + begin + i) * heads + head
-                stats[2 * place], stats[2 * place + 1] = highest, share
-                there = weights + 2 * i * across
+                own = 2 * ((begin + i) * heads + head)
+                stats[own], stats[own + 1] = highest, share
+                there, place = weights + 2 * i * across, (token * heads + head) * most
                 for j in range(0, columns, WIDTH):
                     value = load(here + 4 * j) * every(share)
                     if dropped:
-                        value = value * kept(place * most + j, low, high, dropped, scale)
+                        value = value * kept(place + j, low, high, dropped, scale)
                     store_half(there + 2 * j, value)
             _emptied(weights, columns, across, some)
             product(False, weights, 2 * across, values, queries + few, width, across, some)
-            write(1, mixed, some, width, F(1), out, (first + begin) * inner + head * width, inner)
+            write(1, mixed, some, width, F(1), out, begin * inner + head * width, inner)
     release()
 
 
 @cfunc("void(voidptr)", **BODY)
 def backward(given):
     s = slots(given)
-    qkv, slopes, heads, width, sees, rows, grad = s[1], s[2], s[6], s[7], s[8], s[13], s[17]
-    stats, starts = floats(s[3], 2 * rows * heads), integers(s[4], s[5] + 1)
+    heads, width, sees, grad, stride, key_stride = s[6], s[7], s[8], s[17], s[20], s[21]
+    stats, starts, asked = (
+        floats(s[3], 2 * s[13] * heads),
+        integers(s[4], s[5] + 1),
+        integers(s[22], s[5] + 1),
+    )
     low, high, dropped, scale = U(s[9]), U(s[10]), U(s[11]), as_float(s[12])
     inner, most, widest = heads * width, up(s[14]), _wide(s[14])
-    stride = 6 * inner
     each, block, few = 2 * widest * width, 2 * SIDE * widest, 2 * SIDE * width
     copied = s[15] + 4 * np.int64(my_number()) * s[16]
     keys, keys_turned, keys_below = copied, copied + each, copied + 2 * each
@@ -182,25 +189,27 @@ def backward(given):
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
         one, head = pair // heads, pair % heads
         first, count = starts[one], starts[one + 1] - starts[one]
-        across, columns, at = _wide(count), up(count), first * stride + 2 * head * width
-        _read(qkv + at + 2 * inner, stride, count, width, keys, across)
-        _turned(keys, across, width // 2, keys_turned)
-        _joined(keys, across, width, keys_below)
-        _read(qkv + at + 4 * inner, stride, count, width, values, across)
-        _turned(values, across, width // 2, values_turned)
+        across, columns, at = _wide(count), up(count), first * key_stride + head * width
+        if asked[one] < asked[one + 1]:
+            _read(s[19] + 2 * at, 2 * key_stride, count, width, keys, across)
+            _turned(keys, across, width // 2, keys_turned)
+            _joined(keys, across, width, keys_below)
+            _read(s[19] + 2 * (at + inner), 2 * key_stride, count, width, values, across)
+            _turned(values, across, width // 2, values_turned)
         of_keys[: across * width] = F(0)
         of_values[: across * width] = F(0)
-        for begin in range(0, count, SIDE):
-            some = min(SIDE, count - begin)
-            _read(qkv + at + begin * stride, stride, some, width, queries, SIDE)
-            _read(grad + 2 * ((first + begin) * inner + head * width), 2 * inner, some, width, upstream, SIDE)
+        for begin in range(asked[one], asked[one + 1], SIDE):
+            some, of_query = min(SIDE, asked[one + 1] - begin), begin * stride + head * width
+            _read(s[1] + 2 * of_query, 2 * stride, some, width, queries, SIDE)
+            _read(grad + 2 * (begin * inner + head * width), 2 * inner, some, width, upstream, SIDE)
             product(False, queries, 2 * width, keys_turned, made, across, width, some)
             product(False, upstream, 2 * width, values_turned, wanted, across, width, some)
             for i in range(some):
-                nearest, furthest = sight(begin + i, count, sees)
+                token, own = token_of(s[23], begin + i), 2 * ((begin + i) * heads + head)
+                nearest, furthest = sight(token - first, count, sees)
                 here, slope = made + 4 * i * across, wanted + 4 * i * across
-                place = (first + begin + i) * heads + head
-                highest, share = every(stats[2 * place]), every(stats[2 * place + 1])
+                place = (token * heads + head) * most
+                highest, share = every(stats[own]), every(stats[own + 1])
                 total = every(F(0))
                 mixed, moved = after + 2 * i * across, through + 2 * i * across
                 for j in range(0, columns, WIDTH):
@@ -208,7 +217,7 @@ def backward(given):
                     value = load(slope + 4 * j)
                     after_it = weight
                     if dropped:
-                        after_it = weight * kept(place * most + j, low, high, dropped, scale)
+                        after_it = weight * kept(place + j, low, high, dropped, scale)
                     value = value * after_it
                     store(here + 4 * j, weight)
                     store_half(mixed + 2 * j, after_it)
@@ -221,7 +230,7 @@ def backward(given):
             _emptied(after, columns, across, some)
             _emptied(through, columns, across, some)
             product(False, through, 2 * across, keys_below, queries + 4 * few, width, across, some)
-            write(1, of_queries, some, width, F(1), slopes, at // 2 + begin * (stride // 2), stride // 2)
+            write(1, of_queries, some, width, F(1), s[2], of_query, stride)
             _joined(after, SIDE, across, below)
             _turned(below, _HALF, across, after_turned)
             _joined(through, SIDE, across, below)
@@ -232,6 +241,6 @@ def backward(given):
                 to, of = 4 * j * width, 2 * j * SIDE
                 product(True, after_turned + of, 2 * SIDE, upstream_below, value_sums + to, width, SIDE, SIDE)
                 product(True, through_turned + of, 2 * SIDE, queries_below, key_sums + to, width, SIDE, SIDE)
-        write(1, of_keys, count, width, F(1), slopes, at // 2 + inner, stride // 2)
-        write(1, of_values, count, width, F(1), slopes, at // 2 + 2 * inner, stride // 2)
+        write(1, of_keys, count, width, F(1), s[24], at, key_stride)
+        write(1, of_values, count, width, F(1), s[24], at + inner, key_stride)
     release()

@@ -158,9 +158,9 @@ class Fast(Kernels):
         over = self._over(x, x.shape[1] // of.heads, of.heads, bounds)
         if over is None:
             return None
-        over = over._replace(drawn=drawn_by(of.attention_dropout))
+        over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
-        return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), rows, *weights)
+        return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), *weights)
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
@@ -168,7 +168,19 @@ class Fast(Kernels):
         if not self._serves(qkv):
             return None
         over = self._over(qkv, qkv.shape[1] // 3 // heads, heads, bounds)
-        return None if over is None else called(Attended, qkv, over._replace(drawn=drawn_by(dropout)))
+        return None if over is None else called(Attended, over._replace(drawn=drawn_by(dropout)), qkv)
+
+    def takes_rows(self, x: Tensor, heads: int, bounds: Bounds) -> bool:
+        """Where there is such a kernel."""
+        return self._serves(x) and self._over(x, x.shape[1] // heads, heads, bounds) is not None
+
+    def attention_of_rows(
+        self, q: Tensor, kv: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
+    ) -> Tensor:
+        over = self._over(q, q.shape[1] // heads, heads, bounds)
+        if over is None:
+            return super().attention_of_rows(q, kv, rows, bounds, heads, dropout)
+        return called(Attended, over.of(rows)._replace(drawn=drawn_by(dropout)), q, kv)
 
     def _over(self, x: Tensor, width: int, heads: int, bounds: Bounds) -> Sequences | None:
         """How kernels compute attention of the kind of x in heads of this width; None where buckets are the
@@ -176,8 +188,9 @@ class Fast(Kernels):
         if width % attending.COLUMNS:
             return None
         starts, sees, longest, tokens = bounds
-        in_half = HALF and is_half(x) and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        if not longest or (is_half(x) and not in_half and longest > self.longest_in_full):
+        is_half = kind_of(x) == torch.bfloat16
+        in_half = HALF and is_half and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
+        if not longest or (is_half and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
             *(starts, longest, tokens, heads),

@@ -46,18 +46,21 @@ class Attended(torch.autograd.Function):
     """Attention over packed sequences. Of the scores each row's highest and its sum are kept."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, over: Sequences) -> Tensor:
-        qkv = qkv.contiguous()
-        found, stats = parts.attend(qkv, over, launch)
-        ctx.save_for_backward(qkv, stats)
+    def forward(ctx: Any, over: Sequences, *given: Tensor) -> Tensor:
+        """given: see `parts.sides`."""
+        given = tuple(x.contiguous() for x in given)
+        found, stats = parts.attend(*parts.sides(*given), over, launch)
+        ctx.save_for_backward(stats, *given)
         ctx.over = over
         return found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        qkv, stats = ctx.saved_tensors
-        return parts.attend_back(grad.to(qkv.dtype).contiguous(), qkv, stats, ctx.over, launch), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        stats, *given = ctx.saved_tensors
+        grad, found = grad.to(given[0].dtype).contiguous(), [torch.empty_like(x) for x in given]
+        parts.attend_back(grad, *parts.sides(*given), stats, ctx.over, *parts.sides(*found), launch)
+        return None, *found
 
 
 class AddNorm(torch.autograd.Function):
@@ -161,8 +164,8 @@ class Embedded(torch.autograd.Function):
 
 
 class Layer(torch.autograd.Function):
-    """A layer as a whole, in one program there and one back, or in two of them where rows are chosen between: the
-    same, to the bit, as its parts one after the other."""
+    """A layer as a whole, in one program there and one back: the same, to the bit, as its parts one after the
+    other."""
 
     @staticmethod
     def forward(
@@ -171,23 +174,22 @@ class Layer(torch.autograd.Function):
         over: Sequences,
         drawn: tuple[Seeds, Seeds],
         epsilons: tuple[float, float],
-        rows: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        """drawn, epsilons: of both LayerNorms. rows: see `Kernels.layer`. weights: see `LayerWeights`."""
+        """drawn, epsilons: of both LayerNorms. weights: see `LayerWeights`."""
         x, w = x.contiguous(), LayerWeights(*weights)
         norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
-        *made, found = layer(x, x, w, norms, over, drawn, rows)
+        *made, found = layer(x, x, w, norms, over, drawn)
         ctx.save_for_backward(x, *made, *weights)
-        ctx.over, ctx.drawn, ctx.rows = over, drawn, rows
+        ctx.over, ctx.drawn = over, drawn
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, qkv, scores, kept, mixed, projected, stats, *others = ctx.saved_tensors
+        x, asking, q, kv, scores, mixed, projected, stats, *others = ctx.saved_tensors
         middle, inner, activated, fed, output_stats, *weights = others
-        w, drawn, rows, run = LayerWeights(*weights), ctx.drawn, ctx.rows, Program()
+        w, drawn, over, run = LayerWeights(*weights), ctx.drawn, ctx.over, Program()
         grad = grad.to(x.dtype).contiguous()
         to_middle, to_fed, to_output_norm = parts.add_norm_back(
             grad, middle, fed, w.output_norm, output_stats, drawn[1], run
@@ -197,20 +199,28 @@ class Layer(torch.autograd.Function):
         multiply(to_fed, w.output, None, to_inner, before=inner, run=run)
         to_weight = parts.slopes(middle, to_inner, run)
         parts.add(to_middle, parts.multiplied(to_inner, w.inner, None, run), run)
-        to_x, to_projected, to_norm = parts.add_norm_back(
-            to_middle, kept, projected, w.norm, stats, drawn[0], run
+        to_asking, to_projected, to_norm = parts.add_norm_back(
+            to_middle, asking, projected, w.norm, stats, drawn[0], run
         )
         to_projection = parts.slopes(mixed, to_projected, run)
         to_mixed = parts.multiplied(to_projected, w.projection, None, run)
-        if rows is not None:
+        of = to_mixed, q, kv, scores, over
+        if over.rows is None:
+            to_qkv = x.new_empty(len(x), 3 * x.shape[1])
+            parts.attend_back(*of, *parts.sides(to_qkv), run)
+            to_weights = parts.slopes(x, to_qkv, run)
+            parts.add(to_asking, parts.multiplied(to_qkv, w.qkv, None, run), run)
             run.end()
-            to_x, to_mixed = (torch.zeros_like(x).index_add_(0, rows, of) for of in (to_x, to_mixed))
-            run = Program()
-        to_qkv = parts.attend_back(to_mixed, qkv, scores, ctx.over, run)
-        to_weights = parts.slopes(x, to_qkv, run)
-        parts.add(to_x, parts.multiplied(to_qkv, w.qkv, None, run), run)
-        run.end()
+            to_x = to_asking
+        else:
+            to_q, to_kv, width = torch.empty_like(q), torch.empty_like(kv), x.shape[1]
+            parts.attend_back(*of, to_q, to_kv, run)
+            to_weights = parts.joined_slopes([(asking, to_q), (x, to_kv)], run)
+            parts.add(to_asking, parts.multiplied(to_q, w.qkv[:width], None, run), run)
+            to_x = parts.multiplied(to_kv, w.qkv[width:], None, run)
+            run.end()
+            to_x += torch.zeros_like(x).index_add_(0, over.rows, to_asking)
         return (
-            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm),
+            *(to_x, None, None, None, *to_weights, *to_projection, *to_norm),
             *(*to_weight, *to_output, *to_output_norm),
         )

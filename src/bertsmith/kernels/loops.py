@@ -24,7 +24,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from torch import Tensor
 
-SLOTS = 24
+SLOTS = 25
 # The threads of torch's own operations: a second set would wait for cores that the first one spins on.
 LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
 llvm.load_library_permanently(str(LIBRARY))

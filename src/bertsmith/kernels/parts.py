@@ -6,6 +6,7 @@ differentiated; what a way back needs beside its inputs is given along with the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,9 @@ bits."""
 class Sequences(NamedTuple):
     """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
     longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
-    drawn: what of the weights is dropped. bodies: what computes it."""
+    drawn: what of the weights is dropped. bodies: what computes it. rows: the tokens whose queries there are, long
+    [M] in ascending order, and asked: where each sequence's are among them, long [B + 1]; None where each token
+    has a query."""
 
     starts: Tensor
     longest: int
@@ -32,23 +35,38 @@ class Sequences(NamedTuple):
     sees: int
     drawn: Seeds
     bodies: Any
+    rows: Tensor | None = None
+    asked: Tensor | None = None
 
-    def numbers(self, qkv: Tensor) -> tuple[int, ...]:
+    def of(self, rows: Tensor | None) -> Sequences:
+        """With the queries of these tokens alone."""
+        if rows is None:
+            return self
+        rows = rows.contiguous()
+        return self._replace(rows=rows, asked=torch.searchsorted(rows, self.starts))
+
+    def numbers(self, q: Tensor) -> tuple[int, ...]:
         """What the bodies read of it."""
-        rows, width = len(qkv), qkv.shape[1] // 3 // self.heads
-        return len(self.starts) - 1, self.heads, width, self.sees, *self.drawn, rows, self.longest
+        width = q.shape[1] // self.heads
+        return len(self.starts) - 1, self.heads, width, self.sees, *self.drawn, len(q), self.longest
 
-    def room(self, qkv: Tensor, *, back: bool) -> Tensor:
+    def at(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
+        """The same: where queries and keys lie, and which queries there are."""
+        if self.rows is None or self.asked is None:
+            return kv, q.stride(0), kv.stride(0), self.starts, 0
+        return kv, q.stride(0), kv.stride(0), self.asked, self.rows
+
+    def room(self, q: Tensor, *, back: bool) -> Tensor:
         """Where they work, a row for each thread."""
-        width = qkv.shape[1] // 3 // self.heads
+        width = q.shape[1] // self.heads
         return torch.empty(torch.get_num_threads(), self.bodies.room(self.longest, width, back))
 
-    def rows(self, like: Tensor, columns: int) -> Tensor:
-        """For as many rows as there are in `like`, zeros behind the last sequence."""
-        found = like.new_empty(len(like), columns)
-        if self.tokens < len(like):
-            found[self.tokens :] = 0
-        return found
+    def emptied(self, x: Tensor, *, queries: bool) -> Tensor:
+        """x, with zeros in its rows of no token; queries: whether it has rows of queries."""
+        used = len(self.rows) if queries and self.rows is not None else self.tokens
+        if used < len(x):
+            x[used:] = 0
+        return x
 
 
 def is_half(x: Tensor) -> int:
@@ -56,31 +74,42 @@ def is_half(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
 
 
-def attend(qkv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ/√d)·v for each sequence and head, [N, 3H] → [N, H]; and of each row of scores the highest and
-    the sum."""
-    columns = qkv.shape[1] // 3
-    found, stats = over.rows(qkv, columns), torch.empty(len(qkv), over.heads, 2)
-    room = over.room(qkv, back=False)
+def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Queries [M, H], and keys with values behind them [N, 2H]; of q alone, where it is a product of all three,
+    [N, 3H]."""
+    width = q.shape[1] // 3
+    return (q[:, :width], q[:, width:]) if kv is None else (q, kv)
+
+
+def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
+    """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
+    are: [M, H]; and of each row of scores the highest and the sum."""
+    found, stats = over.emptied(q.new_empty(q.shape), queries=True), torch.empty(len(q), over.heads, 2)
+    room = over.room(q, back=False)
     run(
         over.bodies.forward,
-        *(is_half(qkv), qkv, found, stats, over.starts),
-        *over.numbers(qkv),
+        *(is_half(q), q, found, stats, over.starts),
+        *over.numbers(q),
         *(room, room.shape[1], 0, tiles.WHOLE),
+        *over.at(q, kv),
     )
     return found, stats
 
 
-def attend_back(grad: Tensor, qkv: Tensor, stats: Tensor, over: Sequences, run: Run) -> Tensor:
-    """The slopes of qkv. The scores are computed again."""
-    found, room = over.rows(qkv, qkv.shape[1]), over.room(qkv, back=True)
+def attend_back(
+    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, to_q: Tensor, to_kv: Tensor, run: Run
+) -> None:
+    """Write the slopes of q and kv, which lie in memory as these do. The scores are computed again."""
+    room = over.room(q, back=True)
+    over.emptied(to_q, queries=True)
+    over.emptied(to_kv, queries=False)
     run(
         over.bodies.backward,
-        *(is_half(qkv), qkv, found, stats, over.starts),
-        *over.numbers(qkv),
+        *(is_half(q), q, to_q, stats, over.starts),
+        *over.numbers(q),
         *(room, room.shape[1], grad, tiles.WHOLE),
+        *(*over.at(q, kv), to_kv),
     )
-    return found
 
 
 def add_norm(
@@ -139,8 +168,18 @@ def multiplied(x: Tensor, y: Tensor, bias: Tensor | None, run: Run) -> Tensor:
 
 def slopes(x: Tensor, grad: Tensor, run: Run) -> tuple[Tensor, Tensor]:
     """Of a linear layer's weights and bias, see `Products.slopes`."""
-    of_weight, of_bias = torch.empty(grad.shape[1], x.shape[1]), torch.empty(grad.shape[1])
-    multiply_columns(grad, x, of_weight, of_bias, run)
+    return joined_slopes([(x, grad)], run)
+
+
+def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
+    """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
+    what is made of it."""
+    width, sizes = given[0][0].shape[1], [grad.shape[1] for _, grad in given]
+    of_weight, of_bias = torch.empty(sum(sizes), width), torch.empty(sum(sizes))
+    for (x, grad), weight, bias in zip(
+        given, torch.split(of_weight, sizes), torch.split(of_bias, sizes), strict=True
+    ):
+        multiply_columns(grad, x, weight, bias, run)
     return of_weight, of_bias
 
 

@@ -201,7 +201,7 @@ class Kernels(Products):
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
-        way. rows: long [M], those that are wanted, [M, H]."""
+        way. rows: long [M] in ascending order, those that are wanted, [M, H]."""
         return None
 
     def fed_forward(
@@ -224,6 +224,17 @@ class Kernels(Products):
         """Attention over packed sequences, [N, 3H] → [N, H], by another way than buckets; zeros of rows behind the
         last sequence, of which there are none on a GPU. None where buckets are the better way."""
         return None
+
+    def takes_rows(self, x: Tensor, heads: int, bounds: Bounds) -> bool:
+        """Whether there is `attention_of_rows` of what is made of x [N, H]."""
+        return False
+
+    def attention_of_rows(
+        self, q: Tensor, kv: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
+    ) -> Tensor:
+        """The same for the queries of some tokens alone, [M, H], over keys with values behind them [N, 2H]. rows:
+        these tokens, long [M] in ascending order."""
+        raise NotImplementedError
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None

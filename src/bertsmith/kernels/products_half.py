@@ -31,7 +31,7 @@ from bertsmith.kernels.loops import (
 from bertsmith.kernels.pairs import join, join_lanes, turn
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 
-WRITTEN_WITH = "fb74bf4c15420c68"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "1f5b666aa3c6e97f"  # what is imported here, and what these import, see the first
 _CLAIMED = WIDTH  # rows that a thread makes before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _SLICE = 32  # terms that a thread copies before it looks for others

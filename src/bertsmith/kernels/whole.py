@@ -1,5 +1,4 @@
-"""A layer of BERT as a whole: its bodies are made ready one after the other and run as one program; as two, where
-rows are chosen between."""
+"""A layer of BERT as a whole: its bodies are made ready one after the other and run as one program."""
 
 from __future__ import annotations
 
@@ -23,7 +22,15 @@ class LayerProducts(Protocol):
     """The products of a layer."""
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
-        """Queries, keys and values of each token, [N, H] → [N, 3H]."""
+        """[M, H] → [M, H]."""
+        ...
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """A token's key, and its value behind it: [N, H] → [N, 2H]."""
+        ...
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """A token's query, key and value, [N, H] → [N, 3H]."""
         ...
 
     def projected(self, x: Tensor, run: Run) -> Tensor:
@@ -54,6 +61,16 @@ class LayerWeights(NamedTuple):
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
+        width = x.shape[1]
+        return parts.multiplied(x, self.qkv[:width].T, self.qkv_bias[:width], run)
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        width = x.shape[1]
+        return parts.multiplied(x, self.qkv[width:].T, self.qkv_bias[width:], run)
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
         return parts.multiplied(x, self.qkv.T, self.qkv_bias, run)
 
     def projected(self, x: Tensor, run: Run) -> Tensor:
@@ -80,11 +97,13 @@ def weights_of(of: LayerParts, x: Tensor) -> LayerWeights | None:
 
 
 class LayerMade(NamedTuple):
-    """What a layer has made, in the order in which it has; found: the last of it."""
+    """What a layer has made, in the order in which it has; found: the last of it. asking: what queries are made
+    of; kv: keys and values."""
 
-    qkv: Tensor
+    asking: Tensor
+    q: Tensor
+    kv: Tensor
     scores: Tensor
-    kept: Tensor
     mixed: Tensor
     projected: Tensor
     stats: Tensor
@@ -103,21 +122,21 @@ def layer(
     norms: Sequence[Norm],
     over: Sequences,
     drawn: Sequence[Seeds],
-    rows: Tensor | None,
 ) -> LayerMade:
-    """Of x [N, H]; residual: x in the kind of the products. norms, drawn: the two LayerNorms', and what is dropped
-    of what they are given. rows: see `Kernels.layer`."""
+    """Of x [N, H], of the tokens that have a query; residual: x in the kind of the products. norms, drawn: the two
+    LayerNorms', and what is dropped of what they are given."""
     run = Program()
-    qkv = products.queries(x, run)
-    mixed, scores = parts.attend(qkv, over, run)
-    if rows is not None:
-        run.end()
-        residual, mixed, run = residual.index_select(0, rows), mixed.index_select(0, rows), Program()
+    if over.rows is None:
+        q, kv = parts.sides(products.all_three(x, run))
+    else:
+        asking = x.index_select(0, over.rows)
+        residual = asking if residual is x else residual.index_select(0, over.rows)
+        q, kv = products.queries(asking, run), products.keys_values(x, run)
+    mixed, scores = parts.attend(q, kv, over, run)
     projected = products.projected(mixed, run)
     middle, stats = parts.add_norm(residual, projected, *norms[0], drawn[0], run)
     fed, inner, activated = products.fed_forward(middle, run)
     found, output_stats = parts.add_norm(middle, fed, *norms[1], drawn[1], run)
     run.end()
-    return LayerMade(
-        *(qkv, scores, residual, mixed, projected, stats, middle, inner, activated, fed, output_stats, found)
-    )
+    own = residual, q, kv, scores, mixed, projected, stats
+    return LayerMade(*own, middle, inner, activated, fed, output_stats, found)

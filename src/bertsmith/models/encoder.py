@@ -20,7 +20,7 @@ from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, use_generator, watched
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, use_generator, watched
 from bertsmith.models.layout import Layout
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
@@ -39,11 +39,30 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
-        """[N, H] → [N, H]; a token sees the tokens of its own sequence. rows: those that are wanted, [M, H]."""
+    def forward(self, x: Tensor, layout: Layout, asked: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[N, H] → [N, H]; a token sees the tokens of its own sequence. asked: the tokens that are wanted, long
+        [M] in ascending order, and x of these: [M, H]."""
         dropout = self.dropout if self.dropout.active else None
-        mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
-        return self.output(_chosen(mixed, rows))  # type: ignore[no-any-return]
+        if asked is not None and not watched(self.qkv) and self._asks(x, layout):
+            rows, own = asked
+            q, kv = self._apart(own, x)
+            mixed = self.kernels.attention_of_rows(q, kv, rows, layout.bounds, self.heads, dropout)
+        else:
+            mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
+            mixed = mixed if asked is None else mixed.index_select(0, asked[0])
+        return self.output(mixed)  # type: ignore[no-any-return]
+
+    def _asks(self, x: Tensor, layout: Layout) -> bool:
+        """Whether queries are made for the tokens alone that are wanted."""
+        return isinstance(self.qkv, Linear) and self.kernels.takes_rows(x, self.heads, layout.bounds)
+
+    def _apart(self, asking: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries of some tokens, and keys and values of all: [M, H] and [N, 2H]."""
+        width = x.shape[1]
+        of_q, of_kv = torch.split(self.qkv.weight, [width, 2 * width])
+        bias = self.qkv.bias
+        q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, [width, 2 * width])
+        return linear(asking, of_q, q_bias, self.kernels), linear(x, of_kv, kv_bias, self.kernels)
 
 
 class FeedForward(nn.Module):
@@ -99,8 +118,8 @@ class Block(nn.Module):
         self._norm_first = norm_first
 
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
-        """[N, H] → [N, H]. rows: long [M], the tokens that are wanted: [M, H]; of the others only what attention
-        reads is computed."""
+        """[N, H] → [N, H]. rows: long [M] in ascending order, the tokens that are wanted: [M, H]; of the others
+        only what attention reads is computed."""
         parts = None if self._norm_first else self._parts()
         if parts is None:
             return self._by_parts(x, layout, rows)
@@ -127,17 +146,18 @@ class Block(nn.Module):
         return None if watched(attention, feed_forward, *parts.weighted) else parts
 
     def _by_parts(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-        x = self._added(x, lambda x: self.attention(x, layout, rows), self.attention_norm, rows)
-        return self._added(x, self.feed_forward, self.output_norm)
+        given, kept = self.attention_norm(x) if self._norm_first else x, _chosen(x, rows)
+        own = _chosen(given, rows) if self._norm_first else kept
+        attended = self.attention(given, layout, None if rows is None else (rows, own))
+        x = self._added(kept, attended, self.attention_norm)
+        fed = self.feed_forward(self.output_norm(x) if self._norm_first else x)
+        return self._added(x, fed, self.output_norm)
 
-    def _added(
-        self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, rows: Tensor | None = None
-    ) -> Tensor:
-        """LN(x + dropout(part(x))), or x + dropout(part(LN(x))). rows: those of x that `part` gives."""
-        kept = _chosen(x, rows)
+    def _added(self, x: Tensor, made: Tensor, norm: nn.Module) -> Tensor:
+        """What a part has made of x is added to it: LN(x + dropout(made)), or x + dropout(made)."""
         if self._norm_first:
-            return self.dropout.added(kept, part(norm(x)))
-        return self.kernels.added_norm(kept, part(x), self.dropout, norm)
+            return self.dropout.added(x, made)
+        return self.kernels.added_norm(x, made, self.dropout, norm)
 
 
 def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
@@ -253,7 +273,7 @@ class Encoder(nn.Module):
         """Last hidden states: [N, H] of a `Packed`; [B, T, H] of the padded form, as `padded` gives it.
 
         rows: long [M], which tokens of a `Packed` are read. The result is then [M, H], as `encoder(packed)[rows]`
-        is, and the last layer's output projection and feed-forward are computed for these alone.
+        is, and the last layer's queries, attention and feed-forward are computed for these alone.
         """
         if isinstance(inputs, Tensor):
             if rows is not None:
@@ -289,7 +309,9 @@ class Encoder(nn.Module):
         if rows is None or not count:
             yield last(x, layout)[:count]
         else:
-            yield last(x, layout, layout.filled(rows))[: len(rows)]
+            chosen, back = layout.in_order(rows)
+            x = last(x, layout, chosen)
+            yield x[: len(rows)] if back is None else x.index_select(0, back)
 
     def _layout(self, packed: Packed, x: Tensor) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded

@@ -70,6 +70,16 @@ class Layout:
         """Chosen rows, long [M], and for the same reason the first row again behind them, to such a multiple."""
         return F.pad(rows, (0, -len(rows) % _ROWS)) if self.prepares else rows
 
+    def in_order(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same in ascending order, so that each sequence's are together, and where there each of `rows` is;
+        None where it is where it was, as on a GPU, whose kernels do not ask for an order."""
+        filled = self.filled(rows)
+        if not rows.is_cpu or bool((filled[1:] >= filled[:-1]).all()):
+            return filled, None
+        chosen, order = filled.sort(stable=True)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        return chosen, back[: len(rows)]
+
     @cached_property
     def bounds(self) -> Bounds:
         """What attention keeps within, as kernels read it."""
