@@ -74,11 +74,15 @@ class Layout:
         """The same in ascending order, so that each sequence's are together, and where there each of `rows` is;
         None where it is where it was, as on a GPU, whose kernels do not ask for an order."""
         filled = self.filled(rows)
-        if not rows.is_cpu or bool((filled[1:] >= filled[:-1]).all()):
+        if not rows.is_cpu:
             return filled, None
-        chosen, order = filled.sort(stable=True)
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-        return chosen, back[: len(rows)]
+        numbers = filled.numpy()
+        if (numbers[1:] >= numbers[:-1]).all():
+            return filled, None
+        order = np.argsort(numbers, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return torch.from_numpy(numbers[order]), torch.from_numpy(back[: len(rows)])
 
     @cached_property
     def bounds(self) -> Bounds:
