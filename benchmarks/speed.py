@@ -186,14 +186,17 @@ def report() -> None:
         f"""`python -m benchmarks.speed train|finetune`. Real tokens a second, medians of windows in turn (least
 and most). A limit is the rate of the model's own matrix products alone, in its precision, each in
 the quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer
-they are those of the tokens that a head reads, where the reference computes all. Of the limit: the
+they are those of the tokens that a head reads, but for keys and values, where the reference
+computes all. "Held to avx2" (`--held-to avx2`): every side's libraries and kernels take none of the
+processor's later instructions, so that the class without AVX-512 is seen on it. Of the limit: the
 share of that rate, by window. Against the best peer: the median of the ratios by window, to the
 quickest of the reference's sides whose loss is the same, and the norm of whose gradients, where a
 table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
 products here. The tables of Intel's processor are from before the vocabulary's loss in fp32 by
 parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels; all but
-those on AMD's processor with AVX-512 are from before layers were run as one. Without units for bf16
-no side computes in it. On natural lengths with them the reference's batches as they come are left
+those on AMD's processor with AVX-512 are from before layers were run as one. Those on that one of
+small, base and natural lengths, and those held to avx2, are from before the last layer's queries
+were of the tokens that a head reads alone. Without units for bf16 no side computes in it. On natural lengths with them the reference's batches as they come are left
 out, whose sides did not fit into 23 GB beside the others: grouped by length they were the quicker.
 
 {(chr(10) * 2).join(parts)}""",
