@@ -198,9 +198,9 @@ those on AMD's processor with AVX-512 are from before layers were run as one. Of
 and natural lengths, as well as all that is held to AVX2, are from before queries of the last layer
 were computed only for tokens that a head reads. Without units for bf16 no side computes in it. On
 natural lengths with them the reference's batches as they come are left out, whose sides did not fit
-into 23 GB beside the others: grouped by length they were the quicker. Held to
-avx512 the reference's compiled side died at its first window ("malloc(): unaligned tcache chunk
-detected"), and was left out; in fp32 it was the quicker one only with small, by a twentieth at most.
+into 23 GB beside the others: grouped by length they were the quicker. Held to avx512 the reference's
+compiled side died at its first window ("malloc(): unaligned tcache chunk detected"), and was left
+out; in fp32 it was the quicker one only with small, by a twentieth at most.
 
 {(chr(10) * 2).join(parts)}""",
     )

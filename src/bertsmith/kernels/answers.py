@@ -47,7 +47,7 @@ class FastAnswers(Fast):
             return None
         residual = x.to(kind_of(x)).contiguous()
         products = _products_of(of, residual[:least])
-        over = self._over(residual, x.shape[1] // of.heads, of.heads, bounds)
+        over = self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if products is None or over is None:
             return None
         over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))

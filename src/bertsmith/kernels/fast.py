@@ -7,6 +7,7 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from bertsmith.kernels.multiplying import (
 from bertsmith.kernels.parts import Seeds, Sequences, is_half
 from bertsmith.kernels.plain import (
     AdamWStep,
+    Attends,
     Bounds,
     Drawn,
     Drops,
@@ -155,7 +157,7 @@ class Fast(Kernels):
         weights = weights_of(of, x if rows is None else x[: len(rows)])
         if weights is None or not (learns and all(weight.requires_grad for weight in weights)):
             return None
-        over = self._over(x, x.shape[1] // of.heads, of.heads, bounds)
+        over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if over is None:
             return None
         over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
@@ -167,34 +169,33 @@ class Fast(Kernels):
         or only of sequences so short that the library's are no quicker than those in fp32."""
         if not self._serves(qkv):
             return None
-        over = self._over(qkv, qkv.shape[1] // 3 // heads, heads, bounds)
+        over = self._over(qkv.dtype, qkv.shape[1] // 3 // heads, heads, bounds)
         return None if over is None else called(Attended, over._replace(drawn=drawn_by(dropout)), qkv)
 
-    def takes_rows(self, x: Tensor, heads: int, bounds: Bounds) -> bool:
-        """Where there is such a kernel."""
-        return self._serves(x) and self._over(x, x.shape[1] // heads, heads, bounds) is not None
-
     def attention_of_rows(
-        self, q: Tensor, kv: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
-    ) -> Tensor:
-        over = self._over(q, q.shape[1] // heads, heads, bounds)
+        self, x: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
+    ) -> Attends | None:
+        """By the same kernels."""
+        if not self._serves(x):
+            return None
+        over = self._over(kind_of(x), x.shape[1] // heads, heads, bounds)
         if over is None:
-            return super().attention_of_rows(q, kv, rows, bounds, heads, dropout)
-        return called(Attended, over.of(rows)._replace(drawn=drawn_by(dropout)), q, kv)
+            return None
+        return partial(called, Attended, over.of(rows)._replace(drawn=drawn_by(dropout)))
 
-    def _over(self, x: Tensor, width: int, heads: int, bounds: Bounds) -> Sequences | None:
-        """How kernels compute attention of the kind of x in heads of this width; None where buckets are the
-        better way."""
+    def _over(self, kind: torch.dtype, width: int, heads: int, bounds: Bounds) -> Sequences | None:
+        """How kernels compute attention of this kind in heads of this width; None where buckets are the better
+        way."""
         if width % attending.COLUMNS:
             return None
         starts, sees, longest, tokens = bounds
-        is_half = kind_of(x) == torch.bfloat16
-        in_half = HALF and is_half and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        if not longest or (is_half and not in_half and longest > self.longest_in_full):
+        is_bf16 = kind == torch.bfloat16
+        in_half = HALF and is_bf16 and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
+        if not longest or (is_bf16 and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
             *(starts, longest, tokens, heads),
-            *(attending.SEES[sees], drawn_by(None), HALF if in_half else attending),
+            *(attending.SEES[sees], drawn_by(None), HALF if in_half else attending, starts),
         )
 
     def weights(

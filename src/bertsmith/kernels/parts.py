@@ -24,9 +24,8 @@ bits."""
 class Sequences(NamedTuple):
     """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
     longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
-    drawn: what of the weights is dropped. bodies: what computes it. rows: the tokens whose queries there are, long
-    [M] in ascending order, and asked: where each sequence's are among them, long [B + 1]; None where each token
-    has a query."""
+    drawn: what of the weights is dropped. bodies: what computes it. asked: where each sequence's queries begin,
+    long [B + 1]. rows: the tokens of all queries, long [M] in ascending order; None where each token has one."""
 
     starts: Tensor
     longest: int
@@ -35,8 +34,8 @@ class Sequences(NamedTuple):
     sees: int
     drawn: Seeds
     bodies: Any
+    asked: Tensor
     rows: Tensor | None = None
-    asked: Tensor | None = None
 
     def of(self, rows: Tensor | None) -> Sequences:
         """With the queries of these tokens alone."""
@@ -52,26 +51,29 @@ class Sequences(NamedTuple):
 
     def at(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
         """The same: where queries and keys lie, and which queries there are."""
-        if self.rows is None or self.asked is None:
-            return kv, q.stride(0), kv.stride(0), self.starts, 0
-        return kv, q.stride(0), kv.stride(0), self.asked, self.rows
+        return kv, q.stride(0), kv.stride(0), self.asked, 0 if self.rows is None else self.rows
+
+    @property
+    def queries(self) -> int:
+        """How many there are."""
+        return self.tokens if self.rows is None else len(self.rows)
 
     def room(self, q: Tensor, *, back: bool) -> Tensor:
         """Where they work, a row for each thread."""
         width = q.shape[1] // self.heads
         return torch.empty(torch.get_num_threads(), self.bodies.room(self.longest, width, back))
 
-    def emptied(self, x: Tensor, *, queries: bool) -> Tensor:
-        """x, with zeros in its rows of no token; queries: whether it has rows of queries."""
-        used = len(self.rows) if queries and self.rows is not None else self.tokens
-        if used < len(x):
-            x[used:] = 0
-        return x
-
 
 def is_half(x: Tensor) -> int:
     """Whether x is bf16, as bodies read it."""
     return int(x.dtype == torch.bfloat16)
+
+
+def _emptied(x: Tensor, used: int) -> Tensor:
+    """x, with zeros in its rows of no token, which lie behind so many."""
+    if used < len(x):
+        x[used:] = 0
+    return x
 
 
 def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -84,7 +86,7 @@ def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
 def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
-    found, stats = over.emptied(q.new_empty(q.shape), queries=True), torch.empty(len(q), over.heads, 2)
+    found, stats = _emptied(q.new_empty(q.shape), over.queries), torch.empty(len(q), over.heads, 2)
     room = over.room(q, back=False)
     run(
         over.bodies.forward,
@@ -101,8 +103,8 @@ def attend_back(
 ) -> None:
     """Write the slopes of q and kv, which lie in memory as these do. The scores are computed again."""
     room = over.room(q, back=True)
-    over.emptied(to_q, queries=True)
-    over.emptied(to_kv, queries=False)
+    _emptied(to_q, over.queries)
+    _emptied(to_kv, over.tokens)
     run(
         over.bodies.backward,
         *(is_half(q), q, to_q, stats, over.starts),

@@ -132,6 +132,10 @@ class Bounds(NamedTuple):
     tokens: int
 
 
+Attends = Callable[[Tensor, Tensor], Tensor]
+"""Attention of queries [M, H] over keys with values behind them [N, 2H]: [M, H]."""
+
+
 class LayerParts(NamedTuple):
     """What a layer of BERT is made of: what has weights, in the order in which it computes, and what has none."""
 
@@ -225,16 +229,12 @@ class Kernels(Products):
         last sequence, of which there are none on a GPU. None where buckets are the better way."""
         return None
 
-    def takes_rows(self, x: Tensor, heads: int, bounds: Bounds) -> bool:
-        """Whether there is `attention_of_rows` of what is made of x [N, H]."""
-        return False
-
     def attention_of_rows(
-        self, q: Tensor, kv: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
-    ) -> Tensor:
-        """The same for the queries of some tokens alone, [M, H], over keys with values behind them [N, 2H]. rows:
-        these tokens, long [M] in ascending order."""
-        raise NotImplementedError
+        self, x: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
+    ) -> Attends | None:
+        """The same for the queries of some tokens alone, to be called once with what is made of x [N, H]; None
+        where all tokens' is the better way. rows: these tokens, long [M] in ascending order."""
+        return None
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, dropout: Drops | None

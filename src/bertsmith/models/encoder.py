@@ -43,18 +43,15 @@ class Attention(nn.Module):
         """[N, H] → [N, H]; a token sees the tokens of its own sequence. asked: the tokens that are wanted, long
         [M] in ascending order, and x of these: [M, H]."""
         dropout = self.dropout if self.dropout.active else None
-        if asked is not None and not watched(self.qkv) and self._asks(x, layout):
-            rows, own = asked
-            q, kv = self._apart(own, x)
-            mixed = self.kernels.attention_of_rows(q, kv, rows, layout.bounds, self.heads, dropout)
+        rows, own = (None, x) if asked is None else asked
+        attend = None
+        if rows is not None and isinstance(self.qkv, Linear) and not watched(self.qkv):
+            attend = self.kernels.attention_of_rows(x, rows, layout.bounds, self.heads, dropout)
+        if attend is not None:
+            mixed = attend(*self._apart(own, x))
         else:
-            mixed = attention(self.qkv(x), layout, self.heads, dropout, self.kernels)
-            mixed = mixed if asked is None else mixed.index_select(0, asked[0])
+            mixed = _chosen(attention(self.qkv(x), layout, self.heads, dropout, self.kernels), rows)
         return self.output(mixed)  # type: ignore[no-any-return]
-
-    def _asks(self, x: Tensor, layout: Layout) -> bool:
-        """Whether queries are made for the tokens alone that are wanted."""
-        return isinstance(self.qkv, Linear) and self.kernels.takes_rows(x, self.heads, layout.bounds)
 
     def _apart(self, asking: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The queries of some tokens, and keys and values of all: [M, H] and [N, 2H]."""
