@@ -40,11 +40,12 @@ def hold(to: str) -> None:
 
 
 def processor(to: str) -> str:
-    """For which LLVM then compiles: of AMD's the last one without AVX-512, else a class of them all."""
+    """For which LLVM then compiles: of AMD's the last one without AVX-512, or the first with it; else a class of
+    them all."""
     import llvmlite.binding as llvm
 
-    if to == "avx2" and llvm.get_host_cpu_name().startswith("znver"):
-        return "znver3"
+    if llvm.get_host_cpu_name().startswith("znver"):
+        return {"avx2": "znver3", "avx512": "znver4"}[to]
     return {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}[to]
 
 

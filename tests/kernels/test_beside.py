@@ -45,7 +45,7 @@ def test_a_short_run_does_not_wait(begun: list[str]) -> None:
     assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
     assert begun == ["beside"]
     assert told == [
-        "kernels are compiled for this machine in the background, once; this run is made without them"
+        "kernels are compiled for this machine in the background, once; until then torch computes without them"
     ]
     begun.clear()
     for asked, width, is_long, found in (

@@ -23,7 +23,7 @@ from bertsmith.kernels import answers, fast, multiplying, products, products_hal
 FAST, ANSWERS = fast.Fast(), answers.FastAnswers()
 FULL, HALF = torch.float32, torch.bfloat16
 LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
-sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200])
+sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ _PRECISION = click.option(
     default="auto",
     metavar="P",
     help="Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, which is first checked "
-    "against fp32 on the run's dev file. Asked for by name, bf16 and int8 use the kernels of the extra fast: that "
-    "pays with many texts [what the run was trained in, bf16 where it is faster here].",
+    "against fp32 on the run's dev file. Asked for by name, each uses the kernels of the extra fast: that pays "
+    "with many texts [what the run was trained in, bf16 where it is faster here].",
 )
 
 

@@ -76,7 +76,9 @@ def for_training(
         from bertsmith.kernels.beside import compile_beside
 
         compile_beside()
-        tell("kernels are compiled for this machine in the background, once; this run is made without them")
+        tell(
+            "kernels are compiled for this machine in the background, once; until then torch computes without them"
+        )
         return TORCH
     try:
         return of_name(name, tell)
@@ -127,9 +129,12 @@ def for_gpu(
     return found
 
 
-def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
-    """The kernels of a model of this width that answers: the same, also where nothing is trained."""
-    if for_training("auto", width, tell) is TORCH:
+def for_answers(
+    width: int, tell: Callable[[str], None] = lambda text: None, *, waits: bool = True
+) -> Kernels:
+    """The kernels of a model of this width that answers: the same, also where nothing is trained. waits: for
+    kernels that have not been compiled yet; else torch computes, and they are compiled beside."""
+    if for_training("auto", width, tell, is_long=waits) is TORCH:
         return TORCH
     from bertsmith.kernels.answers import FastAnswers
 

@@ -12,12 +12,14 @@ from bertsmith.kernels.loops import Run, compiles_for, launch, multiplies_half, 
 
 _KINDS = {torch.float32, torch.bfloat16}
 
+_SLOW_LIBRARIES = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is quick
+
 BODIES: Any = (
     import_module("bertsmith.kernels.products")
-    if processor().startswith("znver") and compiles_for("avx2") and not compiles_for("avx512f")
+    if processor() in _SLOW_LIBRARIES and compiles_for("avx2")
     else None
 )
-"""The bodies of products in fp32 where these are quicker than the libraries': AMD's processors without AVX-512."""
+"""The bodies of products in fp32 where these are quicker than the libraries': AMD's processors up to Zen 4."""
 
 HALF_BODIES: Any = import_module("bertsmith.kernels.products_half") if multiplies_half() else None
 """Those of products in bf16: the libraries need the weights in bf16, and make their slopes so."""

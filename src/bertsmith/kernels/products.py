@@ -1,8 +1,9 @@
-"""The bodies of products of matrices in fp32, for processors of AMD's without AVX-512.
+"""The bodies of products of matrices in fp32, for AMD's processors up to Zen 4.
 
-Six rows and 16 columns are made at a time, in as many registers as AVX2 has. What is multiplied by is first copied
-into panels, in the order in which it is read. Terms are added up one after the other, the same for every element:
-no row of a product depends on the other rows, nor a column on the other columns, nor any on the number of threads.
+Six rows and 16 columns are made at a time, in as many registers as AVX2 has, or in half as many with AVX-512,
+whose units are no wider there. What is multiplied by is first copied into panels, in the order in which it is
+read. Terms are added up one after the other, the same for every element: no row of a product depends on the other
+rows, nor a column on the other columns, nor any on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS, ROWS, six_
 WRITTEN_WITH = "96b862b845035724"  # loops.py, lanes.py, compiled.py and registers.py, see the first
 COLUMNS = WIDTH
 _TERMS = 256  # added up at a time: 16 columns of so many fill half of the first cache
-_CLAIMED = 8 * ROWS  # rows that a thread makes before it looks for others
+_CLAIMED = (
+    8 * ROWS
+)  # rows that a thread makes before it looks for others; twice as many where there are enough
+_ENOUGH = 4  # claims of a thread
 _SLICE = 32  # terms that a thread copies before it looks for others
 _SIDE = 8  # of a square that is turned at a time
 _PANEL_ROWS, _PANEL = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel
@@ -45,7 +49,14 @@ def _panel(size, terms):
     return size * min(terms, _TERMS) + _APART
 
 
-_panels_of, _panel_of = (njit(inline="always", **LOOPS)(sized) for sized in (_panels, _panel))
+def _claims(rows, threads):
+    """How many rows are claimed at a time. Each claim walks through all panels, which lie in a farther cache."""
+    return _CLAIMED if rows < 2 * _ENOUGH * _CLAIMED * threads else 2 * _CLAIMED
+
+
+_panels_of, _panel_of, _claimed = (
+    njit(inline="always", **LOOPS)(sized) for sized in (_panels, _panel, _claims)
+)
 
 
 def room(threads, columns, terms):
@@ -187,9 +198,10 @@ def by_rows(given):
         else:
             _turned(own, s[4], some, count, here, apart)
     wait_for_all()
-    row = _CLAIMED * next_number(s.ctypes.data + 8 * 12)
+    claimed = _claimed(rows, of)
+    row = claimed * next_number(s.ctypes.data + 8 * 12)
     while row < rows:
-        end = min(row + _CLAIMED, rows)
+        end = min(row + claimed, rows)
         for begin in range(0, terms, _TERMS):
             some = min(_TERMS, terms - begin)
             begins = FROM_SUMS if begin else (FROM_BIAS if bias else FROM_0)
@@ -207,7 +219,7 @@ def by_rows(given):
                     else:
                         six_rows(begins, more, a, s[1], 4, b, _PANEL, out, width, some)
         _finished(s[5] + row * width, s[13], s[14], row * width, width, columns, end - row)
-        row = _CLAIMED * next_number(s.ctypes.data + 8 * 12)
+        row = claimed * next_number(s.ctypes.data + 8 * 12)
 
 
 # out = aᵀ·b, of many terms; rows of out lie side by side in a, its columns in b. Both are copied some terms at a
@@ -224,6 +236,7 @@ def by_columns(given):
     edge = s[9] + np.int64(my_number()) * _EDGE
     shared, panels = s[9] + np.int64(how_many()) * _EDGE, _panels_of(columns, COLUMNS)
     apart_rows, apart = _panel_of(_PANEL_ROWS, _TERMS), _panel_of(_PANEL, _TERMS)
+    claimed = _claimed(rows, np.int64(how_many()))
     for begin in range(0, terms, _TERMS):
         some, number = min(_TERMS, terms - begin), begin // _TERMS
         of_rows = shared + number % 2 * (s[10] + s[11])
@@ -237,9 +250,9 @@ def by_columns(given):
             _copied(s[2] + term * s[3], s[3], few, COLUMNS, columns, of_columns + _PANEL * at, apart)
             at = _SLICE * next_number(counter)
         wait_for_all()
-        row, begins = _CLAIMED * next_number(counter + 8), FROM_SUMS if begin else FROM_0
+        row, begins = claimed * next_number(counter + 8), FROM_SUMS if begin else FROM_0
         while row < rows:
-            end = min(row + _CLAIMED, rows)
+            end = min(row + claimed, rows)
             for panel in range(panels):
                 b, count = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
                 for i in range(row, end, ROWS):
@@ -249,7 +262,7 @@ def by_columns(given):
                         _tile_at_edge(begins, 0, a, 4, _PANEL_ROWS, b, out, width, some, edge, 0, high, count)
                     else:
                         six_rows(begins, 0, a, 4, _PANEL_ROWS, b, _PANEL, out, width, some)
-            row = _CLAIMED * next_number(counter + 8)
+            row = claimed * next_number(counter + 8)
     if s[13]:
         mine, of = np.int64(my_number()), np.int64(how_many())
         first, last = rows * mine // of, rows * (mine + 1) // of

@@ -205,8 +205,9 @@ class Model(Predictor):
             encoder = self.folder.encoder(self.place.drawing, copied=not self.mapped)
             self.place.settle(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
-        if self.precision == "bf16" and self.place.uses_threads:
-            use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
+        if self.precision in ("fp32", "bf16") and self.place.uses_threads:
+            width, waits = encoder.config.hidden_size, self.precision == "bf16"
+            use_kernels(encoder, for_answers(width, self.tell, waits=waits))
         elif self.place.runs_ahead and self.place.precision == "bf16":
             use_kernels(encoder, for_gpu("auto", self.place.device, is_long=False, tell=self.tell))
         encoder.eval()
@@ -420,8 +421,8 @@ def load(
 
     device: where it computes: cpu, cuda, cuda:1, auto. precision: of the products that answers come from: fp32,
     bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
-    device, unless the model was trained in fp32. On a processor bf16 and int8 that are asked for by name compute
-    with compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
+    device, unless the model was trained in fp32. On a processor one that is asked for by name computes with
+    compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
     tell: is told that the model's run has not finished, what int8 changes, and of kernels that are compiled; by
     default these are warnings. mapped: leave fp32 weights in the pages of their file instead of copying them, so
     that the first answer comes sooner and processes share the memory; the file must then stay as it is while the
