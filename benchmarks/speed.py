@@ -194,13 +194,15 @@ quickest of the reference's sides whose loss is the same, and the norm of whose 
 table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
 products here. The tables of Intel's processor are from before the vocabulary's loss in fp32 by
 parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels; all but
-those on AMD's processor with AVX-512 are from before layers were run as one. Of these, small, base
-and natural lengths, as well as all that is held to AVX2, are from before queries of the last layer
-were computed only for tokens that a head reads. Without units for bf16 no side computes in it. On
+those on AMD's processor with AVX-512 are from before layers were run as one. Of these, natural
+lengths and all that is held to AVX2 are from before queries of the last layer were computed only
+for tokens that a head reads, and natural lengths in fp32 from before products in fp32 were ours
+there. Held to AVX-512 they are, too; on Intel's processors with it they are the library's, and none
+of these without AMX was at hand. Without units for bf16 no side computes in it. On
 natural lengths with them the reference's batches as they come are left out, whose sides did not fit
 into 23 GB beside the others: grouped by length they were the quicker. Held to avx512 the reference's
-compiled side died at its first window ("malloc(): unaligned tcache chunk detected"), and was left
-out; in fp32 it was the quicker one only with small, by a twentieth at most.
+compiled side died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk
+size"), and was left out; in fp32 it was the quicker one only with small, by a twentieth at most.
 
 {(chr(10) * 2).join(parts)}""",
     )
