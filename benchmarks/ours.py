@@ -12,6 +12,7 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.place import Place
 from bertsmith.training.loader import Batch, Position, Update
 from bertsmith.training.optimizer import optimizer_of
+from bertsmith.training.recorded import Recorded, pays
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Checks, Passes, Trained, update
 
@@ -33,7 +34,8 @@ class OurTrainer:
         self.place.settle(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()
-        self.passes = Passes(self.trained)
+        records = pays(self.trained, self.place, settings, {})
+        self.passes = Recorded(self.trained) if records else Passes(self.trained)
         self.optimizer = optimizer_of(self.trained, settings)
         self.settings, self.step = settings, 0
 

@@ -140,6 +140,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     if unknown := set(options.sides or ()) - set(names):
         raise SystemExit(f"no side here: {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
     found: dict[str, Any] = {}
+    exact: Any = None
     children = []
     for name in names:
         is_timed = options.sides is None or name in options.sides
@@ -155,6 +156,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             continue
         found[name] = {**answer, "rates": []}
         children.append(child)
+    if exact is None or not any(name.startswith("reference") for name in found):
+        raise SystemExit("the reference does not run here, so there is nothing to compare with")
     try:
         for one in found.values():
             if one["loss"] is not None:

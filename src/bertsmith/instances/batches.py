@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,8 +22,20 @@ from bertsmith.instances.plan_pairs import plan_pairs
 from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
 from bertsmith.instances.settings import PAIRS, DataSettings
 from bertsmith.instances.twins import kin_of
-from bertsmith.packed import Packed, sent
+from bertsmith.packed import Packed, Unmeasured, sent
 from bertsmith.tokenizer.tokenizer import Tokenizer
+
+NO_LABEL, NO_PAIR = -1, -100
+"""The labels of a row, and of a pair, that count for nothing."""
+
+
+class BatchSizes(NamedTuple):
+    """Of a batch: its sequences, tokens, rows to predict, and the tokens of its longest sequence."""
+
+    sequences: int
+    tokens: int
+    rows: int
+    longest: int
 
 
 class TokenShards(Corpus, Protocol):
@@ -90,6 +103,49 @@ class PairBatch:
     def place(self) -> str:
         """Which instances these are, for messages."""
         return f"epoch {self.epoch}, instances {self.first} to {self.first + self.packed.sequences - 1}"
+
+    @property
+    def sizes(self) -> BatchSizes:
+        """How large it is."""
+        return BatchSizes(self.packed.sequences, self.tokens, len(self.rows), self.packed.longest)
+
+    def filled(self, sizes: BatchSizes) -> PairBatch:
+        """The same filled up to these sizes: behind its own there are sequences of the longest's length at most,
+        the empty ones first, each token the first one; and rows and pairs whose labels (-1 and -100) count for
+        nothing. ValueError where it is larger, there are too few sequences for the tokens, or none has any: the
+        first row of an empty one is that of another."""
+        packed, own = self.packed, self.sizes
+        left, spare, rows, _ = (to - of for to, of in zip(sizes, own, strict=True))
+        fits = min(left, spare, rows, sizes.longest - own.longest) >= 0 and spare <= left * sizes.longest
+        if not fits or (left and not spare):
+            raise ValueError(f"{self.place}: {own} cannot be filled to {sizes}")
+        ends = spare - np.minimum(np.arange(left, -1, -1) * sizes.longest, spare)
+        return replace(
+            self,
+            packed=Packed(
+                F.pad(packed.tokens, (0, spare)),
+                F.pad(packed.segments, (0, spare)),
+                F.pad(packed.positions, (0, spare)),
+                torch.cat([packed.starts, torch.from_numpy(ends[1:] + own.tokens).int()]),
+                np.concatenate([packed.lengths, np.diff(ends)]),
+            ),
+            rows=F.pad(self.rows, (0, rows)),
+            labels=F.pad(self.labels, (0, rows), value=NO_LABEL),
+            pair_labels=F.pad(self.pair_labels, (0, left if len(self.pair_labels) else 0), value=NO_PAIR),
+        )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of it that computing reads."""
+        packed = self.packed
+        return [
+            *(packed.tokens, packed.segments, packed.positions, packed.starts),
+            *(self.rows, self.labels, self.pair_labels),
+        ]
+
+    def unmeasured(self, longest: int) -> PairBatch:
+        """The same without what the host knows of its lengths, but that none is longer than this."""
+        return replace(self, packed=Unmeasured.of(self.packed, longest))
 
     def to(self, device: torch.device | str) -> PairBatch:
         """The same on another device; the host does not wait for the copy."""

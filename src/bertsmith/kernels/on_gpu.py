@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,8 @@ class OnGpu(Kernels):
 
     name: ClassVar[Name] = "flash"
     loss_rows: ClassVar[int] = 2**10
+    columns: ClassVar[int] = 64
+    lengths: ClassVar[int] = _LENGTHS
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         if not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
@@ -43,6 +45,7 @@ class Compiled(OnGpu):
     """The same, and each layer, the embeddings and the loss over a vocabulary as one program each."""
 
     name: ClassVar[Name] = "inductor"
+    skips_labels: ClassVar[bool] = True
 
     def embedded(
         self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
@@ -61,14 +64,8 @@ class Compiled(OnGpu):
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         if not len(x) or not _takes(kind_of(x), x.shape[1], of.heads, bounds.sees) or not _is_usual(of):
             return None
-        shape = _Shape(
-            of.heads,
-            bounds.sees == "before",
-            _share(of.attention_dropout),
-            _share(of.dropout),
-            of.activation,
-            kind_of(x),
-        )
+        shares = _share(of.attention_dropout), _share(of.dropout)
+        shape = _shape(of.heads, bounds.sees == "before", *shares, of.activation, kind_of(x))
         weights = [(part.weight, part.bias) for part in of.weighted]
         ends = [part.eps for part in of.norms]
         found: Tensor = _program(_layer)(
@@ -83,16 +80,29 @@ class Compiled(OnGpu):
         return loss, right, of_bias
 
 
-class _Shape(NamedTuple):
-    """What a layer computes beside its weights: the shares that dropout drops, None for none (to torch.compile a
-    number is a variable, of which nothing can be asked); in what products are."""
+class _Shape(nn.Module):
+    """What a layer computes beside its weights: the shares that dropout drops, None for none, and in which kind
+    products are.
 
-    heads: int
-    causal: bool
-    attention_dropout: float | None
-    dropout: float | None
-    activation: Callable[[Tensor], Tensor]
-    kind: torch.dtype
+    A module, though it has no weights: of a module's numbers torch.compile makes constants. Elsewhere the number
+    of heads would be a variable, and each index a division by it.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        causal: bool,
+        attention_dropout: float | None,
+        dropout: float | None,
+        activation: Callable[[Tensor], Tensor],
+        kind: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal, self.activation, self.kind = heads, causal, activation, kind
+        self.attention_dropout, self.dropout = attention_dropout, dropout
+
+
+_shape = cache(_Shape)
 
 
 @cache
@@ -171,17 +181,22 @@ def _embedded(
 
 
 def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """See `Kernels.table_loss`."""
-    rows = logits.float() + bias
-    gold = rows.gather(1, labels[:, None])[:, 0]
+    """See `Kernels.table_loss`; a row whose label is below 0 counts for nothing."""
+    rows, counts = logits.float() + bias, labels >= 0
+    gold = rows.gather(1, labels.clamp_min(0)[:, None])[:, 0]
     top = rows.amax(1)
     shares = (rows - top[:, None]).exp()
     total = shares.sum(1)
-    loss, right = (total.log() + (top - gold)).sum(), (gold == top).sum()
+    loss = torch.where(counts, total.log() + (top - gold), 0.0).sum()
+    right = ((gold == top) & counts).sum()
     is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
-    slopes = shares / total[:, None] - is_label.float()
+    slopes = torch.where(counts[:, None], shares / total[:, None] - is_label.float(), 0.0)
     logits.copy_(slopes)
-    return loss, right, slopes.sum(0)
+    return (
+        loss,
+        right,
+        logits.sum(0, dtype=torch.float32),
+    )  # of what is kept: slopes in fp32 are never written
 
 
 def _takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
@@ -234,7 +249,7 @@ def check_compiler(device: torch.device) -> None:
     shapes = [(3 * width, width), (width, width), (width,), (2 * width, width), (width, 2 * width), (width,)]
     weights = [(_numbers(*shape, device) * 0.2, torch.zeros(shape[0], device=device)) for shape in shapes]
     starts = torch.tensor([0, 8, rows], dtype=torch.int32, device=device)
-    shape = _Shape(2, False, None, None, F.gelu, torch.bfloat16)
+    shape = _shape(2, False, None, None, F.gelu, torch.bfloat16)
     labels = torch.arange(rows, device=device)
     pairs = []
     for layer, loss in ((_program(_layer), _program(_cross_entropy)), (_layer, _cross_entropy)):

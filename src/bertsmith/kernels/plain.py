@@ -185,12 +185,17 @@ class Kernels(Products):
     """By torch's operations: the plain way.
 
     by_rows: whether a table of which few rows have a gradient is trained quicker by `move_rows`. loss_rows: of
-    logits, which are worked on together: 16 of 30,522 are 2 MB, which stay in a core's cache.
+    logits, which are worked on together: 16 of 30,522 are 2 MB, which stay in a core's cache. columns: a row of
+    logits is made as long as a multiple of this. skips_labels: whether `table_loss` counts no row whose label is
+    below 0. lengths: what is computed is the same for a longest sequence of any length up to a multiple of this.
     """
 
     name: ClassVar[Name] = "torch"
     by_rows: ClassVar[bool] = False
     loss_rows: ClassVar[int] = 16
+    columns: ClassVar[int] = 1
+    skips_labels: ClassVar[bool] = False
+    lengths: ClassVar[int] = 1
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""

@@ -34,7 +34,8 @@ def table_loss(
 
 
 class _ByRows(torch.autograd.Function):
-    """Of all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient."""
+    """Of all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient. Where products want
+    their columns to be a multiple of some number, words that never come are added, whose bias is -inf."""
 
     @staticmethod
     def forward(
@@ -47,10 +48,12 @@ class _ByRows(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         x_low, table_low = x.to(dtype), table.to(dtype)
+        if spare := -len(table) % kernels.columns:
+            table_low, bias = F.pad(table_low, (0, 0, 0, spare)), F.pad(bias, (0, spare), value=-torch.inf)
         logits = product(x_low, table_low)
         loss, right, of_bias = kernels.table_loss(logits, bias, labels)
         ctx.save_for_backward(logits, x_low, table_low, of_bias)
-        ctx.kinds = x.dtype, table.dtype, bias.dtype
+        ctx.kinds, ctx.words = (x.dtype, table.dtype, bias.dtype), len(table)
         ctx.mark_non_differentiable(right)
         return loss, right
 
@@ -60,8 +63,8 @@ class _ByRows(torch.autograd.Function):
         of_x, of_table, of_bias = ctx.kinds
         return (
             product(slope, table.T).to(of_x) * grad,
-            product(slope.T, (x * grad).to(x.dtype).T).to(of_table),
-            bias.to(of_bias) * grad,
+            product(slope.T, (x * grad).to(x.dtype).T)[: ctx.words].to(of_table),
+            bias[: ctx.words].to(of_bias) * grad,
             None,
             None,
             None,

@@ -38,6 +38,7 @@ class MlmNsp(Objective):
     model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
     starts = True
+    fills = True
 
     def __init__(
         self,

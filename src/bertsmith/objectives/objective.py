@@ -62,7 +62,8 @@ class Objective(nn.Module):
     loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. summed: the
     parts of which training minimises the sum, not the mean; figures are means all the same. frozen: names of
     modules that are not trained, and never saved (a teacher). starts: whether small models begin with what the
-    corpus tells by itself (settings `start`), the output bias too, where nobody says otherwise.
+    corpus tells by itself (settings `start`), the output bias too, where nobody says otherwise. fills: whether
+    batches can be filled up (`PairBatch.filled`), and nothing of the loss depends on what they are filled with.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,7 @@ class Objective(nn.Module):
     summed: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     starts: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
 
     @classmethod
     def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:

@@ -28,6 +28,7 @@ from bertsmith.training.pace import Pace, Speeds
 from bertsmith.training.parallel import Order, Processes, Whole
 from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.progress import LOG, Recorder
+from bertsmith.training.recorded import Recorded, pays
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
 from bertsmith.training.standing import Evaluation, Progress, evaluated
@@ -105,7 +106,7 @@ def train(
             progress.forget_waiting()
     write_plan(course.run, plan)
     processes.order(Order(progress.step))
-    passes, optimizer = _shared_out(trained, course, processes, found)
+    passes, optimizer = _shared_out(trained, course, place, processes, found)
     if course.settings.shard and not passes.cut:
         tell("train.shard: this is one process, which keeps all of the model; torchrun starts several")
     recorder = Recorder(
@@ -160,7 +161,7 @@ def follow(
                 "give all processes the same run folder, on a file system that they share",
             )
         _restore(found, trained, place)
-    passes, optimizer = _shared_out(trained, course, processes, found)
+    passes, optimizer = _shared_out(trained, course, place, processes, found)
     names = _names(trained)
     trained.train()
     at: tuple[int, Position] | None = None
@@ -209,10 +210,18 @@ def _updates(
 
 
 def _shared_out(
-    trained: Trained, course: Course, processes: Processes, found: checkpoint.Checkpoint | None
+    trained: Trained,
+    course: Course,
+    place: Place,
+    processes: Processes,
+    found: checkpoint.Checkpoint | None,
 ) -> tuple[Passes, torch.optim.Optimizer]:
     """Passes through the model and its optimiser, whose state is that of the checkpoint."""
-    passes = processes.passes(trained, shard=course.settings.shard)
+    settings = course.settings
+    if settings.cuda_graphs and processes.count == 1 and pays(trained, place, settings, course.thaws):
+        passes: Passes = Recorded(trained)
+    else:
+        passes = processes.passes(trained, shard=settings.shard)
     optimizer = optimizer_of(trained, course.settings, course.thaws)
     if found is not None:
         checkpoint.restore_optimizer(optimizer, _names(trained), found.tensors["optimizer"])

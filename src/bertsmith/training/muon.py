@@ -25,8 +25,11 @@ class Muon(torch.optim.Optimizer):
     The factor makes an update as large as AdamW's at the same rate (Liu et al. 2025, section 2.2; torch's
     `match_rms_adamw`). The momentum is Nesterov's. matrices: as torch's optimisers take them, in groups or not.
     joined: how many matrices of C columns stand above each other
-    in a parameter; each is made orthogonal by itself.
+    in a parameter; each is made orthogonal by itself. found_inf: a scalar on the device; where it is 1, the next
+    update changes nothing, as with torch's own optimisers.
     """
+
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -46,7 +49,8 @@ class Muon(torch.optim.Optimizer):
         """One update of every matrix that has a gradient."""
         answer = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            rate, momentum = group["lr"], group["momentum"]
+            rate, momentum, made = group["lr"], group["momentum"], _made(self.found_inf)
+            share, keep = _of(1 - momentum, made), 1 - _of(rate * group["weight_decay"], made)
             shapes: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
             for matrix in group["params"]:
                 if matrix.grad is None:
@@ -54,18 +58,33 @@ class Muon(torch.optim.Optimizer):
                 state, parts = self.state[matrix], self._joined(matrix)
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(matrix)
-                mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
-                move = matrix.grad.lerp(mean, momentum)
-                matrix.mul_(1 - rate * group["weight_decay"])
+                gradient = matrix.grad
+                if made is not None:
+                    gradient = torch.where(made > 0, gradient, 0.0)  # 0 times what is not finite is not 0
+                mean = state["momentum_buffer"].lerp_(gradient, share)
+                move = gradient.lerp(mean, momentum)
+                matrix.mul_(keep)
                 for weight, part in zip(matrix.chunk(parts), move.chunk(parts), strict=True):
                     tall = part.shape[0] > part.shape[1]
                     wide = (weight.T, part.T) if tall else (weight, part)
                     shapes.setdefault(wide[1].shape, []).append(wide)
             for shape, members in shapes.items():
                 moves = orthogonal(torch.stack([move for _, move in members]))
+                if made is not None:
+                    moves = moves * made
                 for (weight, _), move in zip(members, moves, strict=True):
                     weight.add_(move, alpha=-rate * _MATCHING * shape[1] ** 0.5)
         return answer
+
+
+def _made(found_inf: Tensor | None) -> Tensor | None:
+    """1 where the update is made, and 0 where it is not; None where it is made in any case."""
+    return None if found_inf is None else 1 - found_inf
+
+
+def _of(share: float, made: Tensor | None) -> Any:
+    """A share where the update is made, else 0."""
+    return share if made is None else share * made
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

@@ -79,6 +79,24 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get("rate", 1.0)
 
 
+def skips(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the next update can change nothing where a tensor on the device says so, see `skip_where`."""
+    return all(
+        isinstance(part, Muon) or (isinstance(part, AdamW) and part.skips()) for part in _parts(optimizer)
+    )
+
+
+def skip_where(optimizer: torch.optim.Optimizer, found_inf: Tensor | None) -> None:
+    """Have the next update change nothing where `found_inf` is 1; None: it is made in any case."""
+    for part in _parts(optimizer):
+        if isinstance(part, AdamW | Muon):
+            part.found_inf = found_inf
+
+
+def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    return optimizer.parts if isinstance(optimizer, Joined) else [optimizer]
+
+
 def moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, frozenset[str]]:
     """What the optimiser keeps of each parameter from its first update on."""
     return {
@@ -97,14 +115,14 @@ class Joined(torch.optim.Optimizer):
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
-        self._parts = parts
+        self.parts = parts
         for part in parts:
             part.state = self.state
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of each."""
         answer = None if closure is None else torch.enable_grad()(closure)()
-        for part in self._parts:
+        for part in self.parts:
             part.step()
         return answer
 

@@ -135,6 +135,13 @@ class TrainSettings(Settings):
         "compiled by torch.compile); auto: inductor in runs of 500 updates and more, flash elsewhere",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
+    cuda_graphs: bool = Field(
+        True,
+        description="on a GPU, where layers are compiled (kernels inductor) and a batch is an update: record each "
+        "update's passes as a CUDA graph and replay it, so that the host does not keep the GPU waiting; batches "
+        "are filled up to few shapes",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
     deterministic: bool = Field(
         False,
         description="on a GPU: compute by torch's deterministic algorithms alone, more slowly, so that a resumed "

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import Diverged, InputError
-from bertsmith.loss import Loss
+from bertsmith.loss import Loss, factors
 from bertsmith.place import Place
-from bertsmith.training.adamw import AdamW
 from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.loader import Lent, Update
-from bertsmith.training.optimizer import clip, set_rate
+from bertsmith.training.optimizer import clip, set_rate, skip_where, skips
 from bertsmith.training.settings import TrainSettings
 
 
@@ -80,6 +79,19 @@ class Passes:
         lent = isinstance(batch, Lent)
         found: dict[str, Tensor] = self._passed(batch.batch if lent else batch)
         return {part: 0 * value for part, value in found.items()} if lent else found
+
+    def gradients(
+        self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
+    ) -> tuple[Mapping[str, Tensor], Tensor]:
+        """The sums of a batch's loss by part, and these times their factors, added up, whose gradient is added to
+        the parameters'. last: whether it is the update's last batch."""
+        here = place.send(batch)
+        with self.adding(last=last):
+            with place.computing():
+                found = self(here)
+            total = Loss(found, {}).times(factors)
+            torch.autograd.backward(total)
+        return found, total.detach()
 
     def adding(self, *, last: bool) -> AbstractContextManager[object]:
         """The context of a pass and its gradient. last: whether it is the update's last."""
@@ -165,14 +177,10 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     own: dict[str, Tensor] = {}
     totals: list[tuple[str, Tensor]] = []
+    by = factors(work.counts, weights, summed)
     for number, batch in enumerate(work.batches, start=1):
-        here = place.send(batch)
-        with passes.adding(last=number == settings.accumulate):
-            with place.computing():
-                found = passes(here)
-            total = Loss(found, work.counts).over(work.counts, weights, summed)
-            torch.autograd.backward(total)
-        totals.append((batch.place, total.detach()))
+        found, total = passes.gradients(batch, by, place, last=number == settings.accumulate)
+        totals.append((batch.place, total))
         for part, value in found.items():
             own[part] = own.get(part, 0) + value.detach().double()
     *of_parts, of_all = passes.over_all(
@@ -181,17 +189,15 @@ def update(
     sums = dict(zip(own, of_parts, strict=True))
     norm = clip(optimizer, settings.clip_norm)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
-    adamw = optimizer if isinstance(optimizer, AdamW) else None
-    if checks is not None and place.runs_ahead and not passes.cut and adamw is not None and adamw.skips():
+    if checks is not None and place.runs_ahead and not passes.cut and skips(optimizer):
         checks.add(place.fetched(finite), lambda: _refuse(step, totals))
-        adamw.found_inf = (~finite).float()
+        skip_where(optimizer, (~finite).float())
     else:
         if checks is not None:
             checks.settle()
         if not finite.item():
             _refuse(step, totals)
-        if adamw is not None:
-            adamw.found_inf = None
+        skip_where(optimizer, None)
     set_rate(optimizer, rate)
     with place.computing():  # Muon's products; all else is fp32
         optimizer.step()

@@ -1,0 +1,153 @@
+"""Forward passes and gradients on a GPU, recorded as CUDA graphs: the host asks for one thing instead of hundreds.
+
+A graph is of one shape. So batches are filled up to one of few, with sequences, rows and pairs that count for
+nothing; a shape is computed as usual when it is first met, and recorded when it comes again. What a batch is
+filled up to depends on nothing but itself, so that a resumed run computes what one does that was never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.kernels.plain import Kernels
+from bertsmith.packed import sent
+from bertsmith.place import Place, Replayable
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.step import Passes, Trained
+
+_STEPS, _ROW_STEPS = 32, 16  # of tokens, and of rows to predict, from a power of two to the next
+_MOST = 16  # shapes that are recorded: others are computed as usual
+
+
+class Fillable(Protocol):
+    """A batch that can be filled up, as `PairBatch` can."""
+
+    @property
+    def sizes(self) -> Any:
+        """A named tuple: its sequences, tokens, rows to predict, and the tokens of its longest sequence."""
+        ...
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """All of it that computing reads."""
+        ...
+
+    def filled(self, sizes: Any) -> Self:
+        """The same as large as that; what is added counts for nothing."""
+        ...
+
+    def unmeasured(self, longest: int) -> Self:
+        """The same without what the host knows of its lengths, but that none is longer than this."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """The same on another device."""
+        ...
+
+
+@dataclass
+class _Made:
+    """What a pass writes: the loss's sums and their total, and the gradients."""
+
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
+    total: Tensor | None = None
+    gradients: Mapping[nn.Parameter, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """What was recorded. batch, factors: to be written to before it is replayed."""
+
+    graph: Replayable
+    batch: Fillable
+    factors: Tensor
+    made: _Made
+
+
+class Recorded(Passes):
+    """Those of one process on a GPU, where `pays` says so."""
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__(trained)
+        self._trained = trained
+        self._lengths = min(some.lengths for some in _kernels_of(trained))
+        self._graphs: dict[tuple[int, ...], _Graph | None] = {}
+        self._first: Replayable | None = None
+
+    def gradients(
+        self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
+    ) -> tuple[Mapping[str, Tensor], Tensor]:
+        """As `Passes.gradients`, of an update of one batch: nothing is added to gradients of earlier ones."""
+        sizes = _filled_up(batch.sizes)
+        shape = (*sizes[:3], -(-sizes.longest // self._lengths))
+        filled = batch.filled(sizes)
+        if shape not in self._graphs:
+            if len(self._graphs) < _MOST:
+                self._graphs[shape] = None
+            return super().gradients(filled, factors, place, last=last)
+        there, graph = place.send(filled), self._graphs[shape]
+        if graph is None:
+            graph = self._graphs[shape] = self._recorded(there, sizes.longest, factors, place)
+        for kept, new in zip(graph.batch.tensors, there.tensors, strict=True):
+            kept.copy_(new)
+        graph.factors.copy_(sent(torch.tensor(list(factors.values())), place.device))
+        graph.graph.replay()
+        made = graph.made
+        assert made.total is not None
+        for parameter, gradient in made.gradients.items():
+            parameter.grad = gradient
+        return {part: value.clone() for part, value in made.sums.items()}, made.total.clone()
+
+    def _recorded(self, there: Fillable, longest: int, factors: Mapping[str, float], place: Place) -> _Graph:
+        """The graph of a batch on the device, which stays its own."""
+        batch, by = there.unmeasured(longest), torch.tensor(list(factors.values()), device=place.device)
+        parameters = [p for p in self._trained.parameters() if p.requires_grad]
+        made = _Made()
+
+        def computed() -> None:
+            for parameter in parameters:
+                parameter.grad = None
+            with self.adding(last=True), place.computing():
+                loss = self._trained.loss(batch)
+            total = loss.times(dict(zip(factors, by.unbind(), strict=True)))
+            torch.autograd.backward(total)
+            made.sums = {part: value.detach() for part, value in loss.sums.items()}
+            made.total = total.detach()
+            made.gradients = {p: p.grad for p in parameters if p.grad is not None}
+
+        graph = place.recorded(computed, self._first)
+        self._first = self._first or graph
+        return _Graph(graph, batch, by, made)
+
+
+def pays(trained: Trained, place: Place, settings: TrainSettings, thaws: Mapping[nn.Parameter, int]) -> bool:
+    """Whether updates can be recorded here: of one batch each, by kernels that skip rows without a label, of an
+    objective whose batches can be filled up, with the same parameters throughout."""
+    skip = all(some.skips_labels for some in _kernels_of(trained))
+    fills = bool(getattr(trained.objective, "fills", False))
+    return place.runs_ahead and fills and skip and settings.accumulate == 1 and not thaws
+
+
+def _kernels_of(trained: Trained) -> list[Kernels]:
+    every: list[Any] = [getattr(module, "kernels", None) for module in trained.modules()]
+    return [some for some in every if isinstance(some, Kernels)]
+
+
+def _filled_up(sizes: Any) -> Any:
+    """What a batch of these sizes is filled up to. The first row of an empty sequence is another's, so there is
+    one token more at least; the sequences suffice for all that may be added."""
+    tokens, step = _next(sizes.tokens + 1, _STEPS)
+    rows, _ = _next(sizes.rows, _ROW_STEPS)
+    each = 1 << (sizes.longest.bit_length() - 1)
+    return sizes._replace(sequences=sizes.sequences + 1 + step // each, tokens=tokens, rows=rows)
+
+
+def _next(size: int, steps: int) -> tuple[int, int]:
+    """The next of so many steps from a power of two to the next, and how far they are apart."""
+    step = max(1, (1 << (max(1, size).bit_length() - 1)) // steps)
+    return -(-size // step) * step, step
