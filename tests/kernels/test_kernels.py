@@ -535,7 +535,11 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ),
         (
             "products_half",
-            (*both, "compiled.py", "registers.py", "pairs.py", "half_registers.py"),
+            (*both, "compiled.py", "registers.py", "pairs.py", "half_registers.py", "panels.py"),
+        ),
+        (
+            "products_tiles",
+            (*both, "compiled.py", "registers.py", "pairs.py", "tiles.py", "panels.py"),
         ),
         ("integers", (*both, "rounding.py", "pairs.py")),
         ("integers_in_fours", (*both, "rounding.py", "pairs.py", "compiled.py")),

@@ -18,7 +18,13 @@ from bertsmith.models.layers import Linear, way_of
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, fast, multiplying, products, products_half
+from bertsmith.kernels import answers, fast, multiplying, products, products_half, tiles
+
+HALVES = [products_half]
+if tiles.are_here():
+    from bertsmith.kernels import products_tiles
+
+    HALVES.append(products_tiles)
 
 FAST, ANSWERS = fast.Fast(), answers.FastAnswers()
 FULL, HALF = torch.float32, torch.bfloat16
@@ -26,12 +32,12 @@ LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "
 sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
 
 
-@pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=HALVES, ids=lambda bodies: bodies.__name__.rpartition(".")[2])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the libraries are as quick, the kernels are taken; those in bf16 also where the processor has no
     products of it."""
     monkeypatch.setattr(multiplying, "BODIES", products)
-    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    monkeypatch.setattr(multiplying, "HALF_BODIES", request.param)
 
 
 def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:

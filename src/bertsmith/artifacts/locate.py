@@ -1,4 +1,4 @@
-"""The model folder behind a name: a run, a model folder, or a published name."""
+"""The model folder behind a name: a run, a model folder, one that a checkout comes with, or a published name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from bertsmith.nearest import nearest_here
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = "*.bin"
+_PRETRAINED = Path(__file__).parents[3] / "pretrained"  # beside src/, where this is a checkout
 _WANTED = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
 def locate(name: str | Path) -> Path:
     """The model folder behind a name: a run folder (its model/), a model folder, or a published name.
 
+    "bert-mini-uncased-en" is in `pretrained/` of a checkout of bertsmith, and needs no network there.
     A published name ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra
     `hub`) and fetched from there unless HF_HUB_OFFLINE is set. What cannot be found is an `InputError`.
     """
@@ -29,6 +31,8 @@ def locate(name: str | Path) -> Path:
     refuse_several(path)
     if path.exists():
         raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
+    if (ours := _PRETRAINED / path.name / CONFIG).is_file() and path.name == str(name):
+        return ours.parent
     refuse_mistyped(str(name))
     return _from_hub(str(name))
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.kernels import tiles
 from bertsmith.kernels.loops import Run, compiles_for, launch, multiplies_half, processor
 
 _KINDS = {torch.float32, torch.bfloat16}
@@ -21,7 +22,13 @@ BODIES: Any = (
 )
 """The bodies of products in fp32 where these are quicker than the libraries': AMD's processors up to Zen 4."""
 
-HALF_BODIES: Any = import_module("bertsmith.kernels.products_half") if multiplies_half() else None
+HALF_BODIES: Any = (
+    import_module("bertsmith.kernels.products_tiles")
+    if tiles.are_here()
+    else import_module("bertsmith.kernels.products_half")
+    if multiplies_half()
+    else None
+)
 """Those of products in bf16: the libraries need the weights in bf16, and make their slopes so."""
 
 _FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
@@ -83,7 +90,7 @@ def multiply(
         run(
             HALF_BODIES.by_rows,
             *(*_rows_at(x), *_both_at(y), *_rows_at(out)),
-            *(len(x), columns, terms, room, own, add, *more, 0),
+            *(len(x), columns, terms, room, own, add, *more, 0, tiles.WHOLE),
         )
         return
     room = torch.empty(BODIES.room(threads, columns, terms), dtype=torch.uint8)
@@ -113,7 +120,7 @@ def multiply_columns(
         *matrices,
         *(out, 4 * out.stride(0)),
         *(rows, columns, terms, room, of_rows, of_columns, numbers),
-        *(0 if sums is None else sums, some),
+        *(0 if sums is None else sums, some, *((tiles.WHOLE,) if is_half else ())),
     )
 
 

@@ -184,31 +184,57 @@ def join(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), made
 
 
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """16 rows of 16 numbers of 32 bits become columns."""
+    apart = 1
+    while apart < WIDTH:  # squares of so many rows and columns change places with those across
+        upper = [k if not k & apart else WIDTH + k - apart for k in range(WIDTH)]
+        lower = [k + apart if not k & apart else WIDTH + k for k in range(WIDTH)]
+        for i in range(WIDTH):
+            if not i & apart:
+                pair = rows[i], rows[i + apart]
+                rows[i], rows[i + apart] = (
+                    builder.shuffle_vector(*pair, ir.Constant(INTS, mask)) for mask in (upper, lower)
+                )
+        apart *= 2
+    return rows
+
+
+def _place(builder: Any, of: Any, apart: Any, number: int, kind: Any) -> Any:
+    return at(builder, builder.add(of, builder.mul(apart, _WORD(number))), kind)
+
+
 @intrinsic
 def turn(typing: Any, address: Any, row: Any, out: Any, out_row: Any) -> Any:
     """16 rows of 16 numbers of 32 bits become columns. row, out_row: bytes from one row to the next."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         address, row, out, out_row = values
-
-        def place(of: Any, apart: Any, number: int) -> Any:
-            return at(builder, builder.add(of, builder.mul(apart, _WORD(number))), INTS)
-
-        rows = [builder.load(place(address, row, i), align=4) for i in range(WIDTH)]
-        apart = 1
-        while apart < WIDTH:  # squares of so many rows and columns change places with those across
-            upper = [k if not k & apart else WIDTH + k - apart for k in range(WIDTH)]
-            lower = [k + apart if not k & apart else WIDTH + k for k in range(WIDTH)]
-            for i in range(WIDTH):
-                if not i & apart:
-                    pair = rows[i], rows[i + apart]
-                    rows[i], rows[i + apart] = (
-                        builder.shuffle_vector(*pair, ir.Constant(INTS, mask)) for mask in (upper, lower)
-                    )
-            apart *= 2
-        for i, each in enumerate(rows):
-            builder.store(each, place(out, out_row, i), align=4)
+        rows = [builder.load(_place(builder, address, row, i, INTS), align=4) for i in range(WIDTH)]
+        for i, each in enumerate(_turned(builder, rows)):
+            builder.store(each, _place(builder, out, out_row, i, INTS), align=4)
         return context.get_dummy_value()
 
     number = types.int64
     return types.void(number, number, number, number), made
+
+
+@intrinsic
+def turn_pairs(typing: Any, address: Any, row: Any, out: Any) -> Any:
+    """32 rows of 16 numbers of bf16 become 16 rows of 32, which follow each other."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, row, out = values
+        rows = []
+        for i in range(0, 2 * WIDTH, 2):
+            above, below = (
+                builder.zext(builder.load(_place(builder, address, row, n, SHORTS), align=2), INTS)
+                for n in (i, i + 1)
+            )
+            rows.append(builder.or_(above, builder.shl(below, ir.Constant(INTS, [16] * WIDTH))))
+        for i, each in enumerate(_turned(builder, rows)):
+            builder.store(each, _place(builder, out, _WORD(4 * WIDTH), i, INTS), align=4)
+        return context.get_dummy_value()
+
+    number = types.int64
+    return types.void(number, number, number), made

@@ -151,3 +151,18 @@ def product(adds, a, a_row, b, out, columns, terms, rows):
         store_tile(1, place + 64, row)
         store_tile(2, below, row)
         store_tile(3, below + 64, row)
+
+
+@intrinsic
+def fetch(typing: Any, address: Any) -> Any:
+    """Have a line of the cache ready that will be written."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place = at(builder, values[0], _BYTE)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        called = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(called, [place, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), made

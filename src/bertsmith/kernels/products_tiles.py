@@ -1,0 +1,309 @@
+"""The bodies of products of matrices in bf16, for processors that multiply it in tiles (AMX).
+
+Thirty-two rows and as many columns are made at a time, in four tiles. What is multiplied by is copied into panels,
+as for products in registers (products_half.py), whose slots these bodies read; terms are filled up with zeros to
+a multiple of 32. Sums are in fp32. No row of a product depends on the other rows, nor a column on the other
+columns, nor any on the number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import cfunc, njit
+
+from bertsmith.kernels.lanes import WIDTH, every, load, store, store_half
+from bertsmith.kernels.loops import (
+    BODY,
+    LOOPS,
+    F,
+    floats,
+    half_bits,
+    halves,
+    how_many,
+    my_number,
+    next_number,
+    slots,
+    wait_for_all,
+)
+from bertsmith.kernels.pairs import turn, turn_pairs
+from bertsmith.kernels.panels import (
+    APART,
+    COLUMNS,
+    PAIR,
+    RIGHT,
+    SLICE,
+    TURNED,
+    copied_into,
+    finished,
+    panels_of,
+    summed,
+    turned_into,
+    up,
+)
+from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
+from bertsmith.kernels.tiles import SIDE, add_product, configure, fetch, load_tile, release, store_tile, zero
+
+WRITTEN_WITH = "855fabe228a04cf1"  # what is imported here, and what these import, see the first
+ROWS = SIDE
+_HALF = SIDE // 2  # rows of a tile, and pairs of terms
+_CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
+_TERMS = 512  # of `by_columns` added up at a time
+_LINE = 4 * COLUMNS  # bytes of a row of a block in fp32
+_TILE = 64 * _HALF  # bytes of a tile
+_BLOCK = ROWS * _LINE
+_EDGE = _BLOCK + _LINE  # bytes of a block and a bias at the edge
+
+
+def _steps(terms):
+    return up(terms, SIDE)
+
+
+def room(threads, columns, terms):
+    """How many bytes `by_rows` needs to compute in, and how many of them each thread."""
+    own = _EDGE + TURNED + 2 * SIDE * _steps(terms) * (_CLAIMED + ROWS)
+    return threads * own + up(columns, COLUMNS) * (PAIR * _HALF * _steps(terms) + APART), own
+
+
+def room_turned(threads, rows, columns):
+    """How many bytes `by_columns` needs to compute in; of these, a set of panels of rows, and of columns."""
+    of_rows = up(rows, WIDTH) * (_TILE * _TERMS // SIDE + APART)
+    of_columns = up(columns, COLUMNS) * (PAIR * _TERMS // 2 + APART)
+    return threads * _EDGE + 2 * (of_rows + of_columns), of_rows, of_columns
+
+
+def turns(terms):
+    """How many numbers the threads of `by_columns` count with."""
+    return 2 * up(terms, _TERMS)
+
+
+def slices(terms):
+    """How many sums of each column `by_columns` makes."""
+    return up(terms, SLICE)
+
+
+@njit(**LOOPS)
+def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, kept):
+    """What begins there (registers.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In bytes:
+    a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width between
+    rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
+    under = out + _HALF * width
+    for r in range(ROWS):  # there while its products are made
+        fetch(out + r * width)
+    if begins == FROM_SUMS:  # in fp32
+        load_tile(0, out, width)
+        load_tile(1, out + RIGHT, width)
+        load_tile(2, under, width)
+        load_tile(3, under + RIGHT, width)
+    elif begins == FROM_BIAS:
+        load_tile(0, bias, 0)
+        load_tile(1, bias + RIGHT, 0)
+        load_tile(2, bias, 0)
+        load_tile(3, bias + RIGHT, 0)
+    else:
+        zero(0)
+        zero(1)
+        zero(2)
+        zero(3)
+    for _ in range(steps):
+        load_tile(4, a, a_row)
+        load_tile(6, b, PAIR)
+        add_product(0, 4, 6)
+        load_tile(7, b + RIGHT, PAIR)
+        add_product(1, 4, 7)
+        load_tile(5, a + a_below, a_row)
+        add_product(2, 5, 6)
+        add_product(3, 5, 7)
+        a += a_step
+        b += _HALF * PAIR
+    place, row = (kept, _LINE) if half else (out, width)
+    store_tile(0, place, row)
+    store_tile(1, place + RIGHT, row)
+    store_tile(2, place + _HALF * row, row)
+    store_tile(3, place + _HALF * row + RIGHT, row)
+    if half:
+        for r in range(ROWS):
+            made, own = out + r * width, kept + r * _LINE
+            store_half(made, load(own))
+            store_half(made + 2 * WIDTH, load(own + RIGHT))
+
+
+@njit(**LOOPS)
+def _at_edge(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, edge, first, rows, columns):
+    """Of a block these rows from the first on, and these columns: it is made elsewhere, in the same order."""
+    if begins == FROM_SUMS:
+        block = floats(edge, ROWS * COLUMNS)
+        for r in range(rows):
+            wanted = floats(out + r * width, columns)
+            for j in range(columns):
+                block[r * COLUMNS + j] = wanted[j]
+    if begins == FROM_BIAS:
+        given, padded = floats(bias, columns), floats(edge + _BLOCK, COLUMNS)
+        for j in range(COLUMNS):
+            padded[j] = given[j] if j < columns else F(0)
+    _block(begins, edge + _BLOCK, a, a_row, a_below, a_step, b, 0, edge, _LINE, steps, edge)
+    for r in range(rows):
+        own, place = floats(edge + _LINE * (first + r), columns), out + r * width
+        if half:
+            made = halves(place, columns)
+            for j in range(columns):
+                made[j] = half_bits(own[j])
+        else:
+            wanted = floats(place, columns)
+            for j in range(columns):
+                wanted[j] = own[j]
+
+
+@njit(**LOOPS)
+def _cleared(place, begin, end, row):
+    """Rows of so many bytes, a multiple of 64, from one to another."""
+    for at in range(place + begin * row, place + end * row, RIGHT):
+        store(at, every(F(0)))
+
+
+@njit(**LOOPS)
+def _lines(half, x, x_row, rows, terms, to, line):
+    """Rows of x in bf16, each filled up with zeros."""
+    whole = terms // WIDTH * WIDTH
+    for r in range(rows):
+        own, made = x + r * x_row, halves(to + r * line, line // 2)
+        done = 0
+        if not half:
+            for c in range(0, whole, WIDTH):
+                store_half(to + r * line + 2 * c, load(own + 4 * c))
+            done = whole
+        if half:
+            given = halves(own, terms)
+            for c in range(terms):
+                made[c] = given[c]
+        else:
+            more = floats(own, terms)
+            for c in range(done, terms):
+                made[c] = half_bits(more[c])
+        for c in range(terms, line // 2):
+            made[c] = 0
+
+
+# The slots of products_half's `by_rows`, and 19 what the tiles are. There may be any number of rows, and of terms.
+
+
+@cfunc("void(voidptr)", **BODY)
+def by_rows(given):
+    s = slots(given)
+    half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
+    mine, of = np.int64(my_number()), np.int64(how_many())
+    edge, steps = s[13] + mine * s[14], panels_of(terms, SIDE)
+    turned, copied, shared = edge + _EDGE, edge + _EDGE + TURNED, s[13] + of * s[14]
+    panels, apart, size = panels_of(columns, COLUMNS), PAIR * _HALF * steps + APART, 2 if half else 4
+    first, last = panels * mine // of, panels * (mine + 1) // of
+    count = min(columns, last * COLUMNS) - first * COLUMNS
+    if count > 0:
+        own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
+        if s[5] == (2 if s[6] else 4):
+            copied_into(s[6], own, s[4], terms, count, here, COLUMNS, apart)
+        else:
+            turned_into(s[6], own, s[5], terms, count, here, apart, turned)
+        for panel in range(first, last):
+            _cleared(shared + panel * apart, (terms + 1) // 2, _HALF * steps, PAIR)
+    wait_for_all()
+    configure(s[19])
+    is_copied = not s[2] or terms % SIDE or rows < ROWS
+    claimed = ROWS if rows < 4 * _CLAIMED * of else _CLAIMED
+    row = claimed * next_number(s.ctypes.data + 8 * 18)
+    while row < rows:
+        end = min(row + claimed, rows)
+        lines, line = s[0] + row * s[1], s[1]
+        if is_copied:
+            _lines(s[2], lines, line, end - row, terms, copied, 2 * SIDE * steps)
+            lines, line = copied, 2 * SIDE * steps
+        for panel in range(panels):
+            b, many = shared + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
+            more, begins = bias + 4 * COLUMNS * panel, FROM_BIAS if bias else FROM_0
+            for i in range(row, end, ROWS):
+                # Of the last rows a block begins as much earlier as it is too high, where they are not copied.
+                over = 0 if is_copied else max(0, i + ROWS - end)
+                high = min(ROWS, end - i)
+                a, out = lines + (i - over - row) * line, s[7] + i * width + size * COLUMNS * panel
+                if high < ROWS or many < COLUMNS:
+                    _at_edge(
+                        begins,
+                        more,
+                        a,
+                        line,
+                        _HALF * line,
+                        2 * SIDE,
+                        b,
+                        half,
+                        out,
+                        width,
+                        steps,
+                        edge,
+                        over,
+                        high,
+                        many,
+                    )
+                else:
+                    _block(begins, more, a, line, _HALF * line, 2 * SIDE, b, half, out, width, steps, edge)
+        finished(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
+        row = claimed * next_number(s.ctypes.data + 8 * 18)
+    release()
+
+
+# The slots of products_half's `by_columns`, and 17 what the tiles are. A panel of rows is a tile after the other.
+
+
+@cfunc("void(voidptr)", **BODY)
+def by_columns(given):
+    s = slots(given)
+    width, rows, columns, terms = s[7], s[8], s[9], s[10]
+    edge = s[11] + np.int64(my_number()) * _EDGE
+    shared, panels = s[11] + np.int64(how_many()) * _EDGE, panels_of(columns, COLUMNS)
+    of_tiles = panels_of(rows, WIDTH)
+    apart_rows, apart = _TILE * _TERMS // SIDE + APART, PAIR * _TERMS // 2 + APART
+    configure(s[17])
+    for begin in range(0, terms, _TERMS):
+        some, number = min(_TERMS, terms - begin), begin // _TERMS
+        of_rows = shared + number % 2 * (s[12] + s[13])
+        of_columns, counter = of_rows + s[12], s[14] + 16 * number
+        at = SLICE * next_number(counter)
+        while at < some:
+            few, term = min(SLICE, some - at), begin + at
+            a, b = s[0] + term * s[1], s[3] + term * s[4]
+            tiles, pairs = of_rows + _TILE * at // SIDE, of_columns + PAIR * at // 2
+            whole = rows // WIDTH if few == SIDE and s[2] else 0
+            for panel in range(whole):
+                turn_pairs(a + 2 * WIDTH * panel, s[1], tiles + panel * apart_rows)
+            if whole < of_tiles:
+                rest, size = rows - whole * WIDTH, 2 if s[2] else 4
+                there = tiles + whole * apart_rows
+                copied_into(s[2], a + size * WIDTH * whole, s[1], few, rest, there, WIDTH, apart_rows)
+            for panel in range(whole, of_tiles):
+                tile = tiles + panel * apart_rows
+                _cleared(tile, (few + 1) // 2, _HALF, RIGHT)
+                turn(tile, RIGHT, tile, RIGHT)
+            if s[15]:
+                summed(s[2], a, s[1], few, rows, s[16] + 4 * rows * (term // SLICE))
+            copied_into(s[5], b, s[4], few, columns, pairs, COLUMNS, apart)
+            for panel in range(panels):
+                _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR)
+            at = SLICE * next_number(counter)
+        wait_for_all()
+        begins, steps = FROM_SUMS if begin else FROM_0, panels_of(some, SIDE)
+        row = ROWS * next_number(counter + 8)
+        while row < rows:
+            a, high = of_rows + row // WIDTH * apart_rows, min(ROWS, rows - row)
+            for panel in range(panels):
+                b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
+                out = s[6] + row * width + 4 * COLUMNS * panel
+                if high < ROWS or many < COLUMNS:
+                    _at_edge(
+                        begins, 0, a, RIGHT, apart_rows, _TILE, b, 0, out, width, steps, edge, 0, high, many
+                    )
+                else:
+                    _block(begins, 0, a, RIGHT, apart_rows, _TILE, b, 0, out, width, steps, edge)
+            row = ROWS * next_number(counter + 8)
+    release()
+    if s[15]:
+        mine, of = np.int64(my_number()), np.int64(how_many())
+        first, last = rows * mine // of, rows * (mine + 1) // of
+        place = 4 * first
+        summed(0, s[16] + place, 4 * rows, panels_of(terms, SLICE), last - first, s[15] + place)

@@ -1,0 +1,55 @@
+"""The small BERT that a checkout comes with: found by its name from anywhere, without a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import bertsmith as bs
+import tiny_run
+
+NAME = "bert-mini-uncased-en"
+FOLDER = Path(__file__).parents[2] / "pretrained" / NAME
+LIKELY = {
+    "Paris is the [MASK] of France.": "capital",
+    "Madrid is the [MASK] of Spain.": "capital",
+    "She opened the [MASK] and went in.": "door",
+    "He plays the [MASK] in an orchestra.": "violin",
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not beside it, and without the hub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+
+def test_it_is_found_by_its_name_and_fills_masks() -> None:
+    model = bs.load(NAME, "cpu")
+    assert model.model_folder == FOLDER
+    for text, token in LIKELY.items():
+        assert model.fill_mask(text)[0][0]["token"] == token, text
+
+
+def test_it_tells_good_sentences_from_bad_ones() -> None:
+    scores = bs.load(NAME, "cpu").score(["the river sings .", "the rivers sing .", "the river sing ."])
+    assert scores[0]["score"] > scores[2]["score"]
+
+
+def test_it_is_fine_tuned_by_its_name(tmp_path: Path) -> None:
+    table = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(20))
+    few = ["train.max_steps=2", "train.tensorboard=false", "train.device=cpu"]
+    run = bs.finetune("classify", NAME, tmp_path / "run", train=table, dev=table, settings=few)
+    assert run.encoder.config.hidden_size == 256
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path) -> None:
+    own = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / NAME, "train.max_steps=1")
+    assert bs.load(NAME, "cpu").model_folder.resolve() == own.model_folder.resolve()
+
+
+def test_it_is_small_enough_for_a_checkout() -> None:
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 25e6
