@@ -2,9 +2,9 @@
 
     python benchmarks/pretrained.py [FOLDER] [--tasks sst2 cola rte stsb conll2003] [--seeds 0 1 2] [--threads 2]
 
-FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, which was not searched for, the
-best evaluation on dev; beside it the best method without an encoder, on the same rows, and what is published of
-this size (Turc et al. 2019, whose models read many times as much text, and whose rates were searched for). Each
+FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, which was not searched for;
+the best evaluation on dev. Beside it the best method without an encoder, on the same rows, and what is published
+of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were searched for). Each
 score is kept: the script may be stopped and called again.
 """
 
@@ -92,7 +92,7 @@ def report(name: str, options: argparse.Namespace) -> None:
     rows = []
     for task in TASKS:
         scores = [100 * known[key] for seed in range(10) if (key := f"{name} {task} {seed}") in known]
-        if scores:
+        if scores and f"cheap {task}" in known:
             least, how = known[f"cheap {task}"]
             of = f"{spread(scores)} ({len(scores)} seed{'s' if len(scores) > 1 else ''})"
             rows.append(

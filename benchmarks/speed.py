@@ -195,13 +195,12 @@ processor's later instructions, so that the class without AVX-512 is seen on it.
 share of that rate, by window. Against the best peer: the median of the ratios by window, to the
 quickest of the reference's sides whose loss is the same, and the norm of whose gradients, where a
 table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
-products here. The tables of Intel's processor are from before the vocabulary's loss in fp32 by
-parts; on AVX2 alone tiny's and fine-tuning's are from before clipping and AdamW by kernels; all but
-those on AMD's processor with AVX-512 are from before layers were run as one. Of these, natural
-lengths and all that is held to AVX2 are from before queries of the last layer were computed only
-for tokens that a head reads, and natural lengths in fp32 from before products in fp32 were ours
-there. Held to AVX-512 they are, too; on Intel's processors with it they are the library's, and none
-of these without AMX was at hand. Without units for bf16 no side computes in it. On
+products here. On AVX2 alone tiny's and fine-tuning's tables are from before clipping and AdamW by
+kernels; all of it, and natural lengths and all that is held to AVX2, are from before queries of the
+last layer were computed only for tokens that a head reads, natural lengths in fp32 from before
+products in fp32 were ours on AMD's processor with AVX-512. Held to AVX-512 they are, too; on Intel's
+processors with it they are the library's, and none of these without AMX was at hand. Intel's with
+AMX has products in bf16 of ours in all its tables. Without units for bf16 no side computes in it. On
 natural lengths with them the reference's batches as they come are left out, whose sides did not fit
 into 23 GB beside the others: grouped by length they were the quicker. Held to avx512 the reference's
 compiled side died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk

@@ -132,6 +132,10 @@ class Unmeasured(Packed):
         object.__setattr__(made, "at_most", at_most)
         return made
 
+    def to(self, device: torch.device | str) -> Unmeasured:
+        """The same on another device; the host does not wait for the copy."""
+        return Unmeasured.of(super().to(device), self.at_most)
+
     @property
     def sequences(self) -> int:
         """B, where sequences without tokens count."""

@@ -348,6 +348,21 @@ def test_what_is_recorded_changes_no_digit(
     assert logs[0] == logs[1]
 
 
+def test_a_model_that_asks_for_lengths_is_not_recorded(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose heads flash attention does not take; it is trained and resumed as usual."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    odd = ("model.hidden_size=36", "model.num_attention_heads=3", "train.log_every=1")
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, *odd)
+    assert not Again.replayed
+    half = tiny_run.run(shards, tmp_path / "half", *FEW, *odd, "train.max_steps=4")
+    assert half.report["steps"] == 4
+    lines = [(run.path / "log.jsonl").read_text().splitlines()[0] for run in (straight, half)]
+    assert lines[0] == lines[1]
+
+
 @given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(1, 512))
 def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longest: int) -> None:
     own = BatchSizes(-(-tokens // longest), tokens, rows, longest)

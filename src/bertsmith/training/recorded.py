@@ -78,6 +78,7 @@ class Recorded(Passes):
         self._lengths = min(some.lengths for some in _kernels_of(trained))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
         self._first: Replayable | None = None
+        self._works: bool | None = None
 
     def gradients(
         self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
@@ -86,10 +87,13 @@ class Recorded(Passes):
         sizes = _filled_up(batch.sizes)
         shape = (*sizes[:3], -(-sizes.longest // self._lengths))
         filled = batch.filled(sizes)
+        tried = self._tried(filled.unmeasured(sizes.longest), factors, place) if self._works is None else None
+        if not self._works:
+            return super().gradients(batch, factors, place, last=last)
         if shape not in self._graphs:
             if len(self._graphs) < _MOST:
                 self._graphs[shape] = None
-            return super().gradients(filled, factors, place, last=last)
+            return tried or super().gradients(filled, factors, place, last=last)
         there, graph = place.send(filled), self._graphs[shape]
         if graph is None:
             graph = self._graphs[shape] = self._recorded(there, sizes.longest, factors, place)
@@ -102,6 +106,22 @@ class Recorded(Passes):
         for parameter, gradient in made.gradients.items():
             parameter.grad = gradient
         return {part: value.clone() for part, value in made.sums.items()}, made.total.clone()
+
+    def _tried(
+        self, batch: Fillable, factors: Mapping[str, float], place: Place
+    ) -> tuple[Mapping[str, Tensor], Tensor] | None:
+        """The first pass, of a batch whose lengths the host does not know; None where the model asks for them, so
+        that nothing can be recorded: all is then as it was."""
+        state = place.generator.get_state()
+        try:
+            found = super().gradients(batch, factors, place, last=True)
+        except (AttributeError, TypeError):
+            place.generator.set_state(state)
+            self._trained.zero_grad()
+            self._works = False
+            return None
+        self._works = True
+        return found
 
     def _recorded(self, there: Fillable, longest: int, factors: Mapping[str, float], place: Place) -> _Graph:
         """The graph of a batch on the device, which stays its own."""
