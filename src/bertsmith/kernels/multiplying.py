@@ -24,8 +24,8 @@ BODIES: Any = (
 
 HALF_BODIES: Any = import_module("bertsmith.kernels.products_half") if multiplies_half() else None
 """Those of products in bf16: the libraries need the weights in bf16, and make their slopes so. Those in tiles
-(products_tiles.py) are held equal to torch's by tests, and not taken yet: in the one run of all tests with them some
-failed for a reason that was not found, and none did when they were run again."""
+(products_tiles.py) are held equal to torch's by tests, and not taken yet: in the one run of all tests with them
+some failed for a reason that was not found, and none did when they were run again."""
 
 _FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
