@@ -3,6 +3,7 @@ and where they are made part by part."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -40,6 +41,7 @@ from bertsmith.kernels import (
     multiplying,
     products,
     products_half,
+    whole,
 )
 from bertsmith.kernels.loops import launch
 from bertsmith.kernels.program import Program
@@ -218,6 +220,7 @@ class Answers(answers.FastAnswers):
     """What answers are computed by; keeps in mind whether it made each layer as a whole."""
 
     def __init__(self, *, whole: bool) -> None:
+        super().__init__()
         self.whole, self.made = whole, list[bool]()
 
     def layer(self, *given: Any, **named: Any) -> Tensor | None:
@@ -262,6 +265,40 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     assert whole == [number >= 16 for number in enough]
     assert parts == [False, False]
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("change", ["written in place", "another", "another's place", "none"])
+def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None:
+    """Which are kept in panels from one answer to the next."""
+    made = block(0.0)
+    use_kernels(made, answers.FastAnswers())
+    x, weight = torch.randn(40, WIDTH), made.feed_forward.output.weight
+    with in_kind(HALF), torch.no_grad():
+        with mock.patch.object(whole, "in_panels", side_effect=multiplying.in_panels) as packed:
+            before = made(x, layout_of([40]))
+            if change == "written in place":
+                weight.mul_(2)
+            elif change == "another":
+                made.feed_forward.output.weight = nn.Parameter(2 * weight)
+            elif change == "another's place":
+                weight.data = 2 * weight
+            after = made(x, layout_of([40]))
+        use_kernels(made, answers.FastAnswers())
+        anew = made(x, layout_of([40]))
+    assert packed.call_count == (4 if change == "none" else 8)
+    assert torch.equal(after, anew)
+    assert torch.equal(before, after) is (change == "none")
+
+
+def test_a_copy_of_what_answers_keeps_no_weights() -> None:
+    made, x = block(0.0), torch.randn(40, WIDTH)
+    use_kernels(made, answers.FastAnswers())
+    with in_kind(HALF), torch.no_grad():
+        before = made(x, layout_of([40]))
+        copied = pickle.loads(pickle.dumps(made.kernels))
+        assert (len(made.kernels._kept), len(copied._kept)) == (1, 0)
+        use_kernels(made, copied)
+        assert torch.equal(made(x, layout_of([40])), before)
 
 
 def test_answers_with_slopes_are_made_as_in_training() -> None:

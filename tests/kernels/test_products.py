@@ -107,6 +107,54 @@ def test_they_are_products(
         torch.set_num_threads(before)
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    rows=sizes,
+    columns=sizes,
+    terms=st.sampled_from([16, 32, 64, 100, 258]),
+    layout=st.sampled_from(LAYOUTS),
+    kind=st.sampled_from([FULL, HALF]),
+    biased=st.booleans(),
+    activated=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_a_matrix_in_panels_multiplies_as_it_does_itself(
+    rows: int,
+    columns: int,
+    terms: int,
+    layout: str,
+    kind: torch.dtype,
+    threads: int,
+    *,
+    biased: bool,
+    activated: bool,
+) -> None:
+    """To the bit; GELU is also taken in place."""
+    x, y = laid(rows, terms, "rows", 0).to(HALF), laid(terms, columns, layout, 1).to(kind)
+    bias = laid(1, columns, "rows", 2)[0] if biased else None
+    found, wanted = (torch.empty(rows, columns, dtype=HALF) for _ in range(2))
+    after = torch.empty_like(wanted) if activated else None
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        panels = multiplying.in_panels(y)
+        multiplying.multiply(x, panels, bias, found, activated=found if activated else None)
+    finally:
+        torch.set_num_threads(before)
+    multiplying.multiply(x, y, bias, wanted, activated=after)
+    assert panels.shape == (terms, columns)
+    assert torch.equal(found, wanted if after is None else after)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 32), (32, 96), (64, 100), (96, 100), (0, 100)])
+def test_some_columns_of_panels(first: int, last: int) -> None:
+    x, y = laid(20, 40, "rows", 0).to(HALF), laid(40, 100, "columns", 1)
+    found, wanted = torch.empty(20, last - first, dtype=HALF), torch.empty(20, 100, dtype=HALF)
+    multiplying.multiply(x, multiplying.in_panels(y).between(first, last), None, found)
+    multiplying.multiply(x, y, None, wanted)
+    assert torch.equal(found, wanted[:, first:last])
+
+
 @pytest.mark.parametrize("kind", [FULL, HALF])
 @pytest.mark.parametrize("own", LAYOUTS[:4])
 @pytest.mark.parametrize("other", LAYOUTS[:4])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from bertsmith.kernels import compiled, rounding
 from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
+from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of
-from bertsmith.kernels.whole import LayerProducts, Norm, layer, weights_of
+from bertsmith.kernels.whole import LayerPanels, LayerProducts, LayerWeights, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
@@ -34,6 +36,18 @@ class FastAnswers(Fast):
 
     shortest_in_half, longest_in_full = 0, math.inf
 
+    def __init__(self) -> None:
+        """Nothing of a model is known yet."""
+        self._kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is kept of a model, which a copy makes itself."""
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The contrary."""
+        vars(self).update(state, _kept=WeakKeyDictionary())
+
     def _serves(self, x: Tensor) -> bool:
         return is_known(x) and x.numel() > 0
 
@@ -46,7 +60,7 @@ class FastAnswers(Fast):
         if of.activation is not F.gelu or norms is None or not least or not self._serves(x):
             return None
         residual = x.to(kind_of(x)).contiguous()
-        products = _products_of(of, residual[:least])
+        products = self._products_of(of, residual[:least])
         over = self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if products is None or over is None:
             return None
@@ -54,6 +68,26 @@ class FastAnswers(Fast):
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
         given = x.contiguous() if isinstance(products, _IntegerProducts) else residual
         return layer(given, residual, products, norms, over, drawn).found
+
+    def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
+        """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
+        integers = [getattr(part, "integers", None) for part in of.linear]
+        known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
+        if len(known) == len(integers):
+            return _IntegerProducts(x.dtype, *known)
+        weights = weights_of(of, x)
+        if weights is None or x.dtype != torch.bfloat16 or x.shape[1] % COLUMNS:
+            return weights
+        return weights if any(one.is_inference() for one in weights) else self._in_panels(of, weights)
+
+    def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
+        """The same with weights in panels, which are made at the first call and when a weight has changed."""
+        state = [(weight.data_ptr(), weight._version) for weight in weights]
+        before = self._kept.get(of.qkv)
+        if before is None or before.state != state:
+            held = LayerWeights(*(weight.detach() for weight in weights))
+            before = self._kept[of.qkv] = _Kept(state, held, LayerPanels.of(held))
+        return before.products
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A row is read once."""
@@ -137,13 +171,13 @@ class _IntegerProducts(NamedTuple):
         return _in_integers(self.output, activated, self.kind, run), activated, activated
 
 
-def _products_of(of: LayerParts, x: Tensor) -> LayerProducts | None:
-    """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
-    integers = [getattr(part, "integers", None) for part in of.linear]
-    known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
-    if len(known) == len(integers):
-        return _IntegerProducts(x.dtype, *known)
-    return weights_of(of, x)
+class _Kept(NamedTuple):
+    """A layer's products, and what they were made of: where each weight lies and how often it has been written;
+    and the weights, without which others could come to lie there."""
+
+    state: list[tuple[int, int]]
+    weights: LayerWeights
+    products: LayerPanels
 
 
 def _norms_of(of: LayerParts) -> list[Norm] | None:

@@ -93,7 +93,7 @@ class FedForward(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, of_output: Tensor, output_bias: Tensor
     ) -> Tensor:
         x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
-        found, inner, activated = parts.feed_forward(x, weight, bias, of_output, output_bias, launch)
+        found, inner, activated = parts.feed_forward(x, weight.T, bias, of_output.T, output_bias, launch)
         ctx.save_for_backward(x, weight, inner, activated, of_output)
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,11 +22,17 @@ BODIES: Any = (
 )
 """The bodies of products in fp32 where these are quicker than the libraries': AMD's processors up to Zen 4."""
 
-HALF_BODIES: Any = import_module("bertsmith.kernels.products_half") if multiplies_half() else None
-"""Those of products in bf16: the libraries need the weights in bf16, and make their slopes so. Those in tiles
-(products_tiles.py) are held equal to torch's by tests, and not taken yet: in the one run of all tests with them
-some failed for a reason that was not found, and none did when they were run again."""
+HALF_BODIES: Any = (
+    import_module("bertsmith.kernels.products_tiles")
+    if tiles.are_here()
+    else import_module("bertsmith.kernels.products_half")
+    if multiplies_half()
+    else None
+)
+"""Those of products in bf16, in tiles or in registers: the libraries need the weights in bf16, and make their
+slopes so."""
 
+COLUMNS = 32  # of a panel in bf16
 _FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
 
@@ -59,6 +65,39 @@ def has_all_products(x: Tensor, *weights: Tensor) -> bool:
     return x.is_cpu and has_bodies(x.dtype) and known and in_pairs and min(len(x), *sizes) >= _FEW
 
 
+class Panels(NamedTuple):
+    """A matrix [terms, columns] as the bodies of products in bf16 read it, of which they may be made once for many
+    products. held: uint8 [panels, bytes of one]."""
+
+    held: Tensor
+    terms: int
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """What the matrix has."""
+        return self.terms, self.columns
+
+    def between(self, first: int, last: int) -> Panels:
+        """These columns of it, the first a multiple of those of a panel."""
+        return Panels(self.held[first // COLUMNS : -(-last // COLUMNS)], self.terms, last - first)
+
+
+def in_panels(y: Tensor) -> Panels:
+    """y, a matrix in fp32 or bf16, in panels."""
+    found = _empty_panels(y)
+    _multiply_half(
+        y.new_empty(0, y.shape[0]), by_rows_or_columns(y), found, y.new_empty(0, y.shape[1]), launch
+    )
+    return found
+
+
+def _empty_panels(y: Tensor) -> Panels:
+    terms, columns = y.shape
+    held = torch.empty(-(-columns // COLUMNS), HALF_BODIES.panel(terms), dtype=torch.uint8)
+    return Panels(held, terms, columns)
+
+
 def by_rows_or_columns(x: Tensor) -> Tensor:
     """x; a copy where neither its rows nor its columns lie in memory as they are."""
     return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
@@ -66,7 +105,7 @@ def by_rows_or_columns(x: Tensor) -> Tensor:
 
 def multiply(
     x: Tensor,
-    y: Tensor,
+    y: Tensor | Panels,
     bias: Tensor | None,
     out: Tensor,
     activated: Tensor | None = None,
@@ -76,24 +115,42 @@ def multiply(
     """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
     memory as they are, and so has all that is written, `before` too. run: where it is not at once, what is still
     to be written has its rows or columns in memory as they are."""
-    y, bias = by_rows_or_columns(y), None if bias is None else bias.contiguous()
     threads, (terms, columns) = torch.get_num_threads(), y.shape
     more = [0 if t is None else t for t in (activated, before)]
-    add = 0 if bias is None else bias
+    add = 0 if bias is None else bias.contiguous()
+    if isinstance(y, Panels):
+        _multiply_half(x, None, y, out, run, add, *more)
+        return
+    y = by_rows_or_columns(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        size, own = HALF_BODIES.room(threads, columns, terms)
-        room = torch.empty(size, dtype=torch.uint8)
-        run(
-            HALF_BODIES.by_rows,
-            *(*_rows_at(x), *_both_at(y), *_rows_at(out)),
-            *(len(x), columns, terms, room, own, add, *more, 0, tiles.WHOLE),
-        )
+        _multiply_half(x, y, _empty_panels(y), out, run, add, *more)
         return
     room = torch.empty(BODIES.room(threads, columns, terms), dtype=torch.uint8)
     run(
         BODIES.by_rows,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
         *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
+    )
+
+
+def _multiply_half(
+    x: Tensor,
+    y: Tensor | None,
+    panels: Panels,
+    out: Tensor,
+    run: Run,
+    bias: int | Tensor = 0,
+    activated: int | Tensor = 0,
+    before: int | Tensor = 0,
+) -> None:
+    """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
+    own = HALF_BODIES.room(panels.terms)
+    room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
+    run(
+        HALF_BODIES.by_rows,
+        *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
+        *(len(x), panels.columns, panels.terms, room, own),
+        *(bias, activated, before, 0, tiles.WHOLE, panels.held),
     )
 
 

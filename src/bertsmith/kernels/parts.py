@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith.kernels import compiled, tiles
 from bertsmith.kernels.loops import Run, bits
-from bertsmith.kernels.multiplying import multiply, multiply_columns
+from bertsmith.kernels.multiplying import Panels, multiply, multiply_columns
 
 Seeds = tuple[int, int, int, int]
 """What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
@@ -151,17 +151,23 @@ def summed(sums: Tensor, run: Run) -> Tensor:
 
 
 def feed_forward(
-    x: Tensor, weight: Tensor, bias: Tensor, of_output: Tensor, output_bias: Tensor, run: Run
+    x: Tensor,
+    y: Tensor | Panels,
+    bias: Tensor,
+    of_output: Tensor | Panels,
+    output_bias: Tensor,
+    run: Run,
+    *,
+    kept: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """W2·GELU(W1·x + b1) + b2, and what GELU is taken of, and gives."""
-    inner, found = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(of_output))
-    activated = torch.empty_like(inner)
-    multiply(x, weight.T, bias, inner, activated=activated, run=run)
-    multiply(activated, of_output.T, output_bias, found, run=run)
-    return found, inner, activated
+    """GELU(x·y1 + b1)·y2 + b2, and what GELU is taken of, and gives. kept: whether the former is wanted."""
+    inner = x.new_empty(len(x), y.shape[1])
+    activated = torch.empty_like(inner) if kept else inner
+    multiply(x, y, bias, inner, activated=activated, run=run)
+    return multiplied(activated, of_output, output_bias, run), inner, activated
 
 
-def multiplied(x: Tensor, y: Tensor, bias: Tensor | None, run: Run) -> Tensor:
+def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> Tensor:
     """x [N, K] · y [K, M] + bias [M], of the kind of x."""
     found = x.new_empty(len(x), y.shape[1])
     multiply(x, y, bias, found, run=run)

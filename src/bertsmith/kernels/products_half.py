@@ -2,8 +2,8 @@
 
 Eight rows and 32 columns are made at a time in registers. What is multiplied by is first copied into panels, its
 terms in pairs, in the order in which it is read; a matrix may lie in memory in fp32, and is rounded on the way, so
-that no copy of the weights in bf16 is kept. Sums are in fp32. No row of a product depends on the other rows, nor a
-column on the other columns, nor any on the number of threads.
+that no copy of the weights in bf16 has to be kept. Sums are in fp32. No row of a product depends on the other
+rows, nor a column on the other columns, nor any on the number of threads.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ _ROW_PAIR = 4 * WIDTH  # of one in a panel of the rows of `by_columns`, 16 of th
 _EDGE = 4 * COLUMNS * (ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
-def room(threads, columns, terms):
-    """How many bytes `by_rows` needs to compute in, and how many of them each thread."""
-    own = _EDGE + TURNED + 2 * _CLAIMED * terms
-    return threads * own + up(columns, COLUMNS) * (PAIR * up(terms, 2) + APART), own
+def panel(terms):
+    """How many bytes lie between a panel of `by_rows` and the next."""
+    return PAIR * up(terms, 2) + APART
+
+
+def room(terms):
+    """How many bytes each thread of `by_rows` needs to compute in."""
+    return _EDGE + TURNED + 2 * _CLAIMED * terms
 
 
 def room_turned(threads, rows, columns):
@@ -98,11 +102,12 @@ def _tile_at_edge(begins, bias, a, a_row, a_pair, b, half, out, width, pairs, ed
 
 
 # out = a·b + bias; the terms of a row of a lie side by side, an even number of them. Slots: 0 a, 1 from one row
-# of it to the next, 2 whether it is bf16, 3 b, 4 from one term of it to the next, 5 from one column to the next,
-# 6 whether it is bf16, 7 out, 8 from one row of it to the next, 9 whether it is bf16, 10 rows, at least 8, 11
-# columns, 12 terms, 13 and 14 `room`, 15 bias in fp32 or 0, 16 and 17 another matrix like out, which is bf16
-# then, or 0: GELU of out is written to the first; with the second out is multiplied by GELU's slopes at it; 18
-# the number of the rows that are claimed next, 0 at first. What lies between two is in bytes, here and below.
+# of it to the next, 2 whether it is bf16, 3 b, or 0 where it is in panels already, 4 from one term of it to the
+# next, 5 from one column to the next, 6 whether it is bf16, 7 out, 8 from one row of it to the next, 9 whether it
+# is bf16, 10 rows, at least 8 or none, 11 columns, 12 terms, 13 `room` for each thread, 14 how large it is, 15
+# the bias in fp32 or 0, 16 and 17 another matrix like out, which is bf16 then, or 0: GELU of out is written to
+# the first; with the second out is multiplied by GELU's slopes at it; 18 the number of the rows that are claimed
+# next, 0 at first; 20 the panels of b. What lies between two is in bytes, here and below.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -112,11 +117,11 @@ def by_rows(given):
     mine, of = np.int64(my_number()), np.int64(how_many())
     edge = s[13] + mine * s[14]
     kept, copied = edge + _EDGE, edge + _EDGE + TURNED
-    shared, pairs = s[13] + of * s[14], terms // 2
+    shared, pairs = s[20], terms // 2
     panels, apart, size = panels_of(columns, COLUMNS), PAIR * pairs + APART, 2 if half else 4
     first, last = panels * mine // of, panels * (mine + 1) // of
     count = min(columns, last * COLUMNS) - first * COLUMNS
-    if count > 0:
+    if s[3] and count > 0:
         own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
         if s[5] == (2 if s[6] else 4):
             copied_into(s[6], own, s[4], terms, count, here, COLUMNS, apart)

@@ -58,10 +58,14 @@ def _steps(terms):
     return up(terms, SIDE)
 
 
-def room(threads, columns, terms):
-    """How many bytes `by_rows` needs to compute in, and how many of them each thread."""
-    own = _EDGE + TURNED + 2 * SIDE * _steps(terms) * (_CLAIMED + ROWS)
-    return threads * own + up(columns, COLUMNS) * (PAIR * _HALF * _steps(terms) + APART), own
+def panel(terms):
+    """How many bytes lie between a panel of `by_rows` and the next."""
+    return PAIR * _HALF * _steps(terms) + APART
+
+
+def room(terms):
+    """How many bytes each thread of `by_rows` needs to compute in."""
+    return _EDGE + TURNED + 2 * SIDE * _steps(terms) * (_CLAIMED + ROWS)
 
 
 def room_turned(threads, rows, columns):
@@ -192,11 +196,11 @@ def by_rows(given):
     half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
     mine, of = np.int64(my_number()), np.int64(how_many())
     edge, steps = s[13] + mine * s[14], panels_of(terms, SIDE)
-    turned, copied, shared = edge + _EDGE, edge + _EDGE + TURNED, s[13] + of * s[14]
+    turned, copied, shared = edge + _EDGE, edge + _EDGE + TURNED, s[20]
     panels, apart, size = panels_of(columns, COLUMNS), PAIR * _HALF * steps + APART, 2 if half else 4
     first, last = panels * mine // of, panels * (mine + 1) // of
     count = min(columns, last * COLUMNS) - first * COLUMNS
-    if count > 0:
+    if s[3] and count > 0:
         own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
         if s[5] == (2 if s[6] else 4):
             copied_into(s[6], own, s[4], terms, count, here, COLUMNS, apart)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bertsmith.kernels import parts
 from bertsmith.kernels.loops import Run
-from bertsmith.kernels.multiplying import has_all_products
+from bertsmith.kernels.multiplying import Panels, has_all_products, in_panels
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.plain import LayerParts
 from bertsmith.kernels.program import Program
@@ -79,7 +79,49 @@ class LayerWeights(NamedTuple):
 
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`."""
-        return parts.feed_forward(x, self.inner, self.inner_bias, self.output, self.output_bias, run)
+        return parts.feed_forward(x, self.inner.T, self.inner_bias, self.output.T, self.output_bias, run)
+
+
+class LayerPanels(NamedTuple):
+    """Weights and biases of a layer's products in bf16, the weights in panels."""
+
+    qkv: Panels
+    qkv_bias: Tensor
+    projection: Panels
+    projection_bias: Tensor
+    inner: Panels
+    inner_bias: Tensor
+    output: Panels
+    output_bias: Tensor
+
+    @classmethod
+    def of(cls, w: LayerWeights) -> LayerPanels:
+        """With these weights."""
+        qkv, projection, inner, output = (in_panels(y.T) for y in (w.qkv, w.projection, w.inner, w.output))
+        return cls(qkv, w.qkv_bias, projection, w.projection_bias, inner, w.inner_bias, output, w.output_bias)
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        width = x.shape[1]
+        return parts.multiplied(x, self.qkv.between(0, width), self.qkv_bias[:width], run)
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        width = x.shape[1]
+        return parts.multiplied(x, self.qkv.between(width, 3 * width), self.qkv_bias[width:], run)
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return parts.multiplied(x, self.qkv, self.qkv_bias, run)
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return parts.multiplied(x, self.projection, self.projection_bias, run)
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerProducts`; what GELU is taken of is not kept."""
+        of = self.inner, self.inner_bias, self.output, self.output_bias
+        return parts.feed_forward(x, *of, run, kept=False)
 
 
 def weights_of(of: LayerParts, x: Tensor) -> LayerWeights | None:
