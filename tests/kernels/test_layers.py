@@ -41,6 +41,7 @@ from bertsmith.kernels import (
     multiplying,
     products,
     products_half,
+    tiles,
     whole,
 )
 from bertsmith.kernels.loops import launch
@@ -48,6 +49,11 @@ from bertsmith.kernels.program import Program
 
 FULL, HALF = torch.float32, torch.bfloat16
 WIDTH = 64
+NATIVES: dict[str, Any] = {"fours": integers_in_fours}
+if tiles.are_here():
+    from bertsmith.kernels import integers_in_tiles
+
+    NATIVES["tiles"] = integers_in_tiles
 
 
 class ByParts(fast.Fast):
@@ -233,7 +239,7 @@ class Answers(answers.FastAnswers):
 @given(
     lengths=st.lists(st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 70])), min_size=1, max_size=6),
     kind=st.sampled_from([FULL, HALF]),
-    way=st.sampled_from(["numbers", "fours", "pairs"]),
+    way=st.sampled_from(["numbers", "pairs", *NATIVES]),
     chosen=st.sampled_from([0, 1, 17]),
     threads=st.integers(1, 3),
 )
@@ -249,10 +255,10 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     before, found = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
-        with mock.patch.multiple(answers, FOURS=integers_in_fours, INTEGERS=integers):
+        with mock.patch.multiple(answers, NATIVE=NATIVES.get(way), INTEGERS=integers):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 use_kernels(encoder, kernels)
-                with mock.patch.object(machine, "multiplies_integers", return_value=way == "fours"):
+                with mock.patch.object(machine, "multiplies_integers", return_value=way in NATIVES):
                     own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
                 kernels.made.clear()
                 with torch.inference_mode(), in_kind(kind):

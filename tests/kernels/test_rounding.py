@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertsmith import machine
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights
+from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels
 from bertsmith.machine import Precision
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.int8 import quantized
@@ -20,17 +22,24 @@ from bertsmith.place import Place
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, integers_in_fours
+from bertsmith.kernels import answers, integers_in_fours, tiles
+
+NATIVES: list[Any] = [integers_in_fours]
+if tiles.are_here():
+    from bertsmith.kernels import integers_in_tiles
+
+    NATIVES.append(integers_in_tiles)
 
 FAST = choice.for_answers(128)
 
 
-@pytest.fixture(params=["fours", "as it is here"])
-def in_fours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether integers are multiplied in fours, also by a processor that has no such products."""
-    if request.param == "fours":
-        monkeypatch.setattr(answers, "FOURS", integers_in_fours)
-    return request.param == "fours"
+@pytest.fixture(
+    params=[*NATIVES, None], ids=lambda bodies: str(bodies and bodies.__name__.rpartition(".")[2])
+)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether integers are multiplied by these bodies: in fours also by a processor that has no such products."""
+    monkeypatch.setattr(answers, "NATIVE", request.param)
+    return request.param is not None
 
 
 def normal(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
@@ -88,14 +97,14 @@ def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
     torch.testing.assert_close(step * found + middle, torch.full((1, 16), 2.5))
 
 
-def test_what_is_not_a_number_stays_none_in_its_row(*, in_fours: bool) -> None:
+def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
     x = normal(4, 64, seed=0)
     x[1, 5] = torch.nan
     products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(3, 64))
     with torch.inference_mode():
         _, step, middle = FAST.rounded(x, torch.ones(64))
         restored = FAST.restored(products, step, middle, of, torch.float32)
-        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=in_fours)
+        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=native)
         whole = FAST.integer_linear(x, Integers(torch.ones(64), weights, of), torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
@@ -122,32 +131,29 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = answers.FOURS
-    answers.FOURS = integers_in_fours
+    usual = answers.NATIVE
+    ways: list[tuple[Kernels, bool, Any]] = [(TORCH, True, None), (TORCH, False, None), (FAST, False, None)]
+    ways += [(FAST, True, bodies) for bodies in NATIVES]
+    made = []
     try:
         with torch.inference_mode():
-            plain, in_fours, in_pairs, whole = (
-                kernels.integer_linear(
-                    x,
-                    Integers(channels, kernels.integer_weights(weight, is_native=is_native), of),
-                    kind,
-                    activated=activated,
-                )
-                for kernels, is_native in ((TORCH, True), (FAST, True), (FAST, False), (TORCH, False))
-            )
+            for kernels, is_native, answers.NATIVE in ways:
+                form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of)
+                made.append(kernels.integer_linear(x, form, kind, activated=activated))
     finally:
-        answers.FOURS = usual
+        answers.NATIVE = usual
         torch.set_num_threads(before)
-    assert plain.dtype == in_fours.dtype == in_pairs.dtype == kind
+    plain, whole, *by_bodies = made
     assert torch.equal(plain, whole)
     # numbers between two may go to either, so that a product differs by a weight
     size = float(plain.float().abs().max())
-    for found in (in_fours, in_pairs):
+    for found in by_bodies:
+        assert found.dtype == kind
         torch.testing.assert_close(found.float(), plain.float(), atol=2e-3 * size, rtol=0.01)
         assert float((found.float() - plain.float()).abs().mean()) < 3e-4 * size + 1e-6
 
 
-@pytest.mark.usefixtures("in_fours")
+@pytest.mark.usefixtures("native")
 def test_sums_of_the_largest_integers_are_exact() -> None:
     inputs, outputs = 4096, 32
     x = torch.full((2, inputs), 1.0)
@@ -173,17 +179,23 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(answers, "FOURS", integers_in_fours)
+    monkeypatch.setattr(answers, "NATIVE", integers_in_fours)
     wide = torch.cat([weight] * 4, 1)
     in_fours = FAST.integer_weights(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)
     assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
+    for bodies in NATIVES[1:]:
+        monkeypatch.setattr(answers, "NATIVE", bodies)
+        in_tiles = FAST.integer_weights(wide, is_native=True)
+        assert in_tiles.shape == (2, 16, 32, 4)
+        assert torch.equal(in_tiles[:, :4], in_fours)
+        assert not in_tiles[:, 4:].any()
 
 
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
-    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, in_fours: bool
+    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr(machine, "multiplies_integers", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
@@ -193,7 +205,7 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
     place = Place(torch.device("cpu"), precision, torch.Generator())
     quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, TORCH))
-    if in_fours and is_native:
+    if native and is_native:
         assert not quick.in_integers  # by torch's own products
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
     assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {TORCH}

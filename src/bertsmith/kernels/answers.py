@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import compiled, rounding
+from bertsmith.kernels import compiled, rounding, tiles
 from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
 from bertsmith.kernels.multiplying import COLUMNS
@@ -23,12 +23,14 @@ from bertsmith.kernels.whole import LayerPanels, LayerProducts, LayerWeights, No
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
 
-FOURS: Any = (
-    import_module("bertsmith.kernels.integers_in_fours")
-    if compiles_for("avx512vnni") and not compiles_for("amx-int8")
+NATIVE: Any = (
+    import_module("bertsmith.kernels.integers_in_tiles")
+    if compiles_for("amx-int8") and tiles.are_here()
+    else import_module("bertsmith.kernels.integers_in_fours")
+    if compiles_for("avx512vnni")
     else None
 )
-"""The same where the processor multiplies 8-bit integers in registers; torch uses tiles (AMX) for them."""
+"""The same where the processor multiplies 8-bit integers itself, in tiles or in registers."""
 
 
 class FastAnswers(Fast):
@@ -104,12 +106,12 @@ class FastAnswers(Fast):
         return found, step, middle
 
     def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
-        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such; in
-        pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit integers. Of an output these are
-        neighbours among the inputs, and as many outputs stand side by side."""
+        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such, the
+        inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
+        integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
         inputs, outputs = weight.shape
-        if is_native and FOURS and inputs % rounding.COLUMNS == 0 and outputs % FOURS.COLUMNS == 0:
-            return _side_by_side(weight, FOURS.COLUMNS, 4)
+        if is_native and NATIVE and inputs % rounding.COLUMNS == 0 and outputs % NATIVE.COLUMNS == 0:
+            return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % NATIVE.TERMS)), NATIVE.COLUMNS, 4)
         if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
             return super().integer_weights(weight, is_native=is_native)
         return _side_by_side(weight, rounding.COLUMNS, 2).to(torch.int16)
@@ -210,14 +212,14 @@ def _in_integers(
     found = x.new_empty(rows, outputs, dtype=kind)
     if not rows:
         return found
-    bodies = FOURS if linear.weight.dtype == torch.int8 else INTEGERS
+    bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
     room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
     run(
         bodies.linear,
         *(is_half(x), x, linear.channels, linear.weight, found),
         *linear.of,
         *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
-        activated,
+        *(activated, tiles.WHOLE),
     )
     if activated and bodies is INTEGERS:
         run(compiled.gelu, is_half(found), found, found, found.numel())

@@ -18,6 +18,7 @@ from bertsmith.kernels.rounding import spanned, stood_for
 
 WRITTEN_WITH = "7565e89e5f4c0f11"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
+TERMS = 4  # and the inputs that weights have of this
 _ROWS = 64  # whose integers a thread keeps
 _AT_A_TIME = 4
 _RIGHT = 4 * WIDTH  # bytes of the weights that a register holds

@@ -43,7 +43,7 @@ from bertsmith.kernels.panels import (
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 from bertsmith.kernels.tiles import SIDE, add_product, configure, fetch, load_tile, release, store_tile, zero
 
-WRITTEN_WITH = "855fabe228a04cf1"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "ec7e987bddae78d0"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others

@@ -1,7 +1,7 @@
-"""Products of bf16 by the processor's own tiles (AMX), for Numba: a tile holds 16 rows of 64 bytes.
+"""Products of bf16, or of 8-bit integers, by the processor's own tiles (AMX), for Numba.
 
-There are eight tiles, called by number. What a product multiplies from the right has its rows in pairs, see
-pairs.py.
+There are eight tiles, called by number, of 16 rows of 64 bytes. What a product multiplies from the right has its
+rows in pairs, or in fours, see pairs.py.
 """
 
 from __future__ import annotations
@@ -105,15 +105,27 @@ def store_tile(typing: Any, tile: Any, address: Any, row: Any) -> Any:
     return _moved("tilestored64")(typing, tile, address, row)
 
 
+def _added(name: str) -> Any:
+    def typed(typing: Any, to: Any, left: Any, right: Any) -> Any:
+        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            _called(builder, name, *(_BYTE(each.literal_value) for each in (to, left, right)))
+            return context.get_dummy_value()
+
+        return types.void(to, left, right), made
+
+    return typed
+
+
 @intrinsic(prefer_literal=True)
 def add_product(typing: Any, to: Any, left: Any, right: Any) -> Any:
     """to [16, 16] in fp32 += left [16, 32] · right [32, 16], both bf16, the latter's rows in pairs."""
+    return _added("tdpbf16ps")(typing, to, left, right)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _called(builder, "tdpbf16ps", *(_BYTE(each.literal_value) for each in (to, left, right)))
-        return context.get_dummy_value()
 
-    return types.void(to, left, right), made
+@intrinsic(prefer_literal=True)
+def add_integers(typing: Any, to: Any, left: Any, right: Any) -> Any:
+    """to [16, 16] in 32 bits += left [16, 64] · right [64, 16], integers of 8, the latter's rows in fours."""
+    return _added("tdpbssd")(typing, to, left, right)
 
 
 @njit(**LOOPS)
