@@ -41,9 +41,19 @@ from bertsmith.kernels.panels import (
     up,
 )
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
-from bertsmith.kernels.tiles import SIDE, add_product, configure, fetch, load_tile, release, store_tile, zero
+from bertsmith.kernels.tiles import (
+    SIDE,
+    add_product,
+    configure,
+    fetch,
+    fetch_to_read,
+    load_tile,
+    release,
+    store_tile,
+    zero,
+)
 
-WRITTEN_WITH = "ec7e987bddae78d0"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "a6547ff5a066088d"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
@@ -52,6 +62,7 @@ _LINE = 4 * COLUMNS  # bytes of a row of a block in fp32
 _TILE = 64 * _HALF  # bytes of a tile
 _BLOCK = ROWS * _LINE
 _EDGE = _BLOCK + _LINE  # bytes of a block and a bias at the edge
+_APART_ROWS = _TILE * _TERMS // SIDE + APART  # bytes from a panel of rows of `by_columns` to the next
 
 
 def _steps(terms):
@@ -69,10 +80,10 @@ def room(terms):
 
 
 def room_turned(threads, rows, columns):
-    """How many bytes `by_columns` needs to compute in; of these, a set of panels of rows, and of columns."""
-    of_rows = up(rows, WIDTH) * (_TILE * _TERMS // SIDE + APART)
+    """How many bytes `by_columns` needs to compute in; of these, each thread, and a set of panels of columns."""
+    own = _EDGE + _CLAIMED // WIDTH * _APART_ROWS
     of_columns = up(columns, COLUMNS) * (PAIR * _TERMS // 2 + APART)
-    return threads * _EDGE + 2 * (of_rows + of_columns), of_rows, of_columns
+    return threads * own + 2 * of_columns, own, of_columns
 
 
 def turns(terms):
@@ -252,62 +263,80 @@ def by_rows(given):
     release()
 
 
-# The slots of products_half's `by_columns`, and 17 what the tiles are. A panel of rows is a tile after the other.
+@njit(**LOOPS)
+def _fetched(x, row, rows, size):
+    """So many bytes of each of these rows are there when they are read."""
+    for r in range(rows):
+        for c in range(0, size, RIGHT):
+            fetch_to_read(x + r * row + c)
+
+
+@njit(**LOOPS)
+def _rows_of(half, x, x_term, few, rows, tiles):
+    """Rows of `by_columns`, of at most 32 terms: a tile of 16 of them at its place in each panel. x: where the
+    first of them lies."""
+    whole, size = rows // WIDTH if few == SIDE and half else 0, 2 if half else 4
+    for panel in range(whole):
+        turn_pairs(x + 2 * WIDTH * panel, x_term, tiles + panel * _APART_ROWS)
+    if whole * WIDTH < rows:
+        rest, there = rows - whole * WIDTH, tiles + whole * _APART_ROWS
+        copied_into(half, x + size * WIDTH * whole, x_term, few, rest, there, WIDTH, _APART_ROWS)
+    for panel in range(whole, panels_of(rows, WIDTH)):
+        tile = tiles + panel * _APART_ROWS
+        _cleared(tile, (few + 1) // 2, _HALF, RIGHT)
+        turn(tile, RIGHT, tile, RIGHT)
+
+
+# The slots of products_half's `by_columns`, but for 12, how many bytes of the room are a thread's, and 13, of a
+# set of panels of columns; and 17 what the tiles are. Threads share these panels; rows are copied by the thread
+# that multiplies them, a panel of them being a tile after the other.
 
 
 @cfunc("void(voidptr)", **BODY)
 def by_columns(given):
     s = slots(given)
-    width, rows, columns, terms = s[7], s[8], s[9], s[10]
-    edge = s[11] + np.int64(my_number()) * _EDGE
-    shared, panels = s[11] + np.int64(how_many()) * _EDGE, panels_of(columns, COLUMNS)
-    of_tiles = panels_of(rows, WIDTH)
-    apart_rows, apart = _TILE * _TERMS // SIDE + APART, PAIR * _TERMS // 2 + APART
+    width, rows, columns, terms, size = s[7], s[8], s[9], s[10], 2 if s[2] else 4
+    edge = s[11] + np.int64(my_number()) * s[12]
+    of_rows = edge + _EDGE
+    shared, panels = s[11] + np.int64(how_many()) * s[12], panels_of(columns, COLUMNS)
+    apart, below = PAIR * _TERMS // 2 + APART, _APART_ROWS
     configure(s[17])
     for begin in range(0, terms, _TERMS):
         some, number = min(_TERMS, terms - begin), begin // _TERMS
-        of_rows = shared + number % 2 * (s[12] + s[13])
-        of_columns, counter = of_rows + s[12], s[14] + 16 * number
+        of_columns, counter = shared + number % 2 * s[13], s[14] + 16 * number
         at = SLICE * next_number(counter)
         while at < some:
-            few, term = min(SLICE, some - at), begin + at
-            a, b = s[0] + term * s[1], s[3] + term * s[4]
-            tiles, pairs = of_rows + _TILE * at // SIDE, of_columns + PAIR * at // 2
-            whole = rows // WIDTH if few == SIDE and s[2] else 0
-            for panel in range(whole):
-                turn_pairs(a + 2 * WIDTH * panel, s[1], tiles + panel * apart_rows)
-            if whole < of_tiles:
-                rest, size = rows - whole * WIDTH, 2 if s[2] else 4
-                there = tiles + whole * apart_rows
-                copied_into(s[2], a + size * WIDTH * whole, s[1], few, rest, there, WIDTH, apart_rows)
-            for panel in range(whole, of_tiles):
-                tile = tiles + panel * apart_rows
-                _cleared(tile, (few + 1) // 2, _HALF, RIGHT)
-                turn(tile, RIGHT, tile, RIGHT)
-            if s[15]:
-                summed(s[2], a, s[1], few, rows, s[16] + 4 * rows * (term // SLICE))
-            copied_into(s[5], b, s[4], few, columns, pairs, COLUMNS, apart)
+            few, pairs = min(SLICE, some - at), of_columns + PAIR * at // 2
+            copied_into(s[5], s[3] + (begin + at) * s[4], s[4], few, columns, pairs, COLUMNS, apart)
             for panel in range(panels):
                 _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR)
             at = SLICE * next_number(counter)
         wait_for_all()
         begins, steps = FROM_SUMS if begin else FROM_0, panels_of(some, SIDE)
-        row = ROWS * next_number(counter + 8)
+        row = _CLAIMED * next_number(counter + 8)
         while row < rows:
-            a, high = of_rows + row // WIDTH * apart_rows, min(ROWS, rows - row)
-            for panel in range(panels):
-                b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-                out = s[6] + row * width + 4 * COLUMNS * panel
-                if high < ROWS or many < COLUMNS:
-                    _at_edge(
-                        begins, 0, a, RIGHT, apart_rows, _TILE, b, 0, out, width, steps, edge, 0, high, many
-                    )
-                else:
-                    _block(begins, 0, a, RIGHT, apart_rows, _TILE, b, 0, out, width, steps, edge)
-            row = ROWS * next_number(counter + 8)
+            end = min(row + _CLAIMED, rows)
+            for at in range(0, some, SLICE):
+                few, term = min(SLICE, some - at), begin + at
+                own = s[0] + term * s[1] + size * row
+                if at + SLICE < some:
+                    _fetched(own + SLICE * s[1], s[1], min(SLICE, some - at - SLICE), size * (end - row))
+                _rows_of(s[2], own, s[1], few, end - row, of_rows + _TILE * at // SIDE)
+                if s[15]:
+                    summed(s[2], own, s[1], few, end - row, s[16] + 4 * (rows * (term // SLICE) + row))
+            if s[15] and begin + some == terms:  # all earlier sums of these rows were made before threads met
+                every_slice = panels_of(terms, SLICE)
+                summed(0, s[16] + 4 * row, 4 * rows, every_slice, end - row, s[15] + 4 * row)
+            for i in range(row, end, ROWS):
+                a, high = of_rows + (i - row) // WIDTH * _APART_ROWS, min(ROWS, end - i)
+                for panel in range(panels):
+                    b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
+                    out = s[6] + i * width + 4 * COLUMNS * panel
+                    if high < ROWS or many < COLUMNS:
+                        _at_edge(
+                            begins, 0, a, RIGHT, below, _TILE, b, 0, out, width, steps, edge, 0, high, many
+                        )
+                    else:
+                        _block(begins, 0, a, RIGHT, below, _TILE, b, 0, out, width, steps, edge)
+            row = _CLAIMED * next_number(counter + 8)
     release()
-    if s[15]:
-        mine, of = np.int64(my_number()), np.int64(how_many())
-        first, last = rows * mine // of, rows * (mine + 1) // of
-        place = 4 * first
-        summed(0, s[16] + place, 4 * rows, panels_of(terms, SLICE), last - first, s[15] + place)

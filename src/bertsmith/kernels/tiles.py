@@ -165,16 +165,25 @@ def product(adds, a, a_row, b, out, columns, terms, rows):
         store_tile(3, below + 64, row)
 
 
-@intrinsic
-def fetch(typing: Any, address: Any) -> Any:
-    """Have a line of the cache ready that will be written."""
-
+def _fetched(is_written: bool) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         place = at(builder, values[0], _BYTE)
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
         called = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(called, [place, number(1), number(3), number(1)])
+        builder.call(called, [place, number(int(is_written)), number(3), number(1)])
         return context.get_dummy_value()
 
     return types.void(types.int64), made
+
+
+@intrinsic
+def fetch(typing: Any, address: Any) -> Any:
+    """Have a line of the cache ready that will be written."""
+    return _fetched(is_written=True)
+
+
+@intrinsic
+def fetch_to_read(typing: Any, address: Any) -> Any:
+    """The same of one that will only be read."""
+    return _fetched(is_written=False)
