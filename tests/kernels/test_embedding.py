@@ -21,7 +21,7 @@ from bertsmith.packed import Packed
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import fast, functions
+from bertsmith.kernels import answers, fast, functions
 
 FAST = fast.Fast()
 MADE = functions.Embedded._backward_cls  # type: ignore[attr-defined]
@@ -150,6 +150,21 @@ def test_what_is_not_trained_or_watched_or_has_no_row_torch_makes() -> None:
     packed.segments[3] = 0
     made.norm = nn.Identity()  # type: ignore[assignment]
     assert not isinstance(made(packed).grad_fn, MADE)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_answers_are_made_as_in_training(kind: torch.dtype) -> None:
+    """To the bit, and each token's alone."""
+    made, packed = embeddings().eval(), packed_of([20, 5])
+    first = Packed.of_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+        wanted, _ = computed(made, packed, FAST)
+        use_kernels(made, answers.FastAnswers())
+        with torch.inference_mode():
+            found, alone = made(packed), made(first)
+    assert found.dtype == kind
+    assert torch.equal(found, wanted)
+    assert torch.equal(alone, wanted[:20])
 
 
 def test_a_row_of_padding_does_not_learn() -> None:

@@ -33,7 +33,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "00ab1af9df802ef4"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "ae104c734cc0f546"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 

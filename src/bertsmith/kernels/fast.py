@@ -135,7 +135,7 @@ class Fast(Kernels):
         self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
     ) -> Tensor | None:
         """By one kernel, of at most two tables, in the kind that the first layer's products take."""
-        if not torch.is_grad_enabled() or not len(x) or not 0 < len(tables) <= _TABLES:
+        if not self._serves(x) or not 0 < len(tables) <= _TABLES:
             return None
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
             return None

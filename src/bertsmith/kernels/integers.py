@@ -14,7 +14,7 @@ from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_
 from bertsmith.kernels.pairs import as_numbers, every_pair_at, no_sums, pairs_at, with_pairs
 from bertsmith.kernels.rounding import spanned, stood_for
 
-WRITTEN_WITH = "f33249764913bd36"  # loops.py, lanes.py and rounding.py, see the first
+WRITTEN_WITH = "08c03b42382b9fd7"  # loops.py, lanes.py and rounding.py, see the first
 _ROWS = 64  # whose integers a thread keeps
 _AT_A_TIME = 4
 

@@ -16,7 +16,7 @@ from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, how_many, 
 from bertsmith.kernels.pairs import as_integers, as_numbers, every_pair_at, pairs_at, with_fours
 from bertsmith.kernels.rounding import spanned, stood_for
 
-WRITTEN_WITH = "7565e89e5f4c0f11"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "28b76868c4798917"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _ROWS = 64  # whose integers a thread keeps

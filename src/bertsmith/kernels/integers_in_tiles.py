@@ -16,7 +16,7 @@ from bertsmith.kernels.pairs import as_numbers, pairs_at
 from bertsmith.kernels.rounding import spanned, stood_for
 from bertsmith.kernels.tiles import SIDE, add_integers, configure, load_tile, release, store_tile, zero
 
-WRITTEN_WITH = "29215908526c880f"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "f2999fc139d4ba37"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _ROWS = 2 * SIDE  # whose integers a thread keeps

@@ -154,7 +154,12 @@ def load_whole(typing: Any, address: Any) -> Any:
 
 
 def _rounded(builder: Any, x: Any, into: Any) -> Any:
-    """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last."""
+    """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last.
+    Numbers fit in integers of 32 bits."""
+    if KNOWS_TABLES and into is _BYTES:
+        whole = builder.call(ir.InlineAsm(ir.FunctionType(INTS, [FLOATS]), "vcvtps2dq $1, $0", "=v,v"), [x])
+        kind = ir.FunctionType(_BYTES, [INTS])
+        return builder.call(ir.InlineAsm(kind, "vpmovsdb $1, $0", "=v,v"), [whole])
     whole = known(builder, f"llvm.rint.v{WIDTH}f32", FLOATS, x)
     least, most = (spread(builder, _FLOAT(n), FLOATS) for n in (-128.0, 127.0))
     whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)

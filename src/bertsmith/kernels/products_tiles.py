@@ -53,7 +53,7 @@ from bertsmith.kernels.tiles import (
     zero,
 )
 
-WRITTEN_WITH = "a6547ff5a066088d"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "fd6f8315a951280e"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others

@@ -22,7 +22,7 @@ from bertsmith.kernels.lanes import (
 )
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, my_number, my_rows, slots
 
-WRITTEN_WITH = "1945afb75b693593"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "11e04103534caf05"  # loops.py and lanes.py, see there
 COLUMNS = WIDTH  # are a multiple of it
 
 
