@@ -296,6 +296,25 @@ def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None
     assert torch.equal(before, after) is (change == "none")
 
 
+@pytest.mark.parametrize("share", ["none", "attention", "feed_forward", "all"])
+def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
+    config = preset("albert-mini", vocab_size=100, num_hidden_layers=3, share=share, hidden_act="gelu")
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    ids = np.arange(40, dtype=np.int64)
+    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
+    found = []
+    use_kernels(encoder, answers.FastAnswers())
+    with in_kind(HALF), torch.inference_mode():
+        for _ in range(2):
+            with mock.patch.object(whole, "in_panels", side_effect=multiplying.in_panels) as made:
+                found.append((made, encoder(packed)))
+        use_kernels(encoder, answers.FastAnswers())
+        with mock.patch.object(answers.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights):
+            wanted = encoder(packed)
+    assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]
+    assert all(torch.equal(states, wanted) for _, states in found)
+
+
 def test_a_copy_of_what_answers_keeps_no_weights() -> None:
     made, x = block(0.0), torch.randn(40, WIDTH)
     use_kernels(made, answers.FastAnswers())

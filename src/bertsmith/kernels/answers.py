@@ -40,7 +40,7 @@ class FastAnswers(Fast):
 
     def __init__(self) -> None:
         """Nothing of a model is known yet."""
-        self._kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
+        self._kept: _KeptOf = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is kept of a model, which a copy makes itself."""
@@ -85,10 +85,11 @@ class FastAnswers(Fast):
     def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
         state = [(weight.data_ptr(), weight._version) for weight in weights]
-        before = self._kept.get(of.qkv)
+        kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
+        before = kept.get(of.inner)
         if before is None or before.state != state:
             held = LayerWeights(*(weight.detach() for weight in weights))
-            before = self._kept[of.qkv] = _Kept(state, held, LayerPanels.of(held))
+            before = kept[of.inner] = _Kept(state, held, LayerPanels.of(held))
         return before.products
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,6 +181,9 @@ class _Kept(NamedTuple):
     state: list[tuple[int, int]]
     weights: LayerWeights
     products: LayerPanels
+
+
+_KeptOf = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Kept]]
 
 
 def _norms_of(of: LayerParts) -> list[Norm] | None:
