@@ -283,8 +283,7 @@ def report() -> None:
         f"""`python benchmarks/speed_infer.py`: from raw text, in shuffled order, all-MiniLM-L6-v2, mean of
 the last states. Medians of windows in turn (least and most); the last column is the median of the ratios by
 window, against the quickest peer whose vectors are within its precision's bound (cosine 0.999 in bf16, 0.995
-in int8). The tables of Intel's processor are from before passes of 1,024 tokens. Without units for bf16 no
-side computes in it.
+in int8). Without units for bf16 no side computes in it.
 
 {(chr(10) * 2).join(parts)}""",
     )
