@@ -309,7 +309,9 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
             with mock.patch.object(whole, "in_panels", side_effect=multiplying.in_panels) as made:
                 found.append((made, encoder(packed)))
         use_kernels(encoder, answers.FastAnswers())
-        with mock.patch.object(answers.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights):
+        with mock.patch.object(
+            answers.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights.factors()
+        ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]
     assert all(torch.equal(states, wanted) for _, states in found)

@@ -193,6 +193,29 @@ def test_slopes_of_a_linear_layer(terms: int, kind: torch.dtype) -> None:
         torch.testing.assert_close(of_bias, given_grad.float().sum(0), atol=2e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [FULL, HALF])
+def test_slopes_of_many_rows_do_not_depend_on_who_makes_them(kind: torch.dtype) -> None:
+    """Nor on how many do; only the sums for the bias end in another order with another number of threads."""
+    x, grad = laid(1300, 70, "rows", 0).to(kind), laid(1300, 333, "rows", 1).to(kind)
+    wanted = grad.double().T @ x.double(), grad.double().sum(0)
+    before, weights = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            of_weight, of_bias = FAST.slopes(x, grad)
+            torch.testing.assert_close(of_bias.double(), wanted[1], atol=2e-4, rtol=1e-5)
+            for _ in range(4):
+                again = FAST.slopes(x, grad)
+                assert torch.equal(again[0], of_weight)
+                assert torch.equal(again[1], of_bias)
+            weights.append(of_weight)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
+    torch.testing.assert_close(weights[0].double(), wanted[0], atol=2e-4, rtol=1e-5)
+
+
 def test_what_is_small_or_of_another_kind_is_left_to_torch() -> None:
     for shape in ((5, 40, 40), (40, 5, 40), (40, 40, 5)):
         rows, terms, columns = shape

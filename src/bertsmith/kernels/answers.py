@@ -18,7 +18,7 @@ from bertsmith.kernels.loops import Run, bits, compiles_for, launch
 from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of
-from bertsmith.kernels.whole import LayerPanels, LayerProducts, LayerWeights, Norm, layer, weights_of
+from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
@@ -78,9 +78,12 @@ class FastAnswers(Fast):
         if len(known) == len(integers):
             return _IntegerProducts(x.dtype, *known)
         weights = weights_of(of, x)
-        if weights is None or x.dtype != torch.bfloat16 or x.shape[1] % COLUMNS:
-            return weights
-        return weights if any(one.is_inference() for one in weights) else self._in_panels(of, weights)
+        if weights is None:
+            return None
+        has_panels = x.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
+        if not has_panels or any(weight.is_inference() for weight in weights):
+            return weights.factors()
+        return self._in_panels(of, weights)
 
     def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
@@ -89,7 +92,7 @@ class FastAnswers(Fast):
         before = kept.get(of.inner)
         if before is None or before.state != state:
             held = LayerWeights(*(weight.detach() for weight in weights))
-            before = kept[of.inner] = _Kept(state, held, LayerPanels.of(held))
+            before = kept[of.inner] = _Kept(state, held, held.in_panels())
         return before.products
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,7 +183,7 @@ class _Kept(NamedTuple):
 
     state: list[tuple[int, int]]
     weights: LayerWeights
-    products: LayerPanels
+    products: LayerFactors
 
 
 _KeptOf = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Kept]]

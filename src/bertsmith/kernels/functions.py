@@ -179,7 +179,7 @@ class Layer(torch.autograd.Function):
         """drawn, epsilons: of both LayerNorms. weights: see `LayerWeights`."""
         x, w = x.contiguous(), LayerWeights(*weights)
         norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
-        *made, found = layer(x, x, w, norms, over, drawn)
+        *made, found = layer(x, x, w.factors(), norms, over, drawn)
         ctx.save_for_backward(x, *made, *weights)
         ctx.over, ctx.drawn = over, drawn
         return found

@@ -83,6 +83,11 @@ class Panels(NamedTuple):
         return Panels(self.held[first // COLUMNS : -(-last // COLUMNS)], self.terms, last - first)
 
 
+def columns_of(y: Tensor | Panels, first: int, last: int) -> Tensor | Panels:
+    """These columns of a matrix, see `Panels.between`."""
+    return y.between(first, last) if isinstance(y, Panels) else y[:, first:last]
+
+
 def in_panels(y: Tensor) -> Panels:
     """y, a matrix in fp32 or bf16, in panels."""
     found = _empty_panels(y)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from bertsmith.kernels import parts
 from bertsmith.kernels.loops import Run
-from bertsmith.kernels.multiplying import Panels, has_all_products, in_panels
+from bertsmith.kernels.multiplying import Panels, columns_of, has_all_products, in_panels
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.plain import LayerParts
 from bertsmith.kernels.program import Program
@@ -59,56 +59,44 @@ class LayerWeights(NamedTuple):
     output_norm: Tensor
     output_norm_bias: Tensor
 
-    def queries(self, x: Tensor, run: Run) -> Tensor:
-        """See `LayerProducts`."""
-        width = x.shape[1]
-        return parts.multiplied(x, self.qkv[:width].T, self.qkv_bias[:width], run)
+    def factors(self) -> LayerFactors:
+        """As they are."""
+        return self._factors(lambda y: y, kept=True)
 
-    def keys_values(self, x: Tensor, run: Run) -> Tensor:
-        """See `LayerProducts`."""
-        width = x.shape[1]
-        return parts.multiplied(x, self.qkv[width:].T, self.qkv_bias[width:], run)
+    def in_panels(self) -> LayerFactors:
+        """In bf16, copied into panels, for many answers; what GELU is taken of is not kept."""
+        return self._factors(in_panels, kept=False)
 
-    def all_three(self, x: Tensor, run: Run) -> Tensor:
-        """See `LayerProducts`."""
-        return parts.multiplied(x, self.qkv.T, self.qkv_bias, run)
-
-    def projected(self, x: Tensor, run: Run) -> Tensor:
-        """See `LayerProducts`."""
-        return parts.multiplied(x, self.projection.T, self.projection_bias, run)
-
-    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
-        """See `LayerProducts`."""
-        return parts.feed_forward(x, self.inner.T, self.inner_bias, self.output.T, self.output_bias, run)
+    def _factors(self, of: Callable[[Tensor], Tensor | Panels], *, kept: bool) -> LayerFactors:
+        matrices = of(self.qkv.T), of(self.projection.T), of(self.inner.T), of(self.output.T)
+        return LayerFactors(
+            *matrices, self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias, kept
+        )
 
 
-class LayerPanels(NamedTuple):
-    """Weights and biases of a layer's products in bf16, the weights in panels."""
+class LayerFactors(NamedTuple):
+    """What the products of a layer are made with: matrices [in, out], and biases. kept: whether what GELU is taken
+    of has a place of its own."""
 
-    qkv: Panels
+    qkv: Tensor | Panels
+    projection: Tensor | Panels
+    inner: Tensor | Panels
+    output: Tensor | Panels
     qkv_bias: Tensor
-    projection: Panels
     projection_bias: Tensor
-    inner: Panels
     inner_bias: Tensor
-    output: Panels
     output_bias: Tensor
-
-    @classmethod
-    def of(cls, w: LayerWeights) -> LayerPanels:
-        """With these weights."""
-        qkv, projection, inner, output = (in_panels(y.T) for y in (w.qkv, w.projection, w.inner, w.output))
-        return cls(qkv, w.qkv_bias, projection, w.projection_bias, inner, w.inner_bias, output, w.output_bias)
+    kept: bool
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
         width = x.shape[1]
-        return parts.multiplied(x, self.qkv.between(0, width), self.qkv_bias[:width], run)
+        return parts.multiplied(x, columns_of(self.qkv, 0, width), self.qkv_bias[:width], run)
 
     def keys_values(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
         width = x.shape[1]
-        return parts.multiplied(x, self.qkv.between(width, 3 * width), self.qkv_bias[width:], run)
+        return parts.multiplied(x, columns_of(self.qkv, width, 3 * width), self.qkv_bias[width:], run)
 
     def all_three(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
@@ -119,9 +107,9 @@ class LayerPanels(NamedTuple):
         return parts.multiplied(x, self.projection, self.projection_bias, run)
 
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
-        """See `LayerProducts`; what GELU is taken of is not kept."""
+        """See `LayerProducts`."""
         of = self.inner, self.inner_bias, self.output, self.output_bias
-        return parts.feed_forward(x, *of, run, kept=False)
+        return parts.feed_forward(x, *of, run, kept=self.kept)
 
 
 def weights_of(of: LayerParts, x: Tensor) -> LayerWeights | None:
