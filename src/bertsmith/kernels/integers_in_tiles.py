@@ -14,15 +14,22 @@ from bertsmith.kernels.lanes import WIDTH, every, load, put, store_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
 from bertsmith.kernels.pairs import as_numbers, pairs_at
 from bertsmith.kernels.rounding import spanned, stood_for
-from bertsmith.kernels.tiles import SIDE, add_integers, configure, load_tile, release, store_tile, zero
+from bertsmith.kernels.tiles import (
+    RIGHT,
+    SIDE,
+    add_products_of_integers,
+    begin_at_zero,
+    configure,
+    release,
+    store_block,
+)
 
-WRITTEN_WITH = "f2999fc139d4ba37"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "166664e0f28943c1"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _ROWS = 2 * SIDE  # whose integers a thread keeps
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
 _LINE = 4 * COLUMNS  # bytes of a row of sums
-_RIGHT = 4 * WIDTH  # bytes of those of one tile
 _BLOCK = SIDE * _LINE
 
 
@@ -39,8 +46,8 @@ def _finish(half, activated, first, last, sums, knows, to, next_row, weights, sc
         known, own, place = knows + 4 * row, sums + row * _LINE, to + row * next_row
         step, middle = every(floats(known, 1)[0]), every(floats(known + 4 * _ROWS, 1)[0])
         left = stood_for(as_numbers(pairs_at(own)), step, middle, weights, scale, bias)
-        right = as_numbers(pairs_at(own + _RIGHT))
-        right = stood_for(right, step, middle, weights + _RIGHT, scale + _RIGHT, bias + _RIGHT)
+        right = as_numbers(pairs_at(own + RIGHT))
+        right = stood_for(right, step, middle, weights + RIGHT, scale + RIGHT, bias + RIGHT)
         put(half, place, gelu_lanes(left) if activated else left)
         put(half, place + (2 if half else 4) * WIDTH, gelu_lanes(right) if activated else right)
 
@@ -75,19 +82,9 @@ def linear(given):
             for i in range(0, rows, SIDE):
                 own, right = mine + i * line, s[3] + column * line
                 below, share = own + _HALF * line, (count + steps - 1) // steps
-                zero(0)
-                zero(1)
-                zero(2)
-                zero(3)
+                begin_at_zero()
                 for number in range(steps):
-                    load_tile(4, own, line)
-                    load_tile(6, right, _LINE)
-                    add_integers(0, 4, 6)
-                    load_tile(7, right + _RIGHT, _LINE)
-                    add_integers(1, 4, 7)
-                    load_tile(5, below, line)
-                    add_integers(2, 5, 6)
-                    add_integers(3, 5, 7)
+                    add_products_of_integers(own, below, line, right, _LINE)
                     own += TERMS
                     below += TERMS
                     right += _HALF * _LINE
@@ -95,10 +92,7 @@ def linear(given):
                     w, scale, bias = s[5] + place, s[6] + place, s[7] + place
                     _finish(half_out, activated, done, until, sums, known, to, next_row, w, scale, bias)
                 sums = both + _BLOCK if sums == both else both
-                store_tile(0, sums, _LINE)
-                store_tile(1, sums + _RIGHT, _LINE)
-                store_tile(2, sums + _HALF * _LINE, _LINE)
-                store_tile(3, sums + _HALF * _LINE + _RIGHT, _LINE)
+                store_block(sums, _LINE)
                 count, known, place = min(SIDE, rows - i), knows + 4 * i, 4 * column
                 to = s[4] + size_out * ((first + i) * outputs + column)
         w, scale, bias = s[5] + place, s[6] + place, s[7] + place

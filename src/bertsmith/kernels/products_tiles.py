@@ -30,7 +30,6 @@ from bertsmith.kernels.panels import (
     APART,
     COLUMNS,
     PAIR,
-    RIGHT,
     SLICE,
     TURNED,
     copied_into,
@@ -42,18 +41,19 @@ from bertsmith.kernels.panels import (
 )
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 from bertsmith.kernels.tiles import (
+    RIGHT,
     SIDE,
-    add_product,
+    add_products,
+    begin_at_zero,
+    begin_with,
     configure,
     fetch,
     fetch_to_read,
-    load_tile,
     release,
-    store_tile,
-    zero,
+    store_block,
 )
 
-WRITTEN_WITH = "fd6f8315a951280e"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "37a966f6d253ad7e"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
@@ -101,40 +101,22 @@ def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, 
     """What begins there (registers.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In bytes:
     a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width between
     rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
-    under = out + _HALF * width
     for r in range(ROWS):  # there while its products are made
         fetch(out + r * width)
     if begins == FROM_SUMS:  # in fp32
-        load_tile(0, out, width)
-        load_tile(1, out + RIGHT, width)
-        load_tile(2, under, width)
-        load_tile(3, under + RIGHT, width)
+        begin_with(out, out + _HALF * width, width)
     elif begins == FROM_BIAS:
-        load_tile(0, bias, 0)
-        load_tile(1, bias + RIGHT, 0)
-        load_tile(2, bias, 0)
-        load_tile(3, bias + RIGHT, 0)
+        begin_with(bias, bias, 0)
     else:
-        zero(0)
-        zero(1)
-        zero(2)
-        zero(3)
+        begin_at_zero()
     for _ in range(steps):
-        load_tile(4, a, a_row)
-        load_tile(6, b, PAIR)
-        add_product(0, 4, 6)
-        load_tile(7, b + RIGHT, PAIR)
-        add_product(1, 4, 7)
-        load_tile(5, a + a_below, a_row)
-        add_product(2, 5, 6)
-        add_product(3, 5, 7)
+        add_products(a, a + a_below, a_row, b, PAIR)
         a += a_step
         b += _HALF * PAIR
-    place, row = (kept, _LINE) if half else (out, width)
-    store_tile(0, place, row)
-    store_tile(1, place + RIGHT, row)
-    store_tile(2, place + _HALF * row, row)
-    store_tile(3, place + _HALF * row + RIGHT, row)
+    if half:
+        store_block(kept, _LINE)
+    else:
+        store_block(out, width)
     if half:
         for r in range(ROWS):
             made, own = out + r * width, kept + r * _LINE
