@@ -1,7 +1,7 @@
 """A layer in 8-bit integers in one body, where the processor multiplies them in tiles (AMX).
 
 Its inputs are rounded, multiplied 32 rows and as many outputs at a time, and the sums made what they stand for,
-before they leave the cache: those of a block while the tiles multiply the next one. All sums are exact.
+before they leave the cache: those of a block between the products of the next one. All sums are exact.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_
 from bertsmith.kernels.pairs import as_numbers, pairs_at
 from bertsmith.kernels.rounding import spanned, stood_for
 from bertsmith.kernels.tiles import (
+    INTEGERS,
     RIGHT,
     SIDE,
-    add_products_of_integers,
     begin_at_zero,
     configure,
     release,
     store_block,
 )
 
-WRITTEN_WITH = "166664e0f28943c1"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "241a70304843ce40"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _ROWS = 2 * SIDE  # whose integers a thread keeps
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
 _LINE = 4 * COLUMNS  # bytes of a row of sums
 _BLOCK = SIDE * _LINE
+_first, _second, _third, _fourth = INTEGERS
 
 
 def room(columns: int) -> int:
@@ -84,13 +85,21 @@ def linear(given):
                 below, share = own + _HALF * line, (count + steps - 1) // steps
                 begin_at_zero()
                 for number in range(steps):
-                    add_products_of_integers(own, below, line, right, _LINE)
+                    w, scale, bias = s[5] + place, s[6] + place, s[7] + place
+                    done, until = min(number * share, count), min((number + 1) * share, count)
+                    some = until - done
+                    one, two, three = done + some // 4, done + some // 2, done + 3 * some // 4
+                    _first(own, line, right, _LINE)
+                    _finish(half_out, activated, done, one, sums, known, to, next_row, w, scale, bias)
+                    _second(right, _LINE)
+                    _finish(half_out, activated, one, two, sums, known, to, next_row, w, scale, bias)
+                    _third(below, line)
+                    _finish(half_out, activated, two, three, sums, known, to, next_row, w, scale, bias)
+                    _fourth()
+                    _finish(half_out, activated, three, until, sums, known, to, next_row, w, scale, bias)
                     own += TERMS
                     below += TERMS
                     right += _HALF * _LINE
-                    done, until = min(number * share, count), min((number + 1) * share, count)
-                    w, scale, bias = s[5] + place, s[6] + place, s[7] + place
-                    _finish(half_out, activated, done, until, sums, known, to, next_row, w, scale, bias)
                 sums = both + _BLOCK if sums == both else both
                 store_block(sums, _LINE)
                 count, known, place = min(SIDE, rows - i), knows + 4 * i, 4 * column

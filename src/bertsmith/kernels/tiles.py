@@ -7,7 +7,7 @@ rows in pairs, or in fours, see pairs.py.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.ir as ir
 import torch
@@ -157,33 +157,59 @@ def store_block(place, row):
     store_tile(3, below + RIGHT, row)
 
 
-def _step(add: Any) -> Any:
+class Quarters(NamedTuple):
+    """What adds to a block's sums the products of 16 rows, and of as many below, with 32 columns of b, 64 bytes
+    of terms each: four products, made in this order. In bytes: row between two rows, b_row between two of b."""
+
+    first: Any
+    second: Any
+    third: Any
+    fourth: Any
+
+
+def _quarters(add: Any) -> Quarters:
     # A tile is set to 0 as soon as it has been multiplied, and few are used. While another thread computes on the
-    # same core there seem to be hardly more registers than the eight tiles have names, and a load waits for the
-    # product that reads what lay there before; a tile of zeros needs none. A step takes 80 ns then instead of 120,
-    # and 30 either way while no other does.
+    # same core there seem to be hardly more registers for tiles than the eight have names: a load waits for the
+    # product that reads what the tile held before. A tile of zeros needs none. The four products take 80 ns then
+    # instead of 120, and 30 either way while no other thread does.
     @njit(**LOOPS)
-    def step(above, below, row, b, b_row):
-        """Add to a block's sums the products of 16 rows and as many below with 32 columns of b, 64 bytes of terms
-        each. In bytes: row between two rows, b_row between two rows of b."""
+    def first(above, row, b, b_row):
         load_tile(4, above, row)
         load_tile(5, b, b_row)
         add(0, 4, 5)
+
+    @njit(**LOOPS)
+    def second(b, b_row):
         load_tile(6, b + RIGHT, b_row)
         add(1, 4, 6)
+
+    @njit(**LOOPS)
+    def third(below, row):
         zero(4)
         load_tile(4, below, row)
         add(3, 4, 6)
+
+    @njit(**LOOPS)
+    def fourth():
         zero(6)
         add(2, 4, 5)
         zero(4)
         zero(5)
 
-    return step
+    return Quarters(first, second, third, fourth)
 
 
-add_products = _step(add_product)
-add_products_of_integers = _step(add_integers)
+_first, _second, _third, _fourth = _quarters(add_product)
+INTEGERS = _quarters(add_integers)
+
+
+@njit(**LOOPS)
+def add_products(above, below, row, b, b_row):
+    """All of `Quarters`, in bf16."""
+    _first(above, row, b, b_row)
+    _second(b, b_row)
+    _third(below, row)
+    _fourth()
 
 
 @njit(**LOOPS)
