@@ -47,15 +47,14 @@ class Encoded:
     @classmethod
     def of(cls, encoding: Encoding, *, located: bool = False) -> Encoded:
         """From what a tokenizer made. located: keep offsets and sources."""
-        sources = np.array([-1 if s is None else s for s in encoding.sources], dtype=np.int8)
-        kept = int((sources >= 0).sum())
+        kept = len(encoding.ids) - encoding.sources.count(None)
         return cls(
             np.array(encoding.ids, dtype=np.int32),
             np.array(encoding.segments, dtype=np.uint8),
             kept + encoding.cut,
             kept,
             np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) if located else None,
-            sources if located else None,
+            np.array([-1 if s is None else s for s in encoding.sources], np.int8) if located else None,
         )
 
 

@@ -123,20 +123,25 @@ class SequenceLayout:
         parts = self.single if len(texts) == 1 else self.pair
         lengths = [len(text) for text in texts]
         kept = _kept(lengths, limit - sum(len(part.ids) for part in parts), limit, truncation)
-        found = Encoding([], [], [], [], [], sum(lengths) - sum(kept), vocabulary)
+        ids: list[int] = []
+        segments: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        sources: list[int | None] = []
+        words: list[int | None] = []
         for part in parts:
             if part.text is None:
-                n, ids = len(part.ids), list(part.ids)
-                offsets, words = [(0, 0)] * n, [None] * n
+                n = len(part.ids)
+                ids += part.ids
+                offsets += [(0, 0)] * n
+                words += [None] * n
             else:
                 text, n = texts[part.text], kept[part.text]
-                ids, offsets, words = text.ids[:n], text.offsets[:n], text.word_ids[:n]
-            found.ids.extend(ids)
-            found.segments.extend([part.segment] * n)
-            found.offsets.extend(offsets)
-            found.sources.extend([part.text] * n)
-            found.words.extend(words)
-        return found
+                ids += text.ids[:n]
+                offsets += text.offsets[:n]
+                words += text.word_ids[:n]
+            segments += [part.segment] * n
+            sources += [part.text] * n
+        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(kept), vocabulary)
 
 
 _REMEDY = "give a tokenizer that lays out one text or two"
