@@ -15,7 +15,7 @@ from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_
 from bertsmith.kernels.pairs import as_numbers, pairs_at
 from bertsmith.kernels.rounding import spanned, stood_for
 from bertsmith.kernels.tiles import (
-    INTEGERS,
+    INTEGER_QUARTERS,
     RIGHT,
     SIDE,
     begin_at_zero,
@@ -24,14 +24,14 @@ from bertsmith.kernels.tiles import (
     store_block,
 )
 
-WRITTEN_WITH = "241a70304843ce40"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "16b1815ff30675c5"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _ROWS = 2 * SIDE  # whose integers a thread keeps
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
 _LINE = 4 * COLUMNS  # bytes of a row of sums
 _BLOCK = SIDE * _LINE
-_first, _second, _third, _fourth = INTEGERS
+_first, _second, _third, _fourth = INTEGER_QUARTERS
 
 
 def room(columns: int) -> int:

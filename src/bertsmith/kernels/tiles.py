@@ -200,7 +200,7 @@ def _quarters(add: Any) -> Quarters:
 
 
 _first, _second, _third, _fourth = _quarters(add_product)
-INTEGERS = _quarters(add_integers)
+INTEGER_QUARTERS = _quarters(add_integers)
 
 
 @njit(**LOOPS)
