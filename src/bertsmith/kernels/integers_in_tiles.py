@@ -24,7 +24,7 @@ from bertsmith.kernels.tiles import (
     store_block,
 )
 
-WRITTEN_WITH = "16b1815ff30675c5"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "ffc580d3ffd7a516"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _ROWS = 2 * SIDE  # whose integers a thread keeps
@@ -84,8 +84,8 @@ def linear(given):
                 own, right = mine + i * line, s[3] + column * line
                 below, share = own + _HALF * line, (count + steps - 1) // steps
                 begin_at_zero()
+                w, scale, bias = s[5] + place, s[6] + place, s[7] + place
                 for number in range(steps):
-                    w, scale, bias = s[5] + place, s[6] + place, s[7] + place
                     done, until = min(number * share, count), min((number + 1) * share, count)
                     some = until - done
                     one, two, three = done + some // 4, done + some // 2, done + 3 * some // 4

@@ -7,7 +7,7 @@ rows in pairs, or in fours, see pairs.py.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.ir as ir
 import torch
@@ -139,10 +139,11 @@ def begin_at_zero():
 
 
 @njit(**LOOPS)
-def begin_with(above, below, row):
-    """Load a block's sums: 16 rows of 32 columns, and as many below. row: bytes from one row to the next."""
-    load_tile(0, above, row)
-    load_tile(1, above + RIGHT, row)
+def begin_with(place, row):
+    """Load a block's sums, 32 rows of 32 columns. row: bytes from one row to the next."""
+    below = place + _ROWS * row
+    load_tile(0, place, row)
+    load_tile(1, place + RIGHT, row)
     load_tile(2, below, row)
     load_tile(3, below + RIGHT, row)
 
@@ -157,17 +158,10 @@ def store_block(place, row):
     store_tile(3, below + RIGHT, row)
 
 
-class Quarters(NamedTuple):
+def _quarters(add: Any) -> tuple[Any, Any, Any, Any]:
     """What adds to a block's sums the products of 16 rows, and of as many below, with 32 columns of b, 64 bytes
     of terms each: four products, made in this order. In bytes: row between two rows, b_row between two of b."""
 
-    first: Any
-    second: Any
-    third: Any
-    fourth: Any
-
-
-def _quarters(add: Any) -> Quarters:
     # A tile is set to 0 as soon as it has been multiplied, and few are used. While another thread computes on the
     # same core there seem to be hardly more registers for tiles than the eight have names: a load waits for the
     # product that reads what the tile held before. A tile of zeros needs none. The four products take 80 ns then
@@ -196,7 +190,7 @@ def _quarters(add: Any) -> Quarters:
         zero(4)
         zero(5)
 
-    return Quarters(first, second, third, fourth)
+    return first, second, third, fourth
 
 
 _first, _second, _third, _fourth = _quarters(add_product)
@@ -205,7 +199,7 @@ INTEGER_QUARTERS = _quarters(add_integers)
 
 @njit(**LOOPS)
 def add_products(above, below, row, b, b_row):
-    """All of `Quarters`, in bf16."""
+    """All of `_quarters`, in bf16."""
     _first(above, row, b, b_row)
     _second(b, b_row)
     _third(below, row)
@@ -221,7 +215,7 @@ def product(adds, a, a_row, b, out, columns, terms, rows):
     for column in range(0, row, 4 * SIDE):
         place = out + column
         if adds:
-            begin_with(place, place + _ROWS * row, row)
+            begin_with(place, row)
         else:
             begin_at_zero()
         left, right = a, b + column
