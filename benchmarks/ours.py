@@ -23,7 +23,8 @@ class OurTrainer:
     def __init__(
         self, encoder: Encoder, objective: Objective, settings: TrainSettings, device: str = "cpu"
     ) -> None:
-        place = Place.of(device, "bf16" if settings.precision == "bf16" else "fp32", settings.seed)
+        precision = "bf16" if settings.precision == "bf16" else "fp32"
+        place = Place.of(device, precision, settings.seed, trains=True)
         if place.uses_threads:
             kernels = for_training(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)

@@ -25,6 +25,7 @@ import os
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,18 @@ class Child:
 
     def asked(self, word: str) -> Any:
         """What it answers; None where it has died, which it has said itself."""
+        self.ask(word)
+        return self.answer()
+
+    def ask(self, word: str) -> None:
+        """Have it begin with what `answer` waits for."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             print(word, file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            return None
+
+    def answer(self) -> Any:
+        """Of what it was asked last."""
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
@@ -142,16 +149,20 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     exact: Any = None
     children = []
-    for name in names:
-        is_timed = options.sides is None or name in options.sides
-        if not is_timed and name != EXACT:
-            continue
-        child = Child(name, options)
-        answer = child.asked("begin")
+    timed = [name for name in names if options.sides is None or name in options.sides]
+    begun = (Child(name, options) for name in names if name in {*timed, EXACT})
+    together = torch.device(options.device).type != "cpu"  # a GPU's host has cores for all of them
+    if together:
+        begun = list(begun)
+        for child in begun:
+            child.ask("begin")
+    for child in begun:
+        name = child.side
+        answer = child.answer() if together else child.asked("begin")
         print(name, answer or "does not run here", flush=True)
         if name == EXACT:
             exact = answer
-        if answer is None or not is_timed:
+        if answer is None or name not in timed:
             child.close()
             continue
         found[name] = {**answer, "rates": []}
@@ -165,8 +176,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 one["difference"], one["gradient_difference"] = apart
                 one["within"] = max(apart) <= CLOSE[one["precision"]]
         for window in range(options.windows + 1):  # the first one warms up
+            at_once = together and not window
+            for child in children if at_once else ():
+                child.ask("window")
             for child in children:
-                answer = child.asked("window")
+                answer = child.answer() if at_once else child.asked("window")
                 if answer is None:
                     raise SystemExit(f"{child.side} has died; if memory was short: --sides")
                 if window:
@@ -190,8 +204,9 @@ def report() -> None:
 and most). A limit is the rate of the model's own matrix products alone, in its precision, each in
 the quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer
 they are those of the tokens that a head reads, but for keys and values, where the reference
-computes all. "Held to avx2" (`--held-to avx2`): every side's libraries and kernels take none of the
-processor's later instructions, so that the class without AVX-512 is seen on it. Of the limit: the
+computes all. On a GPU attention's scores are written to memory in it, as flash attention does not.
+"Held to avx2" (`--held-to avx2`): every side's libraries and kernels take none of the processor's
+later instructions, so that the class without AVX-512 is seen on it. Of the limit: the
 share of that rate, by window. Against the best peer: the median of the ratios by window, to the
 quickest of the reference's sides whose loss is the same, and the norm of whose gradients, where a
 table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these

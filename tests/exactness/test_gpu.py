@@ -13,7 +13,12 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.training import loop
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
+    # what torch's compiler itself does, in one version or another
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
 
 FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3")
 FULL = (*FEW, "train.precision=fp32")

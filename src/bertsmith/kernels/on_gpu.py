@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._functorch import config as splitting
 
 from bertsmith.kernels.plain import Bounds, Drops, Kernels, LayerParts, Name, kind_of
 
@@ -58,6 +59,7 @@ class Compiled(OnGpu):
             (norm.weight, norm.bias, norm.eps),
             _share(dropout),
             kind_of(x),
+            _seeds(dropout, x.device),
         )
         return found
 
@@ -69,13 +71,17 @@ class Compiled(OnGpu):
         weights = [(part.weight, part.bias) for part in of.weighted]
         ends = [part.eps for part in of.norms]
         found: Tensor = _program(_layer)(
-            x, bounds.starts.int(), _rounded_up(bounds.longest), weights, ends, shape, rows
+            *(x, bounds.starts.int(), _rounded_up(bounds.longest), weights, ends, shape, rows),
+            _seeds(of.dropout, x.device),
         )
         return found
 
     def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not len(labels) or logits.dtype not in _FLASHES:
             return super().table_loss(logits, bias, labels)
+        for whole in (logits, bias):
+            # as long as the vocabulary, which is no variable: each index would be a division by it
+            torch._dynamo.mark_static(whole, whole.dim() - 1)
         loss, right, of_bias = _program(_cross_entropy)(logits, bias, labels)
         return loss, right, of_bias
 
@@ -107,9 +113,17 @@ _shape = cache(_Shape)
 
 @cache
 def _program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, for any number of rows: it is compiled when it is first called."""
+    """The function compiled, for any number of rows: it is compiled when it is first called.
+
+    By itself torch keeps for the way back, of a sum that is normalised, the sum in fp32 and the mask of its
+    dropout, 5 bytes an element: to make them again from what was dropped from, which has 2, is quicker."""
     made: Callable[..., Any] = torch.compile(function, dynamic=True)
-    return made
+
+    def called(*given: Any) -> Any:
+        with splitting.patch(ban_recompute_used_far_apart=False):
+            return made(*given)
+
+    return called
 
 
 def _layer(
@@ -120,8 +134,10 @@ def _layer(
     epsilons: Sequence[float],
     shape: _Shape,
     rows: Tensor | None,
+    seeds: Tensor,
 ) -> Tensor:
-    """A layer of BERT (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: those that are wanted."""
+    """A layer of BERT (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: those that are wanted. seeds: of its
+    two dropouts."""
     qkv, projection, first_norm, inner, output, second_norm = weights
     with torch.autocast(x.device.type, enabled=False):
         x = x.to(shape.kind)
@@ -130,9 +146,9 @@ def _layer(
         )
         if rows is not None:
             mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
-        x = _added_norm(x, _linear(mixed, *projection), shape.dropout, *first_norm, epsilons[0])
+        x = _added_norm(x, _linear(mixed, *projection), shape.dropout, seeds[:2], *first_norm, epsilons[0])
         made = _linear(shape.activation(_linear(x, *inner)), *output)
-        return _added_norm(x, made, shape.dropout, *second_norm, epsilons[1])
+        return _added_norm(x, made, shape.dropout, seeds[2:], *second_norm, epsilons[1])
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -141,15 +157,38 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _added_norm(
-    residual: Tensor, x: Tensor, share: float | None, weight: Tensor, bias: Tensor, epsilon: float
+    residual: Tensor,
+    x: Tensor,
+    share: float | None,
+    seeds: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
 ) -> Tensor:
     """LN(residual + dropout(x)), summed and divided in fp32."""
-    whole = residual.float() + _dropped(x.float(), share)
+    whole = residual.float() + _dropped(x.float(), share, seeds)
     return F.layer_norm(whole, weight.shape, weight, bias, epsilon).to(x.dtype)
 
 
-def _dropped(x: Tensor, share: float | None) -> Tensor:
-    return x if share is None else F.dropout(x, share)
+def _dropped(x: Tensor, share: float | None, seeds: Tensor) -> Tensor:
+    """Dropout whose mask is made of two seeds, int32 [2], and made again on the way back, not kept: 16 bits of a
+    hash of an element's number decide, lowbias32 (Wellons 2018) as in `elements.kept_one`. A GPU's own generator
+    takes longer for a number than memory for the element."""
+    if share is None:
+        return x
+    dropped = min(round(share * 2**16), 2**16 - 1)
+    number = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+    # the seed first: a product of numbers alone the compiler would reckon as an index, in integers without bounds
+    hashed = number ^ seeds[0]
+    hashed = (hashed ^ (hashed >> 16 & 0xFFFF)) * 0x7FEB352D ^ seeds[1]  # >> fills up with the sign
+    hashed = (hashed ^ (hashed >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
+    return torch.where((hashed >> 16 & 0xFFFF) >= dropped, x * (2**16 / (2**16 - dropped)), 0.0)
+
+
+def _seeds(dropout: Drops, device: torch.device) -> Tensor:
+    """What two dropouts make their masks of, int32 [4], drawn from their generator."""
+    seeds = torch.empty(4, dtype=torch.int32, device=device)
+    return seeds.random_(-(2**31), 2**31, generator=dropout.generator) if dropout.active else seeds
 
 
 def _attended(
@@ -170,6 +209,7 @@ def _embedded(
     norm: tuple[Tensor, Tensor, float],
     share: float | None,
     kind: torch.dtype,
+    seeds: Tensor,
 ) -> Tensor:
     """dropout(LN(x + rows of each table)), [N, E]."""
     with torch.autocast(x.device.type, enabled=False):
@@ -177,7 +217,7 @@ def _embedded(
             x = x + F.embedding(rows, weight, padding)
         weight, bias, epsilon = norm
         found = F.layer_norm(x.float(), weight.shape, weight, bias, epsilon)
-        return _dropped(found, share).to(kind)
+        return _dropped(found, share, seeds[:2]).to(kind)
 
 
 def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,8 +229,9 @@ def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor
     total = shares.sum(1)
     loss = torch.where(counts, total.log() + (top - gold), 0.0).sum()
     right = ((gold == top) & counts).sum()
-    is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
-    slopes = torch.where(counts[:, None], shares / total[:, None] - is_label.float(), 0.0)
+    words = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
+    is_label = words == labels.int()[:, None]
+    slopes = torch.where(counts[:, None], shares * total.reciprocal()[:, None] - is_label.float(), 0.0)
     logits.copy_(slopes)
     return (
         loss,
@@ -249,11 +290,12 @@ def check_compiler(device: torch.device) -> None:
     shapes = [(3 * width, width), (width, width), (width,), (2 * width, width), (width, 2 * width), (width,)]
     weights = [(_numbers(*shape, device) * 0.2, torch.zeros(shape[0], device=device)) for shape in shapes]
     starts = torch.tensor([0, 8, rows], dtype=torch.int32, device=device)
-    shape = _shape(2, False, None, None, F.gelu, torch.bfloat16)
+    seeds = torch.arange(4, dtype=torch.int32, device=device)
+    shape = _shape(2, False, None, 0.1, F.gelu, torch.bfloat16)
     labels = torch.arange(rows, device=device)
     pairs = []
     for layer, loss in ((_program(_layer), _program(_cross_entropy)), (_layer, _cross_entropy)):
-        made = layer(x, starts, _LENGTHS, weights, [1e-5, 1e-5], shape, None)
+        made = layer(x, starts, _LENGTHS, weights, [1e-5, 1e-5], shape, None, seeds)
         (slope,) = torch.autograd.grad(made, x, made.detach())
         logits = made.detach().clone()
         pairs.append((made, slope, loss(logits, weights[1][1], labels)[0], logits))
