@@ -215,13 +215,11 @@ kernels; all of it, and natural lengths and all that is held to AVX2, are from b
 last layer were computed only for tokens that a head reads, natural lengths in fp32 from before
 products in fp32 were ours on AMD's processor with AVX-512. Held to AVX-512 they are, too; on Intel's
 processors with it they are the library's, and none of these without AMX was at hand. Intel's
-with AMX has products in bf16 of ours in all its tables; small's is from before tiles were set to 0 as
-soon as they have been multiplied, which raised the limit as well. Without units for bf16 no side
-computes in it. On natural lengths with them the reference's batches as they come are left out, whose
-sides did not fit into 23 GB beside the others: grouped by length they were the quicker. Held to avx512
-the reference's compiled side died at its first window ("malloc(): unaligned tcache chunk detected",
-"invalid chunk size"), and was left out; in fp32 it was the quicker one only with small, by a twentieth
-at most.
+with AMX has products in bf16 of ours in all its tables. Without units for bf16 no side computes in it. On
+natural lengths with them the reference's batches as they come are left out, whose sides did not fit
+into 23 GB beside the others: grouped by length they were the quicker. Held to avx512 the reference's
+compiled side died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk size"), and
+was left out; in fp32 it was the quicker one only with small, by a twentieth at most.
 
 {(chr(10) * 2).join(parts)}""",
     )
