@@ -3,7 +3,7 @@ in tiles (AMX), or in registers (AVX512-BF16).
 
 As in attending.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of it
 depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
-bf16 before they are multiplied.
+bf16 before they are multiplied, and weights divided by their sum behind that.
 """
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ def forward(given):
     copied = s[15] + 4 * np.int64(my_number()) * s[16]
     keys, values = copied + each, copied + 2 * each
     weights, queries = copied + 3 * each, copied + 3 * each + block
-    mixed = floats(queries + few, SIDE * width)
-    made = queries + 3 * few
+    mixed, made = queries + few, queries + 3 * few
     root = F(1) / np.sqrt(F(width))
     configure(s[18])
     for pair in range(np.int64(my_number()), s[5] * heads, np.int64(how_many())):
@@ -140,23 +139,21 @@ def forward(given):
                 here, token = made + 4 * i * across, token_of(s[23], begin + i)
                 nearest, furthest = sight(token - first, count, sees)
                 highest = highest_seen(here, columns, nearest, furthest) * root
+                there, place = weights + 2 * i * across, (token * heads + head) * most
                 total = every(F(0))
                 for j in range(0, columns, WIDTH):
                     value = exp_below(load(here + 4 * j) * every(root) - every(highest))
-                    store(here + 4 * j, value)
                     total = total + value
-                share = F(1) / sum_of(total)
-                own = 2 * ((begin + i) * heads + head)
-                stats[own], stats[own + 1] = highest, share
-                there, place = weights + 2 * i * across, (token * heads + head) * most
-                for j in range(0, columns, WIDTH):
-                    value = load(here + 4 * j) * every(share)
                     if dropped:
                         value = value * kept(place + j, low, high, dropped, scale)
                     store_half(there + 2 * j, value)
+                own = 2 * ((begin + i) * heads + head)
+                stats[own], stats[own + 1] = highest, F(1) / sum_of(total)
             _emptied(weights, columns, across, some)
-            product(False, weights, 2 * across, values, queries + few, width, across, some)
-            write(1, mixed, some, width, F(1), out, begin * inner + head * width, inner)
+            product(False, weights, 2 * across, values, mixed, width, across, some)
+            for i in range(some):  # a row's sum divides what comes of its weights, fewer numbers than these
+                own, place = 2 * ((begin + i) * heads + head), (begin + i) * inner + head * width
+                write(1, floats(mixed + 4 * i * width, width), 1, width, stats[own + 1], out, place, inner)
     release()
 
 
