@@ -11,10 +11,11 @@ different lengths its batches are also grouped by length, as its Trainer's group
 speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32. --device cuda: on a GPU;
 ours then builds its batches while it is timed, the reference's are there before.
 
-Each side is a process of its own with its memory; windows of updates go round them. Before a time is kept, the
-losses that all sides have of one batch, from the same weights and without dropout, are compared, and the norms of
-their gradients. All sides stay in memory meanwhile; --sides times some of them. The limit: of how many tokens the
-machine makes the matrix products in a second, of the model's own shapes, measured in the same rounds.
+Each side is a process of its own with its memory; windows of updates go round them (on a GPU all sides begin, and
+warm up, at once). Before a time is kept, the losses that all sides have of one batch, from the same weights and
+without dropout, are compared, and the norms of their gradients. All sides stay in memory meanwhile; --sides times
+some of them. The limit: of how many tokens the machine makes the matrix products in a second, of the model's own
+shapes, measured in the same rounds.
 """
 
 from __future__ import annotations

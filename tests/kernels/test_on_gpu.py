@@ -262,15 +262,13 @@ def test_dropout_drops_its_share() -> None:
     ones = torch.ones(1000, 1000)
     masks = []
     for seed in range(3):
-        seeds = torch.randint(
-            -(2**31), 2**31, (2,), dtype=torch.int32, generator=torch.Generator().manual_seed(seed)
-        )
+        numbers = torch.Generator().manual_seed(seed)
+        seeds = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=numbers)
         masks.append(on_gpu._dropped(ones, 0.1, seeds) == 0)
         assert masks[-1].float().mean() == pytest.approx(0.1, abs=2e-3)  # 6 standard deviations
-        for whole in (masks[-1].float().mean(0), masks[-1].float().mean(1)):
-            assert whole.std() == pytest.approx(
-                (0.1 * 0.9 / 1000) ** 0.5, rel=0.15
-            )  # as of independent draws
+        for side in (0, 1):  # rows and columns have as many as by independent draws
+            spread = masks[-1].float().mean(side).std()
+            assert spread == pytest.approx((0.1 * 0.9 / 1000) ** 0.5, rel=0.15)
         assert (masks[-1][:, 1:] & masks[-1][:, :-1]).float().mean() == pytest.approx(0.01, abs=1e-3)
     assert (masks[0] & masks[1]).float().mean() == pytest.approx(0.01, abs=1e-3)
 

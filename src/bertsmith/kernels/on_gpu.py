@@ -80,7 +80,7 @@ class Compiled(OnGpu):
         if not len(labels) or logits.dtype not in _FLASHES:
             return super().table_loss(logits, bias, labels)
         for whole in (logits, bias):
-            # as long as the vocabulary, which is no variable: each index would be a division by it
+            # as long as the vocabulary, which is no variable of the program: each index would be a division by it
             torch._dynamo.mark_static(whole, whole.dim() - 1)
         loss, right, of_bias = _program(_cross_entropy)(logits, bias, labels)
         return loss, right, of_bias
