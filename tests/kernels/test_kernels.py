@@ -517,7 +517,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("compiled", ("elements.py", "exponential.py", "normal.py", *both)),
         ("embedding", ("elements.py", "loops.py")),
         ("attending", (*both, "exponential.py", "registers.py")),
-        ("rounding", both),
+        ("rounding", (*both, "pairs.py")),
         ("updating", ("loops.py",)),
         ("program", ("loops.py",)),
         ("products", (*both, "compiled.py", "registers.py")),

@@ -77,9 +77,10 @@ def test_rounding_to_8_bits_and_back(
             assert float((apart > 0).float().mean()) < 0.01
 
             products = torch.randint(-(10**6), 10**6, (rows, columns), dtype=torch.int32)
-            of = IntegerWeights(*(normal(columns, seed=seed + i) for i in (2, 3, 4)))
+            of = IntegerWeights(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
+            apart = normal(rows, 1, seed=seed + 6, scale=1e4)
             brought, expected = (
-                kernels.restored(products, step, middle, of, kind) for kernels in (FAST, TORCH)
+                kernels.restored(products, step, middle, apart, of, kind) for kernels in (FAST, TORCH)
             )
             assert brought.dtype == kind
             loosely = 0.01 if kind == torch.bfloat16 else 1e-5
@@ -100,12 +101,12 @@ def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
 def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
     x = normal(4, 64, seed=0)
     x[1, 5] = torch.nan
-    products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(3, 64))
+    products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(4, 64))
     with torch.inference_mode():
         _, step, middle = FAST.rounded(x, torch.ones(64))
-        restored = FAST.restored(products, step, middle, of, torch.float32)
+        restored = FAST.restored(products, step, middle, x[:, :1], of, torch.float32)
         weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=native)
-        whole = FAST.integer_linear(x, Integers(torch.ones(64), weights, of), torch.float32)
+        whole = FAST.integer_linear(x, Integers(torch.ones(64), weights, of, 0), torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
         assert not found[[0, 2, 3]].isnan().any()
@@ -128,7 +129,9 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
         -127, 128, (inputs, outputs), dtype=torch.int8, generator=torch.Generator().manual_seed(2)
     )
     scale, bias = normal(outputs, seed=3).abs() * 0.01, normal(outputs, seed=4)
-    of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias)
+    apart = rows % inputs
+    weight[apart], channels[apart] = 0, 0.0
+    of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     usual = answers.NATIVE
@@ -138,7 +141,7 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     try:
         with torch.inference_mode():
             for kernels, is_native, answers.NATIVE in ways:
-                form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of)
+                form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of, apart)
                 made.append(kernels.integer_linear(x, form, kind, activated=activated))
     finally:
         answers.NATIVE = usual
@@ -160,12 +163,13 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
     x[:, 0] = -1.0  # 1 becomes 127, -1 the lowest
     weight = torch.full((inputs, outputs), 127, dtype=torch.int8)
     weight[:, 1::2] = -127
-    of = IntegerWeights(weight.sum(0, dtype=torch.float32), torch.ones(outputs), torch.zeros(outputs))
+    ones, none = torch.ones(outputs), torch.zeros(outputs)
+    of = IntegerWeights(weight.sum(0, dtype=torch.float32), ones, none, none)
     wanted = (x @ weight.float()).double()
     with torch.inference_mode():
         for kernels, is_native in ((TORCH, True), (TORCH, False), (FAST, True), (FAST, False)):
             form = kernels.integer_weights(weight, is_native=is_native)
-            found = kernels.integer_linear(x, Integers(torch.ones(inputs), form, of), torch.float32)
+            found = kernels.integer_linear(x, Integers(torch.ones(inputs), form, of, 0), torch.float32)
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
 
 

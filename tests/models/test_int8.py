@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from bertsmith import machine
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.int8 import Int8Linear, quantized
+from bertsmith.models.int8 import ChannelSizes, Int8Linear, quantized
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
@@ -27,20 +27,21 @@ def product(rows: int = 40, width: int = 96, out: int = 56) -> tuple[Linear, tor
     return part, x
 
 
-def usual_of(x: torch.Tensor) -> torch.Tensor:
-    """The root mean square of each channel."""
-    return x.square().mean(0).sqrt()
+def sizes_of(x: torch.Tensor) -> ChannelSizes:
+    """How large these inputs are."""
+    return ChannelSizes(x.square().mean(0).sqrt(), x.abs().amax(0))
 
 
 def test_it_is_the_rounded_product() -> None:
     part, x = product()
-    short = Int8Linear(part, usual_of(x))
+    short = Int8Linear(part, sizes_of(x))
     rows, weight = x * short.channels, short.weight.double() * short.scale
     lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     step = (highest - lowest) / 255
     rounded = ((rows - lowest) / step).round() * step + lowest
     assert (rounded - rows).abs().max() <= step.max() / 2 + 1e-5
-    expected = rounded.double() @ weight + part.bias.double()
+    apart = x[:, short.apart, None].double() * part.weight[:, short.apart].double()
+    expected = rounded.double() @ weight + apart + part.bias.double()
     found = short(x).double()
     assert (found - expected).norm() < 2e-3 * expected.norm()  # numbers between two may go to either
 
@@ -61,16 +62,29 @@ def test_channels_are_evened_out() -> None:
     part, x = product()
     exact = linear(x, part.weight, part.bias)
     even, plain = (
-        (Int8Linear(part, usual)(x) - exact).norm() / exact.norm()
-        for usual in (usual_of(x), part.weight.detach().abs().amax(0))
+        (Int8Linear(part, ChannelSizes(usual, x.abs().amax(0)))(x) - exact).norm() / exact.norm()
+        for usual in (sizes_of(x).usual, part.weight.detach().abs().amax(0))
     )
     assert even < 0.01
     assert even < plain / 2
 
 
+@pytest.mark.parametrize("rows", [[0, 7], list(range(40))])
+def test_a_channel_that_is_far_larger_than_all_is_kept_apart(rows: list[int]) -> None:
+    """In a few rows, as of special tokens, or in all."""
+    part, x = product()
+    usual = Int8Linear(part, sizes_of(x))(x) - linear(x, part.weight, part.bias)
+    x[rows, 41] += 5000
+    short = Int8Linear(part, sizes_of(x))
+    assert short.apart == 41
+    assert not short.weight[41].any()
+    error = short(x) - linear(x, part.weight, part.bias)
+    assert error.norm() < 1.5 * usual.norm()
+
+
 def test_rows_do_not_depend_on_each_other() -> None:
     part, x = product()
-    short = Int8Linear(part, usual_of(x))
+    short = Int8Linear(part, sizes_of(x))
     whole = short(x)
     for some in (slice(0, 1), slice(3, 20), slice(39, 40)):
         assert torch.equal(short(x[some]), whole[some])

@@ -130,16 +130,22 @@ class FastAnswers(Fast):
         return _in_integers(linear, x, dtype, launch, activated=activated)
 
     def restored(
-        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
+        self,
+        products: Tensor,
+        step: Tensor,
+        middle: Tensor,
+        apart: Tensor,
+        of: IntegerWeights,
+        dtype: torch.dtype,
     ) -> Tensor:
         """In one pass."""
         served = products.is_cpu and products.is_contiguous() and dtype in KINDS
         if not served or products.shape[1] % rounding.COLUMNS:
-            return super().restored(products, step, middle, of, dtype)
+            return super().restored(products, step, middle, apart, of, dtype)
         found = products.new_empty(products.shape, dtype=dtype)
         launch(
             rounding.restored,
-            *(is_half(found), products, found, step, middle),
+            *(is_half(found), products, found, step, middle, apart.contiguous()),
             *of,
             *products.shape,
         )
@@ -208,7 +214,8 @@ def _outputs(linear: Integers, begin: int, end: int) -> Integers:
     """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
     together = linear.weight.shape[2]
     weight = linear.weight[begin // together : end // together]
-    return Integers(linear.channels, weight, IntegerWeights(*(one[begin:end] for one in linear.of)))
+    of = IntegerWeights(*(one[begin:end] for one in linear.of))
+    return Integers(linear.channels, weight, of, linear.apart)
 
 
 def _in_integers(
@@ -224,9 +231,9 @@ def _in_integers(
     run(
         bodies.linear,
         *(is_half(x), x, linear.channels, linear.weight, found),
-        *linear.of,
+        *(linear.of.sums, linear.of.scale, linear.of.bias),
         *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
-        *(activated, tiles.WHOLE),
+        *(activated, tiles.WHOLE, linear.apart, linear.of.apart),
     )
     if activated and bodies is INTEGERS:
         run(compiled.gelu, is_half(found), found, found, found.numel())

@@ -9,31 +9,34 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.lanes import WIDTH, every, load, put, store_wide_bytes
-from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
-from bertsmith.kernels.pairs import as_numbers, every_pair_at, no_sums, pairs_at, with_pairs
-from bertsmith.kernels.rounding import spanned, stood_for
+from bertsmith.kernels.lanes import WIDTH, put, store_wide_bytes
+from bertsmith.kernels.loops import BODY, LOOPS, as_float, how_many, my_number, slots
+from bertsmith.kernels.pairs import every_pair_at, no_sums, pairs_at, with_pairs
+from bertsmith.kernels.rounding import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
 
-WRITTEN_WITH = "08c03b42382b9fd7"  # loops.py, lanes.py and rounding.py, see the first
-_ROWS = 64  # whose integers a thread keeps
+WRITTEN_WITH = "2f3e43afec40056c"  # loops.py, lanes.py and rounding.py, see the first
 _AT_A_TIME = 4
 
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return 2 * _ROWS * columns + 8 * _ROWS + 4 * columns + 4 * WIDTH
+    return 2 * ROWS * columns + KNOWN + 4 * columns + 4 * WIDTH
+
+
+_rounds = rounding_with(store_wide_bytes, 2)
 
 
 @njit(inline="always", **LOOPS)
-def _finished(half, sums, row, rows, knows, to, nowhere, weights, scale, bias):
-    """A row's sums as what they stand for, if there is such a row. knows: where its step is, the middle behind."""
-    step, middle = every(knows[row]), every(knows[_ROWS + row])
-    put(half, to if row < rows else nowhere, stood_for(as_numbers(sums), step, middle, weights, scale, bias))
+def _finished(half, sums, row, rows, knows, to, nowhere, of):
+    """A row's sums as what they stand for, if there is such a row."""
+    found = stood_for_in(row, sums, knows, of)
+    put(half, to if row < rows else nowhere, found)
 
 
 # Slots: 0 whether x is bf16, 1 x, 2 factors of its columns, 3 weights, see `FastAnswers.integer_weights`, 4 the
 # result, 5 to 7 of each output the sum of its weights, scale and bias, 8 rows, 9 columns, 10 outputs, 11 the least
-# step by its bits, 12 `room` for each thread, 13 how large it is, 14 whether the result is bf16.
+# step by its bits, 12 `room` for each thread, 13 how large it is, 14 whether the result is bf16, 17 the column
+# that is kept apart, 18 each output's weight of it.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -42,20 +45,15 @@ def linear(given):
     half, half_out, columns, outputs, least = s[0], s[14], s[9], s[10], as_float(s[11])
     size, size_out, by = 2 if half else 4, 2 if half_out else 4, 2 * columns
     mine = s[12] + s[13] * np.int64(my_number())
-    here = mine + _ROWS * by + 8 * _ROWS
-    nowhere, knows = here + 4 * columns, floats(mine + _ROWS * by, 2 * _ROWS)
-    blocks = (s[8] + _ROWS - 1) // _ROWS
+    knows = mine + ROWS * by
+    here = knows + KNOWN
+    nowhere, blocks = here + 4 * columns, (s[8] + ROWS - 1) // ROWS
     for block in range(np.int64(my_number()), blocks, np.int64(how_many())):
-        first = block * _ROWS
-        rows = min(_ROWS, s[8] - first)
-        for i in range(rows):
-            step, middle = spanned(half, s[1] + size * (first + i) * columns, s[2], columns, least, here)
-            knows[i], knows[_ROWS + i] = step, middle
-            for j in range(0, columns, WIDTH):
-                value = (load(here + 4 * j) - every(middle)) / every(step)
-                store_wide_bytes(mine + i * by + 2 * j, value)
+        first = block * ROWS
+        x, rows = s[1] + size * first * columns, min(ROWS, s[8] - first)
+        _rounds(half, x, rows, s[2], columns, s[17], least, mine, by, knows, here)
         for column in range(0, outputs, WIDTH):
-            w, scale, bias = s[5] + 4 * column, s[6] + 4 * column, s[7] + 4 * column
+            of = of_outputs(s, column)
             for i in range(0, rows, _AT_A_TIME):
                 own, panel = mine + i * by, s[3] + column * by
                 p = q = r = o = no_sums()
@@ -68,7 +66,10 @@ def linear(given):
                     panel += 4 * WIDTH
                     own += 4
                 to, next_one = s[4] + size_out * ((first + i) * outputs + column), size_out * outputs
-                _finished(half_out, p, i, rows, knows, to, nowhere, w, scale, bias)
-                _finished(half_out, q, i + 1, rows, knows, to + next_one, nowhere, w, scale, bias)
-                _finished(half_out, r, i + 2, rows, knows, to + 2 * next_one, nowhere, w, scale, bias)
-                _finished(half_out, o, i + 3, rows, knows, to + 3 * next_one, nowhere, w, scale, bias)
+                _finished(half_out, p, i, rows, knows, to, nowhere, of)
+                to += next_one
+                _finished(half_out, q, i + 1, rows, knows, to, nowhere, of)
+                to += next_one
+                _finished(half_out, r, i + 2, rows, knows, to, nowhere, of)
+                to += next_one
+                _finished(half_out, o, i + 3, rows, knows, to, nowhere, of)

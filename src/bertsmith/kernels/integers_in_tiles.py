@@ -10,10 +10,10 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.compiled import gelu_lanes
-from bertsmith.kernels.lanes import WIDTH, every, load, put, store_bytes
-from bertsmith.kernels.loops import BODY, LOOPS, as_float, floats, how_many, my_number, slots
-from bertsmith.kernels.pairs import as_numbers, pairs_at
-from bertsmith.kernels.rounding import spanned, stood_for
+from bertsmith.kernels.lanes import WIDTH, put, store_bytes
+from bertsmith.kernels.loops import BODY, LOOPS, as_float, how_many, my_number, slots
+from bertsmith.kernels.pairs import pairs_at
+from bertsmith.kernels.rounding import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
 from bertsmith.kernels.tiles import (
     INTEGER_QUARTERS,
     RIGHT,
@@ -24,10 +24,9 @@ from bertsmith.kernels.tiles import (
     store_block,
 )
 
-WRITTEN_WITH = "ffc580d3ffd7a516"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "c85bf2337cb751d1"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
-_ROWS = 2 * SIDE  # whose integers a thread keeps
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
 _LINE = 4 * COLUMNS  # bytes of a row of sums
 _BLOCK = SIDE * _LINE
@@ -36,19 +35,23 @@ _first, _second, _third, _fourth = INTEGER_QUARTERS
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return _ROWS * (columns + TERMS) + 8 * _ROWS + 4 * columns + 2 * _BLOCK
+    return ROWS * (columns + TERMS) + KNOWN + 4 * columns + 2 * _BLOCK
+
+
+_rounds = rounding_with(store_bytes, 1)
 
 
 @njit(**LOOPS)
-def _finish(half, activated, first, last, sums, knows, to, next_row, weights, scale, bias):
-    """These rows of a block as what they stand for; or GELU of that. knows: where their steps are, their middles
-    behind."""
+def _finish(first, last, kind, block):
+    """These rows of a block as what they stand for; or GELU of that. kind: whether the result is bf16, whether
+    GELU is wanted, and bytes from a row of it to the next. block: where its sums are, what is known of its rows
+    (see KNOWN), where the result is put; and of both halves of its outputs, see `of_outputs`."""
+    half, activated, next_row = kind
+    sums, knows, to, of, of_right = block
     for row in range(first, last):
-        known, own, place = knows + 4 * row, sums + row * _LINE, to + row * next_row
-        step, middle = every(floats(known, 1)[0]), every(floats(known + 4 * _ROWS, 1)[0])
-        left = stood_for(as_numbers(pairs_at(own)), step, middle, weights, scale, bias)
-        right = as_numbers(pairs_at(own + RIGHT))
-        right = stood_for(right, step, middle, weights + RIGHT, scale + RIGHT, bias + RIGHT)
+        own, place = sums + row * _LINE, to + row * next_row
+        left = stood_for_in(row, pairs_at(own), knows, of)
+        right = stood_for_in(row, pairs_at(own + RIGHT), knows, of_right)
         put(half, place, gelu_lanes(left) if activated else left)
         put(half, place + (2 if half else 4) * WIDTH, gelu_lanes(right) if activated else right)
 
@@ -59,51 +62,46 @@ def _finish(half, activated, first, last, sums, knows, to, next_row, weights, sc
 @cfunc("void(voidptr)", **BODY)
 def linear(given):
     s = slots(given)
-    half, half_out, columns, outputs, least, activated = s[0], s[14], s[9], s[10], as_float(s[11]), s[15]
-    size, size_out, steps = 2 if half else 4, 2 if half_out else 4, (columns + TERMS - 1) // TERMS
-    line, next_row = TERMS * steps, size_out * outputs
+    half, columns, outputs, least = s[0], s[9], s[10], as_float(s[11])
+    size, size_out, steps = 2 if half else 4, 2 if s[14] else 4, (columns + TERMS - 1) // TERMS
+    line, kind = TERMS * steps, (s[14], s[15], size_out * outputs)
     mine = s[12] + s[13] * np.int64(my_number())
-    knows = mine + _ROWS * line
-    here = knows + 8 * _ROWS
+    knows = mine + ROWS * line
+    here = knows + KNOWN
     both = here + 4 * columns
-    kept = floats(knows, 2 * _ROWS)
     configure(s[16])
-    blocks = (s[8] + _ROWS - 1) // _ROWS
+    blocks = (s[8] + ROWS - 1) // ROWS
     for block in range(np.int64(my_number()), blocks, np.int64(how_many())):
-        first = block * _ROWS
-        rows = min(_ROWS, s[8] - first)
-        for i in range(rows):
-            step, middle = spanned(half, s[1] + size * (first + i) * columns, s[2], columns, least, here)
-            kept[i], kept[_ROWS + i] = step, middle
-            for j in range(0, columns, WIDTH):
-                store_bytes(mine + i * line + j, (load(here + 4 * j) - every(middle)) / every(step))
-        # The block before: its sums, how many rows, where its rows' steps are, its place, and its first output.
-        sums, count, known, to, place = both, 0, knows, s[4], 0
+        first = block * ROWS
+        x, rows = s[1] + size * first * columns, min(ROWS, s[8] - first)
+        _rounds(half, x, rows, s[2], columns, s[17], least, mine, line, knows, here)
+        # The block whose products were made before, see `_finish`, and how many rows it has.
+        sums, last, count = both, (both, knows, s[4], of_outputs(s, 0), of_outputs(s, WIDTH)), 0
         for column in range(0, outputs, COLUMNS):
             for i in range(0, rows, SIDE):
                 own, right = mine + i * line, s[3] + column * line
                 below, share = own + _HALF * line, (count + steps - 1) // steps
                 begin_at_zero()
-                w, scale, bias = s[5] + place, s[6] + place, s[7] + place
                 for number in range(steps):
                     done, until = min(number * share, count), min((number + 1) * share, count)
                     some = until - done
                     one, two, three = done + some // 4, done + some // 2, done + 3 * some // 4
                     _first(own, line, right, _LINE)
-                    _finish(half_out, activated, done, one, sums, known, to, next_row, w, scale, bias)
+                    _finish(done, one, kind, last)
                     _second(right, _LINE)
-                    _finish(half_out, activated, one, two, sums, known, to, next_row, w, scale, bias)
+                    _finish(one, two, kind, last)
                     _third(below, line)
-                    _finish(half_out, activated, two, three, sums, known, to, next_row, w, scale, bias)
+                    _finish(two, three, kind, last)
                     _fourth()
-                    _finish(half_out, activated, three, until, sums, known, to, next_row, w, scale, bias)
+                    _finish(three, until, kind, last)
                     own += TERMS
                     below += TERMS
                     right += _HALF * _LINE
                 sums = both + _BLOCK if sums == both else both
                 store_block(sums, _LINE)
-                count, known, place = min(SIDE, rows - i), knows + 4 * i, 4 * column
                 to = s[4] + size_out * ((first + i) * outputs + column)
-        w, scale, bias = s[5] + place, s[6] + place, s[7] + place
-        _finish(half_out, activated, 0, count, sums, known, to, next_row, w, scale, bias)
+                of, of_right = of_outputs(s, column), of_outputs(s, column + WIDTH)
+                last = (sums, knows + 4 * i, to, of, of_right)
+                count = min(SIDE, rows - i)
+        _finish(0, count, kind, last)
     release()

@@ -47,20 +47,23 @@ class Drops(Protocol):
 
 
 class IntegerWeights(NamedTuple):
-    """Of each output [out]: the sum of its weights in 8 bits, what one of them stands for, and its bias."""
+    """Of each output [out]: the sum of its weights in 8 bits, what one of them stands for, its bias; and how many
+    of these its weight is of the input that is kept apart."""
 
     sums: Tensor
     scale: Tensor
     bias: Tensor
+    apart: Tensor
 
 
 class Integers(NamedTuple):
     """A linear layer in 8-bit integers: the factors of its inputs [in], its weights as `integer_weights` has them,
-    and what its outputs are made with."""
+    what its outputs are made with, and which input is not in 8 bits, whose factor and weights are 0."""
 
     channels: Tensor
     weight: Tensor
     of: IntegerWeights
+    apart: int
 
 
 class VocabularyPart(NamedTuple):
@@ -371,14 +374,21 @@ class Kernels(Products):
             products = torch.stack([(some.float() @ part).int() for some, part in pairs]).sum(
                 0, dtype=torch.int32
             )
-        found = self.restored(products, step, middle, linear.of, dtype)
+        apart = x[:, linear.apart, None].float()
+        found = self.restored(products, step, middle, apart, linear.of, dtype)
         return self.activated(found, F.gelu) if activated else found
 
     def restored(
-        self, products: Tensor, step: Tensor, middle: Tensor, of: IntegerWeights, dtype: torch.dtype
+        self,
+        products: Tensor,
+        step: Tensor,
+        middle: Tensor,
+        apart: Tensor,
+        of: IntegerWeights,
+        dtype: torch.dtype,
     ) -> Tensor:
-        """What products of such integers, int32 [N, out], stand for."""
-        whole = torch.addcmul(middle * of.sums, products, step)
+        """What products of such integers, int32 [N, out], stand for. apart: the input that is kept so, [N, 1]."""
+        whole = torch.addcmul(middle * of.sums + apart * of.apart, products, step)
         return torch.addcmul(of.bias, whole, of.scale).to(dtype)
 
     def moves(self, gradient: Tensor) -> bool:

@@ -20,10 +20,13 @@ from bertsmith.kernels.lanes import (
     sum_of,
     top_of,
 )
-from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, floats, my_number, my_rows, slots
+from bertsmith.kernels.loops import BODY, LOOPS, F, U, as_float, floats, halves, my_number, my_rows, slots
+from bertsmith.kernels.pairs import as_numbers
 
-WRITTEN_WITH = "11e04103534caf05"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "88224e4242b8b2fa"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
+ROWS = 64  # whose integers a thread keeps
+KNOWN = 12 * ROWS  # bytes of their steps, the middles behind, and behind these what is kept apart
 
 
 @njit(inline="always", **LOOPS)
@@ -40,6 +43,39 @@ def spanned(half, x, channels, columns, least, here):
     lowest = bottom_of(low)
     step = max((top_of(high) - lowest) / F(255), least) + sum_of(none)
     return step, lowest + F(128) * step
+
+
+@njit(**LOOPS)
+def _keep_one(address, value):
+    """Put a number there. In a function of its own: beside what is inlined, Numba takes an array that is not read
+    afterwards for one that is not read at all, and leaves out what is put there."""
+    floats(address, 1)[0] = value
+
+
+@njit(**LOOPS)
+def _number(half, address):
+    """One of memory, in fp32."""
+    return U(U(halves(address, 1)[0]) << U(16)).view(np.float32) if half else floats(address, 1)[0]
+
+
+def rounding_with(keep, size):
+    """What rounds rows, and keeps 16 integers at a time by `keep`, of so many bytes each."""
+
+    @njit(**LOOPS)
+    def rounds(half, x, rows, channels, columns, apart, least, to, line, knows, here):
+        """Rows of x as integers in lines of so many bytes. apart: the column that is kept as it is. knows: where
+        that, steps and middles are put, see KNOWN."""
+        size_in = 2 if half else 4
+        for i in range(rows):
+            own = x + size_in * i * columns
+            step, middle = spanned(half, own, channels, columns, least, here)
+            _keep_one(knows + 4 * i, step)
+            _keep_one(knows + 4 * (ROWS + i), middle)
+            _keep_one(knows + 4 * (2 * ROWS + i), _number(half, own + size_in * apart))
+            for j in range(0, columns, WIDTH):
+                keep(to + i * line + size * j, (load(here + 4 * j) - every(middle)) / every(step))
+
+    return rounds
 
 
 # Slots: 0 whether bf16, 1 x, 2 factors of its columns, 3 the integers, 4 each row's step, 5 and its middle,
@@ -61,25 +97,42 @@ def rounded(given):
             store_bytes(s[3] + begin + j, (load(here + 4 * j) - every(middle)) / every(step))
 
 
-# Slots: 0 whether bf16, 1 the products, 2 the result, 3 each row's step, 4 and its middle, 5 to 7 each column's
-# sum of weights, scale and bias, 8 rows, 9 columns.
+@njit(inline="always", **LOOPS)
+def stood_for(sums, step, middle, apart, weights, scale, bias, of_apart):
+    """What sums of products of integers stand for. weights: of each column the sum of its own; apart: what is kept
+    apart of the row, of_apart: its weights."""
+    return (sums * step + middle * load(weights) + apart * load(of_apart)) * load(scale) + load(bias)
 
 
 @njit(inline="always", **LOOPS)
-def stood_for(sums, step, middle, weights, scale, bias):
-    """What sums of products of integers stand for; weights: of each column the sum of its own."""
-    return (sums * step + middle * load(weights)) * load(scale) + load(bias)
+def of_outputs(s, first):
+    """Where that is which `stood_for` reads of 16 outputs; s: the slots of integers.py."""
+    return s[5] + 4 * first, s[6] + 4 * first, s[7] + 4 * first, s[18] + 4 * first
+
+
+@njit(inline="always", **LOOPS)
+def stood_for_in(row, sums, knows, of):
+    """The same of a row of which that is known, see KNOWN. of: see `of_outputs`."""
+    place, (weights, scale, bias, of_apart) = knows + 4 * row, of
+    step, middle = every(floats(place, 1)[0]), every(floats(place + 4 * ROWS, 1)[0])
+    apart = every(floats(place + 8 * ROWS, 1)[0])
+    return stood_for(as_numbers(sums), step, middle, apart, weights, scale, bias, of_apart)
+
+
+# Slots: 0 whether bf16, 1 the products, 2 the result, 3 each row's step, 4 its middle, 5 and what is kept apart of
+# it, 6 to 9 each column's sum of weights, scale, bias, and weight of that, 10 rows, 11 columns.
 
 
 @cfunc("void(voidptr)", **BODY)
 def restored(given):
     s = slots(given)
-    half, columns = s[0], s[9]
-    steps, middles = floats(s[3], s[8]), floats(s[4], s[8])
-    first, last = my_rows(s[8])
+    half, columns = s[0], s[11]
+    steps, middles, aparts = floats(s[3], s[10]), floats(s[4], s[10]), floats(s[5], s[10])
+    first, last = my_rows(s[10])
     for number in range(first, last):
         begin, step, middle = number * columns, every(steps[number]), every(middles[number])
+        apart = every(aparts[number])
         for j in range(0, columns, WIDTH):
-            sums = load_whole(s[1] + 4 * (begin + j))
-            value = stood_for(sums, step, middle, s[5] + 4 * j, s[6] + 4 * j, s[7] + 4 * j)
+            sums, of = load_whole(s[1] + 4 * (begin + j)), 4 * j
+            value = stood_for(sums, step, middle, apart, s[6] + of, s[7] + of, s[8] + of, s[9] + of)
             put(half, s[2] + (2 if half else 4) * (begin + j), value)

@@ -4,8 +4,9 @@ Weights have a scale for each output, inputs a scale and a middle for each token
 divided by a factor that its weights are multiplied by, since a few channels are far larger than the rest and would
 take the others' digits (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). How large the channels are is seen on
 texts of random tokens: those that are large are so for any text. Their root mean square stands where that paper
-has the largest value, which is another one for each draw of tokens. A product of integers is exact, so that what a
-token gets depends on no other row.
+has the largest value, which is another one for each draw of tokens. The channel that is still the largest then is
+kept apart, in as many bits as it has: of a feed-forward layer's it may be ten times the next one. A product of
+integers is exact, so that what a token gets depends on no other row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,13 @@ _LARGEST = 127  # of 8 bits, the same on both sides of 0
 _TINY = 1e-12
 
 
+class ChannelSizes(NamedTuple):
+    """Of each input channel of a product [in]: its root mean square, and its largest value on either side of 0."""
+
+    usual: Tensor
+    largest: Tensor
+
+
 class Int8Linear(nn.Module):
     """x Wᵀ + b with x and W rounded to 8 bits; what comes of it in bf16 where autocast asks for it."""
 
@@ -38,21 +46,27 @@ class Int8Linear(nn.Module):
     scale: Tensor
     channels: Tensor
     bias: Tensor
+    of_apart: Tensor
 
-    def __init__(self, linear: nn.Linear, usual: Tensor, kernels: Kernels = TORCH) -> None:
-        """usual: the root mean square of each input channel [in]. kernels: have weights in a form of their own."""
+    def __init__(self, linear: nn.Linear, inputs: ChannelSizes, kernels: Kernels = TORCH) -> None:
+        """inputs: how large they are. kernels: have weights in a form of their own."""
         super().__init__()
         self.kernels = kernels
         weight = linear.weight.detach().float()
-        factor = (usual.clamp_min(1e-5) / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
+        factor = (inputs.usual.clamp_min(1e-5) / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
+        self.apart = int((inputs.largest / factor).argmax())
         smooth = weight * factor
+        smooth[:, self.apart] = 0
         scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
         rounded = (smooth / scale[:, None]).round_().to(torch.int8)
         is_native = machine.multiplies_integers()
         self.register_buffer("weight", kernels.integer_weights(rounded.t().contiguous(), is_native=is_native))
         self.register_buffer("sums", rounded.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)
-        self.register_buffer("channels", 1 / factor)
+        channels = 1 / factor
+        channels[self.apart] = 0
+        self.register_buffer("channels", channels)
+        self.register_buffer("of_apart", weight[:, self.apart] / scale)
         bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float().clone()
         self.register_buffer("bias", bias)
 
@@ -65,7 +79,8 @@ class Int8Linear(nn.Module):
     @property
     def integers(self) -> Integers:
         """What kernels compute with."""
-        return Integers(self.channels, self.weight, IntegerWeights(self.sums, self.scale, self.bias))
+        of = IntegerWeights(self.sums, self.scale, self.bias, self.of_apart)
+        return Integers(self.channels, self.weight, of, self.apart)
 
 
 def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:
@@ -79,10 +94,10 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
         for name, part in encoder.named_modules()
         if isinstance(part, Linear) and name.startswith("blocks.")
     }
-    usual = _usual(encoder, products, texts)
+    sizes = _sizes(encoder, products, texts)
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    own = {id(part): Int8Linear(part, usual[name], kernels) for name, part in products.items()}
+    own = {id(part): Int8Linear(part, sizes[name], kernels) for name, part in products.items()}
     found = copy.deepcopy(encoder, memo | own).eval()
     found.in_integers = any(
         part.weight.dtype == torch.int8 and part.weight.dim() == 2 for part in own.values()
@@ -91,12 +106,13 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     return found
 
 
-def _usual(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, Tensor]:
-    """The root mean square of each input channel of each product."""
-    squares: dict[str, list[Tensor]] = {name: [] for name in products}  # several, where layers share it
+def _sizes(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, ChannelSizes]:
+    """How large the inputs of each product are in these texts."""
+    found: dict[str, list[ChannelSizes]] = {name: [] for name in products}  # several, where layers share it
 
     def watch(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
-        squares[name].append(given[0].detach().flatten(0, -2).float().square().mean(0))
+        x = given[0].detach().flatten(0, -2).float()
+        found[name].append(ChannelSizes(x.square().mean(0), x.abs().amax(0)))
 
     handles = [part.register_forward_pre_hook(partial(watch, name)) for name, part in products.items()]
     try:
@@ -105,4 +121,10 @@ def _usual(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -
     finally:
         for handle in handles:
             handle.remove()
-    return {name: torch.stack(of).mean(0).sqrt() for name, of in squares.items()}
+    return {
+        name: ChannelSizes(
+            torch.stack([one.usual for one in some]).mean(0).sqrt(),
+            torch.stack([one.largest for one in some]).amax(0),
+        )
+        for name, some in found.items()
+    }

@@ -1,0 +1,325 @@
+"""What a GPU computes between products, held equal to the plain way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import bertsmith as bs
+import tiny_run
+from bertsmith.kernels import on_gpu
+from bertsmith.kernels.on_gpu import Compiled, OnGpu
+from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.models.attention import attention_by_sequence
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.layout import Layout
+from bertsmith.models.table_loss import table_loss
+from bertsmith.packed import Packed
+from bertsmith.place import Place
+
+CONFIG = ModelConfig(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+CLOSE = 0.1  # of bf16 from end to end, relative
+
+
+def packed_of(lengths: list[int], seed: int = 0) -> Packed:
+    draw = np.random.default_rng(seed)
+    rows = [draw.integers(5, CONFIG.vocab_size, length).tolist() for length in lengths]
+    return Packed.of_lists(rows, [[0] * length for length in lengths])
+
+
+def passed(
+    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool = True
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """States, and the slopes of all weights."""
+    use_kernels(encoder, kernels)
+    encoder.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        found = encoder(packed, rows=rows)
+    (found * torch.linspace(-1, 1, found.numel()).view_as(found)).sum().backward()
+    return found.detach(), {
+        name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None
+    }
+
+
+def hold_equal(
+    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool, close: float
+) -> None:
+    wanted, slopes = passed(encoder, packed, TORCH, rows, low=False)
+    found, own = passed(encoder, packed, kernels, rows, low=low)
+    assert (found - wanted).abs().max() <= close * wanted.abs().max()
+    assert own.keys() == slopes.keys()
+    for name, slope in slopes.items():
+        assert (own[name] - slope).norm() <= close * max(float(slope.norm()), 1e-2), name
+
+
+@pytest.mark.parametrize("sees", ["all", "before"])
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any),
+    heads=st.sampled_from([1, 2, 3]),
+    width=st.sampled_from([8, 16, 64]),
+    seed=st.integers(0, 99),
+)
+def test_flash_attention_is_attention(
+    sees: Any, lengths: list[int], heads: int, width: int, seed: int
+) -> None:
+    packed = packed_of(lengths)
+    numbers = torch.Generator().manual_seed(seed)
+    qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
+    grad = torch.randn(sum(lengths), heads * width, generator=numbers)
+    found = OnGpu().attention(qkv, Layout(packed, sees).bounds, heads, None)
+    assert found is not None
+    (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
+    exact = qkv.detach().float().requires_grad_()
+    wanted = attention_by_sequence(exact, packed, heads, sees=sees)
+    (slope_wanted,) = torch.autograd.grad(wanted, exact, grad)
+    assert torch.allclose(found.float(), wanted, atol=2e-2, rtol=2e-2)
+    assert torch.allclose(slope.float(), slope_wanted, atol=5e-2, rtol=5e-2)
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    chooses=st.booleans(),
+    narrow=st.booleans(),
+)
+def test_a_model_is_the_plain_one(
+    uncompiled: None,
+    exact: None,
+    kernels: Kernels,
+    activation: Any,
+    lengths: list[int],
+    chooses: bool,
+    narrow: bool,
+) -> None:
+    change = {"hidden_act": activation, "embedding_size": 16 if narrow else None}
+    encoder = Encoder(CONFIG.model_copy(update=change)).train()
+    rows = torch.arange(0, sum(lengths), 3) if chooses else None
+    hold_equal(encoder, packed_of(lengths), kernels, rows, low=False, close=2e-5)
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+def test_a_model_in_bf16_is_the_plain_one_to_its_digits(uncompiled: None, kernels: Kernels) -> None:
+    packed = packed_of([15, 35, 1])
+    for rows in (None, torch.arange(0, 51, 3)):
+        hold_equal(Encoder(CONFIG).train(), packed, kernels, rows, low=True, close=CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch's compiler asks tensors for
+def test_one_program_serves_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of it is one graph; what a compiler makes of the graph is torch's."""
+    made: list[int] = []
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        made.append(len(inputs))
+        return graph.forward
+
+    def program(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(function, backend=counted, dynamic=True, fullgraph=True)
+        return compiled
+
+    known: dict[Callable[..., Any], Callable[..., Any]] = {}
+    monkeypatch.setattr(on_gpu, "_program", lambda f: known.setdefault(f, program(f)))
+    torch._dynamo.reset()
+    config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2})
+    encoder = Encoder(config).train()
+    for lengths in ([5, 19], [30, 2, 17], [4] * 12, [60]):
+        passed(encoder, packed_of(lengths), Compiled(), torch.arange(2, sum(lengths), 4))
+    assert len(made) == 3  # the embeddings, a layer, and the last one, of which some rows are read
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("count", [0, 1, 37])
+def test_the_loss_over_a_vocabulary(
+    uncompiled: None, monkeypatch: pytest.MonkeyPatch, kernels: Kernels, dtype: torch.dtype, count: int
+) -> None:
+    monkeypatch.setattr(on_gpu, "_FLASHES", (dtype,))
+    draw = torch.Generator().manual_seed(count)
+    x, table = (torch.randn(n, 16, generator=draw).to(dtype).requires_grad_() for n in (count, 50))
+    bias = torch.randn(50, generator=draw, requires_grad=True)
+    labels = torch.randint(50, (count,), generator=draw)
+    found = table_loss(x, table, bias, labels, kernels)
+    wanted = table_loss(x, table, bias, labels, TORCH)
+    assert found[1] == wanted[1]
+    assert torch.allclose(found[0].float(), wanted[0].float(), rtol=1e-5)
+    if count:
+        slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
+        for own, other in zip(*slopes, strict=True):
+            assert torch.allclose(own.float(), other.float(), atol=1e-5, rtol=1e-2)
+
+
+def test_dropout_is_asked_for_in_training_alone(uncompiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    kernel = on_gpu._attended
+
+    def attended(*given: Any) -> Tensor:
+        asked.append(given[-1])
+        return kernel(*given)
+
+    monkeypatch.setattr(on_gpu, "_attended", attended)
+    config = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.25, "hidden_dropout_prob": 0.5})
+    encoder, packed = Encoder(config), packed_of([7, 9])
+    for kernels in (OnGpu(), Compiled()):
+        asked.clear()
+        torch.manual_seed(0)  # attention's
+        encoder.generator.manual_seed(0)
+        states = [passed(encoder.train(), packed, kernels, None)[0] for _ in range(2)]
+        assert not states[0].equal(states[1])
+        torch.manual_seed(0)
+        encoder.generator.manual_seed(0)
+        assert passed(encoder.train(), packed, kernels, None)[0].equal(states[0])
+        assert set(asked) == {0.25}
+        asked.clear()
+        states = [passed(encoder.eval(), packed, kernels, None)[0] for _ in range(2)]
+        assert states[0].equal(states[1])
+        assert set(asked) == {None}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=st.integers(1, 40), width=st.integers(1, 40), share=st.floats(0.01, 0.99), seed=st.integers(0, 99)
+)
+def test_dropout_is_decided_by_a_hash(rows: int, width: int, share: float, seed: int) -> None:
+    """lowbias32 (Wellons 2018), here in unsigned numbers; the same there and back."""
+    numbers = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=numbers)
+    x = torch.randn(rows, width, generator=numbers).requires_grad_()
+    found = on_gpu._dropped(x, share, seeds)
+    (slopes,) = torch.autograd.grad(found.sum(), x)
+    first, second = seeds.numpy().view(np.uint32)
+    bits = np.arange(rows * width, dtype=np.uint32) ^ first
+    bits = (bits ^ bits >> 16) * np.uint32(0x7FEB352D) ^ second
+    bits = (bits ^ bits >> 15) * np.uint32(0x846CA68B)
+    dropped = min(round(share * 2**16), 2**16 - 1)
+    mask = torch.from_numpy(bits >> 16 >= dropped).view(rows, width) * (2**16 / (2**16 - dropped))
+    assert torch.allclose(slopes, mask.float())
+    assert torch.allclose(found, x * slopes)
+
+
+def test_dropout_drops_its_share() -> None:
+    ones = torch.ones(1000, 1000)
+    masks = []
+    for seed in range(3):
+        numbers = torch.Generator().manual_seed(seed)
+        seeds = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, generator=numbers)
+        masks.append(on_gpu._dropped(ones, 0.1, seeds) == 0)
+        assert masks[-1].float().mean() == pytest.approx(0.1, abs=2e-3)  # 6 standard deviations
+        for side in (0, 1):  # rows and columns have as many as by independent draws
+            spread = masks[-1].float().mean(side).std()
+            assert spread == pytest.approx((0.1 * 0.9 / 1000) ** 0.5, rel=0.15)
+        assert (masks[-1][:, 1:] & masks[-1][:, :-1]).float().mean() == pytest.approx(0.01, abs=1e-3)
+    assert (masks[0] & masks[1]).float().mean() == pytest.approx(0.01, abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_layer_keeps_no_mask_for_its_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a sum in fp32, by torch's own division of a program into there and back."""
+    compiled = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **named: compiled(f, backend="aot_eager_decomp_partition", **named)
+    )
+    on_gpu._program.cache_clear()
+    torch._dynamo.reset()
+    encoder, kept = Encoder(CONFIG.model_copy(update={"hidden_dropout_prob": 0.1})).train(), []
+    use_kernels(encoder, Compiled())
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        encoder(packed_of([15, 37])).sum().backward()
+    wide = Counter(t.dtype for t in kept if t.dim() == 2 and len(t) == 52 and t.shape[1] > 1)
+    assert wide.keys() == {torch.bfloat16, torch.float32}
+    assert wide[torch.float32] == 1  # what the embeddings are given
+    torch._dynamo.reset()
+    on_gpu._program.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_the_vocabulary_is_a_constant_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no index is a division by a variable; one program serves any number of rows."""
+    made: list[list[tuple[int, ...]]] = []
+
+    def seen(graph: Any, inputs: Any) -> Any:
+        shapes = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        made.append([tuple(x.shape) for x in shapes if isinstance(x, Tensor)])
+        return graph.forward
+
+    monkeypatch.setattr(
+        on_gpu, "_program", lambda f: torch.compile(f, backend=seen, dynamic=True, fullgraph=True)
+    )
+    torch._dynamo.reset()
+    for count in (5, 9, 17):
+        logits = torch.randn(count, 64).bfloat16()
+        Compiled().table_loss(logits, torch.zeros(64), torch.zeros(count, dtype=torch.long))
+    assert len(made) == 1
+    assert [type(size) for shape in made[0] for size in shape] == [torch.SymInt, int, int, torch.SymInt]
+    torch._dynamo.reset()
+
+
+def test_what_flash_attention_does_not_take() -> None:
+    five = Layout(packed_of([5])).bounds
+    low = torch.randn(5, 48).bfloat16()
+    assert OnGpu().attention(low, five, 2, None) is not None
+    assert OnGpu().attention(low.float(), five, 2, None) is None
+    assert OnGpu().attention(low, five._replace(sees="behind"), 2, None) is None
+    assert OnGpu().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
+    assert OnGpu().attention(low[:0], Layout(packed_of([0])).bounds, 2, None) is None
+    encoder, packed = Encoder(CONFIG), packed_of([3, 8])
+    plain = passed(encoder, packed, TORCH, None, low=False)[0]
+    assert passed(encoder, packed, Compiled(), None, low=False)[0].equal(plain)
+
+
+def test_buckets_are_larger_on_a_device() -> None:
+    packed = packed_of([40] * 100)
+    assert len(Layout(packed).buckets) > 1
+    assert len(Layout(packed.to("meta")).buckets) == 1
+
+
+def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=3")
+    texts = [text for text, _ in tiny_run.examples(20)]
+    exact = bs.load(run.path, precision="fp32").embed(texts)
+    asked: list[int] = []
+    kernel = on_gpu._attended
+
+    def attended(qkv: Tensor, starts: Tensor, *more: Any, **named: Any) -> Tensor:
+        asked.append(len(starts) - 1)
+        return kernel(qkv, starts, *more, **named)
+
+    monkeypatch.setattr(on_gpu, "_attended", attended)
+    monkeypatch.setattr(Place, "uses_threads", property(lambda _: False))
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    exactly = bs.load(run.path, precision="fp32")
+    assert exactly.encoder.kernels.name == "torch"
+    model = bs.load(run.path, precision="bf16")
+    assert model.encoder.kernels.name == "flash"
+    found = model.embed(texts)
+    assert max(asked) == len(texts)  # in one pass
+    assert torch.cosine_similarity(torch.from_numpy(found), torch.from_numpy(exact)).min() > 0.999
+    asked.clear()
+    for text in texts[:3]:
+        alone = torch.from_numpy(model.embed([text]))
+        assert torch.cosine_similarity(alone, torch.from_numpy(found[[texts.index(text)]])).min() > 0.9999

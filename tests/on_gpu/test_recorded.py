@@ -1,0 +1,265 @@
+"""Updates that are recorded and replayed on a GPU, and made without waiting for it: the same runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tiny_run
+from bertsmith.errors import Diverged
+from bertsmith.instances.batches import BatchSizes
+from bertsmith.instances.random_text import RandomPairs
+from bertsmith.kernels.on_gpu import Compiled, OnGpu
+from bertsmith.kernels.plain import Kernels, use_kernels
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.place import Place
+from bertsmith.training import loop, recorded
+from bertsmith.training.step import Trained
+from bertsmith.workflows import run as run_of_workflows
+
+
+class Again:
+    """What stands in for a CUDA graph: it computes again, in other memory."""
+
+    replayed = 0
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def replay(self) -> None:
+        Again.replayed += 1
+        self._work()
+
+    def pool(self) -> None:
+        return None
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
+    their updates; a batch is filled up far enough that few shapes are met."""
+    monkeypatch.setattr(Place, "recorded", lambda _, work, __: Again(work))
+    monkeypatch.setattr(recorded, "_STEPS", 1)
+    monkeypatch.setattr(recorded, "_ROW_STEPS", 1)
+    monkeypatch.setattr(Again, "replayed", 0)
+    monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
+    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
+
+
+FEW = (
+    *("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=bf16"),
+    "train.accumulate=1",  # else nothing is recorded
+)
+
+
+@pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
+def test_a_resumed_run_is_the_unbroken_one(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Kernels
+) -> None:
+    as_on_a_gpu(monkeypatch, kernels)
+    shards = tiny_run.make_shards(tmp_path)
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW)
+    assert (Again.replayed > 2) == kernels.skips_labels
+    assert f"kernels: {kernels.name}\n" in (straight.path / "settings.yaml").read_text(encoding="utf-8")
+    update = loop.update
+
+    def killed(*given: Any) -> Any:
+        if given[6] == 6:
+            raise KeyboardInterrupt
+        return update(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.run(shards, tmp_path / "resumed", *FEW)
+    torch.manual_seed(7)
+    resumed = tiny_run.run(shards, tmp_path / "resumed", *FEW, resume=True)
+    for file in ("log.jsonl", "model/model.safetensors"):
+        assert (straight.path / file).read_bytes() == (resumed.path / file).read_bytes()
+
+
+def test_a_recorded_run_is_the_one_that_is_not(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for rounding: without dropout, which draws for what batches are filled up with, too."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", "train.log_every=1")
+    lines = []
+    for graphs in ("true", "false"):
+        monkeypatch.setattr(Again, "replayed", 0)
+        run = tiny_run.run(shards, tmp_path / graphs, *FEW, *still, f"train.cuda_graphs={graphs}")
+        assert (Again.replayed > 2) == (graphs == "true")
+        lines.append([json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()])
+    for own, other in zip(*lines, strict=True):
+        assert own.keys() == other.keys()
+        assert own.get("loss", 0) == pytest.approx(other.get("loss", 0), rel=1e-2)
+        assert own.get("tokens") == other.get("tokens")
+
+
+def test_what_is_recorded_changes_no_digit(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes beyond the most that are recorded are computed as usual, of batches filled up all the same."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    logs = []
+    for most in (16, 0):
+        monkeypatch.setattr(Again, "replayed", 0)
+        monkeypatch.setattr(recorded, "_MOST", most)
+        run = tiny_run.run(shards, tmp_path / str(most), *FEW, "train.log_every=1")
+        assert bool(Again.replayed) == bool(most)
+        logs.append((run.path / "log.jsonl").read_bytes())
+    assert logs[0] == logs[1]
+
+
+def test_a_model_that_asks_for_lengths_is_not_recorded(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose heads flash attention does not take; it is trained and resumed as usual."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    odd = ("model.hidden_size=36", "model.num_attention_heads=3", "train.log_every=1")
+    straight = tiny_run.run(shards, tmp_path / "straight", *FEW, *odd)
+    assert not Again.replayed
+    half = tiny_run.run(shards, tmp_path / "half", *FEW, *odd, "train.max_steps=4")
+    assert half.report["steps"] == 4
+    lines = [(run.path / "log.jsonl").read_text().splitlines()[0] for run in (straight, half)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_update_that_is_not_finite_changes_nothing(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """The host learns of it while the next one is computed; the run ends before that is made."""
+    as_on_a_gpu(monkeypatch, Compiled())
+    shards = tiny_run.make_shards(tmp_path)
+    update, states = loop.update, {}
+
+    def spoiled(trained: Any, optimizer: Any, work: Any, *given: Any) -> Any:
+        step = given[3]
+        states[step] = [p.detach().clone() for p in trained.parameters()], _moments(optimizer)
+        if step == 5:
+            with torch.no_grad():
+                bias = trained.objective.masked.bias
+                kept = bias.clone()
+                bias.fill_(torch.nan)
+        try:
+            return update(trained, optimizer, work, *given)
+        finally:
+            if step == 5:
+                with torch.no_grad():
+                    bias.copy_(kept)
+
+    monkeypatch.setattr(loop, "update", spoiled)
+    few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=100", "train.precision=bf16")
+    with pytest.raises(Diverged, match=r"step 5: the loss is nan \(epoch"):
+        tiny_run.run(shards, tmp_path / "run", *few, f"train.optimizer={optimizer}")
+    assert max(states) == 6
+    for before, after in zip(*(states[step][0] + states[step][1] for step in (5, 6)), strict=True):
+        assert before.equal(after)
+    assert not states[4][0][0].equal(states[5][0][0])
+
+
+def _moments(optimizer: Any) -> list[Tensor]:
+    return [
+        state[name].clone()
+        for state in optimizer.state.values()
+        for name in ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+        if name in state
+    ]
+
+
+def test_a_bad_update_before_a_checkpoint_is_not_saved(
+    uncompiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_a_gpu(monkeypatch, OnGpu())
+    shards = tiny_run.make_shards(tmp_path)
+    update = loop.update
+
+    def spoiled(trained: Any, *given: Any) -> Any:
+        if given[5] == 4:
+            with torch.no_grad():
+                trained.objective.masked.bias.fill_(torch.inf)
+        return update(trained, *given)
+
+    monkeypatch.setattr(loop, "update", spoiled)
+    few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=2", "train.precision=bf16")
+    with pytest.raises(Diverged, match="step 4"):
+        tiny_run.run(shards, tmp_path / "run", *few)
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-2"]
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(1, 512))
+def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longest: int) -> None:
+    own = BatchSizes(-(-tokens // longest), tokens, rows, longest)
+    found = recorded._filled_up(own)
+    assert tokens < found.tokens <= 1.04 * tokens + 2
+    assert rows <= found.rows <= 1.07 * rows + 1
+    assert found.tokens - tokens <= (found.sequences - own.sequences) * longest
+    assert found.longest == longest
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequences=st.integers(1, 4), more=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)))
+def test_a_batch_that_is_filled_up_is_the_same(
+    uncompiled: None, exact: None, sequences: int, more: tuple[int, int, int]
+) -> None:
+    """Its losses, how many are right, and all gradients."""
+    config = ModelConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    batch = RandomPairs(config.vocab_size, 12, 0.3).batch(0, 0, sequences)
+    sizes = BatchSizes(*(own + n for own, n in zip(batch.sizes, (*more, 2), strict=True)))
+    encoder = Encoder(config, torch.Generator().manual_seed(0))
+    objective = MlmNsp(config, encoder.generator)
+    trained = Trained(encoder, objective).train()
+    use_kernels(trained, Compiled())
+    found = []
+    for one in (batch, batch.filled(sizes)):
+        trained.zero_grad()
+        loss = trained.loss(one)
+        loss.over(batch.counts).backward()
+        found.append((loss, {name: p.grad for name, p in trained.named_parameters()}))
+    (plain, slopes), (filled, others) = found
+    for part, value in plain.sums.items():
+        assert filled.sums[part].item() == pytest.approx(value.item(), rel=1e-5)
+        assert filled.right[part] == plain.right[part]
+    for name, slope in slopes.items():
+        assert torch.allclose(slope, others[name], atol=1e-6), name
+
+
+def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:
+    batch = RandomPairs(50, 12, 0.3).batch(0, 0, 2)
+    own = batch.sizes
+    assert batch.filled(own._replace(sequences=own.sequences + 2, tokens=own.tokens + 20)).sizes == (
+        *(own.sequences + 2, own.tokens + 20),
+        *own[2:],
+    )
+    for less in (
+        own._replace(tokens=own.tokens - 1),
+        own._replace(rows=own.rows - 1),
+        own._replace(longest=own.longest - 1),
+        own._replace(sequences=own.sequences + 1),
+        own._replace(sequences=own.sequences + 1, tokens=own.tokens + own.longest + 1),
+    ):
+        with pytest.raises(ValueError, match="cannot be filled"):
+            batch.filled(less)
