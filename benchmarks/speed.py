@@ -26,6 +26,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,6 @@ class Child:
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **waits}
         )
 
-    def asked(self, word: str) -> Any:
-        """What it answers; None where it has died, which it has said itself."""
-        self.ask(word)
-        return self.answer()
-
     def ask(self, word: str) -> None:
         """Have it begin with what `answer` waits for."""
         assert self._process.stdin is not None
@@ -120,7 +116,7 @@ class Child:
             print(word, file=self._process.stdin, flush=True)
 
     def answer(self) -> Any:
-        """Of what it was asked last."""
+        """To what it was asked; None where it has died, which it has said itself."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
@@ -131,6 +127,18 @@ class Child:
         """End it."""
         self._process.kill()
         self._process.wait()
+
+
+def asked(children: Iterable[Child], word: str, *, at_once: bool) -> Iterator[tuple[Child, Any]]:
+    """Each with its answer: one after the other, or all at work together."""
+    if at_once:
+        children = list(children)
+        for child in children:
+            child.ask(word)
+    for child in children:
+        if not at_once:
+            child.ask(word)
+        yield child, child.answer()
 
 
 def sides_of(options: argparse.Namespace) -> list[str]:
@@ -153,13 +161,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     timed = [name for name in names if options.sides is None or name in options.sides]
     begun = (Child(name, options) for name in names if name in {*timed, EXACT})
     together = torch.device(options.device).type != "cpu"  # a GPU's host has cores for all of them
-    if together:
-        begun = list(begun)
-        for child in begun:
-            child.ask("begin")
-    for child in begun:
+    for child, answer in asked(begun, "begin", at_once=together):
         name = child.side
-        answer = child.answer() if together else child.asked("begin")
         print(name, answer or "does not run here", flush=True)
         if name == EXACT:
             exact = answer
@@ -177,19 +180,15 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 one["difference"], one["gradient_difference"] = apart
                 one["within"] = max(apart) <= CLOSE[one["precision"]]
         for window in range(options.windows + 1):  # the first one warms up
-            at_once = together and not window
-            for child in children if at_once else ():
-                child.ask("window")
-            for child in children:
-                answer = child.answer() if at_once else child.asked("window")
+            for child, answer in asked(children, "window", at_once=together and not window):
                 if answer is None:
                     raise SystemExit(f"{child.side} has died; if memory was short: --sides")
                 if window:
                     found[child.side]["rates"].append(answer["rate"])
             rates = {name: round(one["rates"][-1]) for name, one in found.items() if one["rates"]}
             print(window, rates, flush=True)
-        for child in children:
-            found[child.side]["peak_mib"] = child.asked("memory")["mib"]
+        for child, answer in asked(children, "memory", at_once=False):
+            found[child.side]["peak_mib"] = answer["mib"]
     finally:
         for child in children:
             child.close()
