@@ -71,6 +71,18 @@ def test_vectors_of_a_real_checkpoint_are_near(checkpoint: Path) -> None:
     assert len(told) == 1  # once a model
 
 
+def test_a_few_words_are_near_too(checkpoint: Path) -> None:
+    """Special tokens are half of them, and have the largest numbers of all."""
+    texts = [
+        *("cool?", "bad.", "very bad.", "so bad.", "no!", "a bore.", "not bad at all."),
+        *("oh, come on.", "what a mess.", "that's a cheat."),
+    ]
+    exact = bs.load(checkpoint, precision="fp32").embed(texts)
+    found = bs.load(checkpoint, precision="int8", tell=lambda _: None).embed(texts)
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+    assert ((found * exact).sum(1) / lengths).min() >= 0.996
+
+
 def test_answers_are_checked_on_dev(run: Path) -> None:
     told: list[str] = []
     model = bs.load(run, precision="int8", tell=told.append)

@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bertsmith.kernels.choice import compile_all
+
 _UNLESS = "unless-another-does"
 
 
@@ -30,8 +32,7 @@ def main() -> None:
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, mode)
-        import bertsmith.kernels.answers
-        import bertsmith.kernels.fast  # noqa: F401  (their import compiles)
+        compile_all()
     except BlockingIOError:
         return
     finally:

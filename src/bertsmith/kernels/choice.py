@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -13,7 +15,8 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
 
-_BODIES = ("attending", "compiled", "embedding", "program", "rounding", "updating")
+_HERE = Path(__file__).parent
+_BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
 _ON_A_GPU = ("flash", "inductor")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
@@ -51,9 +54,10 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     InputError where it cannot be, as with a NumPy that Numba does not know."""
     if name == "torch":
         return TORCH
-    if not _are_compiled():
-        tell("compiling kernels for this machine, once: up to a minute ...")
     try:
+        if not _are_compiled():
+            tell("compiling kernels for this machine, once: up to a minute ...")
+            compile_all()
         from bertsmith.kernels.fast import Fast  # takes Numba along
     except Exception as error:  # Numba's are of no type that is known before it is loaded
         why = (str(error) or type(error).__name__).splitlines()[0]
@@ -62,6 +66,16 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
             "repair or remove Numba, or train without compiled kernels: --set train.kernels=torch",
         ) from None
     return Fast()
+
+
+def compile_all() -> None:
+    """Have all bodies compiled where they are not: whoever imports them does. Code that Numba has kept of a file
+    that was written again as it was, as by an installation, is as good as new from then on: Numba looks at what a
+    file holds, and leaves it as it is."""
+    importlib.import_module("bertsmith.kernels.answers")
+    for kept in (kept for folder in _folders() for name in _BODIES for kept in _kept_of(name, folder)):
+        with suppress(OSError):
+            os.utime(kept)
 
 
 def for_training(
@@ -151,16 +165,25 @@ def _is_whole() -> bool:
 
 
 def _are_compiled() -> bool:
-    """Whether Numba has kept compiled code of ours as it is now: beside it or, where it must not write there, in
-    the user's cache."""
-    here = Path(__file__).parent
-    place = os.environ.get("NUMBA_CACHE_DIR")
-    of_user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
-    folders = Path(place).glob("**") if place else [here / "__pycache__", *of_user.glob("**")]
-    return any(all(_is_kept(here / f"{name}.py", folder) for name in _BODIES) for folder in folders)
+    """Whether Numba has kept compiled code of ours as it is now."""
+    return any(all(_is_kept(name, folder) for name in _BODIES) for folder in _folders())
 
 
-def _is_kept(body: Path, folder: Path) -> bool:
-    """Whether what was compiled of a body since it was last written lies in a folder."""
-    written = body.stat().st_mtime
-    return any(kept.stat().st_mtime >= written for kept in folder.glob(f"{body.stem}.*.nbi"))
+def _folders() -> Iterator[Path]:
+    """Those in which Numba may have kept code: beside it or, where that is not writable, in the user's cache."""
+    if place := os.environ.get("NUMBA_CACHE_DIR"):
+        yield from Path(place).glob("**")
+        return
+    yield _HERE / "__pycache__"
+    yield from (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba").glob("**")
+
+
+def _kept_of(name: str, folder: Path) -> Iterator[Path]:
+    """What says in a folder which code was kept of a body's file."""
+    return folder.glob(f"{name}.*.nbi")
+
+
+def _is_kept(name: str, folder: Path) -> bool:
+    """Whether what was compiled of a body's file since it was last written lies in a folder."""
+    written = (_HERE / f"{name}.py").stat().st_mtime
+    return any(kept.stat().st_mtime >= written for kept in _kept_of(name, folder))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.elements import get_one, kept_one, moments, put_one
+from bertsmith.kernels.elements import get_one, kept_one, put_one
 from bertsmith.kernels.exponential import exp_below
 from bertsmith.kernels.lanes import WIDTH, every, get, larger, load, put, store, sum_of
 from bertsmith.kernels.loops import (
@@ -144,108 +144,6 @@ def add(given):
     first, last = my_rows(s[3] // WIDTH)
     for place in range(size * WIDTH * first, size * WIDTH * last, size * WIDTH):
         put(half, s[1] + place, get(half, s[1] + place) + get(half, s[2] + place))
-
-
-# LN(residual + dropout(x)). Slots: 0 whether bf16, 1 x, 2 residual, 3 the result, 4 rows, 5 columns, 6 weight,
-# 7 bias, 8 each row's mean and 1/deviation, 9 epsilon, 10 and 11 seed, 12 of 65,536 dropped, 13 scale; on the way
-# back 3 is the slope of the sum, and 14 the slope of the result, 15 the slope of x, 16 each thread's sums for the
-# slopes of weight and bias.
-
-
-@njit(**LOOPS)
-def _add_norm(x, residual, y, columns, weight, bias, stats, epsilon, low, high, dropped, scale, first, last):
-    added = np.empty(columns, np.float32)
-    for row in range(first, last):
-        begin = row * columns
-        xs, rs, ys = x[begin : begin + columns], residual[begin : begin + columns], y[begin : begin + columns]
-        if dropped:
-            for j in range(columns):
-                added[j] = get_one(rs, j) + get_one(xs, j) * kept_one(begin + j, low, high, dropped, scale)
-        else:
-            for j in range(columns):
-                added[j] = get_one(rs, j) + get_one(xs, j)
-        mean, inverse = moments(added, epsilon)
-        stats[2 * row], stats[2 * row + 1] = mean, inverse
-        for j in range(columns):
-            put_one(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
-
-
-@njit(**LOOPS)
-def _add_norm_back(
-    x, residual, g, of_sum, of_x, columns, weight, stats, sums, low, high, dropped, scale, first, last
-):
-    unit, slope = np.empty(columns, np.float32), np.empty(columns, np.float32)
-    of_weight, of_bias = sums[:columns], sums[columns:]
-    for row in range(first, last):
-        begin = row * columns
-        xs, rs, gs = x[begin : begin + columns], residual[begin : begin + columns], g[begin : begin + columns]
-        os, ds = of_sum[begin : begin + columns], of_x[begin : begin + columns]
-        mean, inverse = stats[2 * row], stats[2 * row + 1]
-        if dropped:
-            for j in range(columns):
-                value = get_one(rs, j) + get_one(xs, j) * kept_one(begin + j, low, high, dropped, scale)
-                unit[j] = (value - mean) * inverse
-        else:
-            for j in range(columns):
-                unit[j] = (get_one(rs, j) + get_one(xs, j) - mean) * inverse
-        for j in range(columns):
-            given = get_one(gs, j)
-            of_weight[j] += given * unit[j]
-            of_bias[j] += given
-            slope[j] = given * weight[j]
-        along, across = F(0), F(0)
-        for j in range(columns):
-            along += slope[j]
-            across += slope[j] * unit[j]
-        along /= F(columns)
-        across /= F(columns)
-        if dropped:
-            for j in range(columns):
-                value = (slope[j] - along - unit[j] * across) * inverse
-                put_one(os, j, value)
-                put_one(ds, j, value * kept_one(begin + j, low, high, dropped, scale))
-        else:
-            for j in range(columns):
-                put_one(os, j, (slope[j] - along - unit[j] * across) * inverse)
-
-
-@cfunc("void(voidptr)", **BODY)
-def add_norm(given):
-    s = slots(given)
-    n, h = s[4] * s[5], s[5]
-    first, last = my_rows(s[4])
-    weight, bias, stats = floats(s[6], h), floats(s[7], h), floats(s[8], 2 * s[4])
-    eps, low, high, dropped, scale = as_float(s[9]), U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
-    if s[0]:
-        x, r, y = halves(s[1], n), halves(s[2], n), halves(s[3], n)
-        _add_norm(x, r, y, h, weight, bias, stats, eps, low, high, dropped, scale, first, last)
-    else:
-        a, b, c = floats(s[1], n), floats(s[2], n), floats(s[3], n)
-        _add_norm(a, b, c, h, weight, bias, stats, eps, low, high, dropped, scale, first, last)
-
-
-@cfunc("void(voidptr)", **BODY)
-def add_norm_back(given):
-    s = slots(given)
-    n, h = s[4] * s[5], s[5]
-    first, last = my_rows(s[4])
-    weight, stats = floats(s[6], h), floats(s[8], 2 * s[4])
-    low, high, dropped, scale = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
-    mine = np.int64(my_number()) * 2 * h
-    sums = floats(s[16], 2 * h * np.int64(how_many()))[mine : mine + 2 * h]
-    if s[0]:
-        x, r, g, o, d = (
-            halves(s[1], n),
-            halves(s[2], n),
-            halves(s[14], n),
-            halves(s[3], n),
-            halves(s[15], n),
-        )
-        _add_norm_back(x, r, g, o, d, h, weight, stats, sums, low, high, dropped, scale, first, last)
-    else:
-        x_, r_, g_ = floats(s[1], n), floats(s[2], n), floats(s[14], n)
-        o_, d_ = floats(s[3], n), floats(s[15], n)
-        _add_norm_back(x_, r_, g_, o_, d_, h, weight, stats, sums, low, high, dropped, scale, first, last)
 
 
 # What threads have summed, together. Slots: 0 their sums, 1 the result, 2 threads, 3 numbers of each.

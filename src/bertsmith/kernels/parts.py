@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.kernels import compiled, tiles
+from bertsmith.kernels import compiled, norms, tiles
 from bertsmith.kernels.loops import Run, bits
 from bertsmith.kernels.multiplying import Panels, multiply, multiply_columns
 
@@ -114,15 +114,20 @@ def attend_back(
     )
 
 
+def _rows(x: Tensor, many: int) -> Tensor:
+    """So many rows of x in fp32 for each thread, to work in."""
+    return torch.empty(torch.get_num_threads(), many, x.shape[1])
+
+
 def add_norm(
     residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds, run: Run
 ) -> tuple[Tensor, Tensor]:
     """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
     found, stats = torch.empty_like(x), torch.empty(len(x), 2)
     run(
-        compiled.add_norm,
+        norms.add_norm,
         *(is_half(x), x, residual, found, *x.shape),
-        *(weight, bias, stats, bits(epsilon), *drawn),
+        *(weight, bias, stats, bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1)),
     )
     return found, stats
 
@@ -136,9 +141,9 @@ def add_norm_back(
     of_x = torch.empty_like(x) if drawn[2] else of_sum
     sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
     run(
-        compiled.add_norm_back,
+        norms.add_norm_back,
         *(is_half(x), x, residual, of_sum, *x.shape),
-        *(weight, 0, stats, 0, *drawn, grad, of_x, sums),
+        *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2)),
     )
     return of_sum, of_x, summed(sums, run)
 
