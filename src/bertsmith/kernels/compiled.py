@@ -23,17 +23,18 @@ from bertsmith.kernels.loops import (
     U,
     as_float,
     floats,
-    half_bits,
     halves,
     how_many,
     integers,
     my_number,
     my_rows,
+    number_at,
+    put_number,
     slots,
 )
 from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "ae104c734cc0f546"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "9a096ebc228b8146"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 
@@ -321,22 +322,6 @@ COLUMNS = WIDTH
 _ROWS = 32  # of a part worked on at a time, while they are in the cache
 
 
-@njit(inline="always", **LOOPS)
-def _one(half, address):
-    """A number of memory."""
-    return get_one(halves(address, 1), 0) if half else floats(address, 1)[0]
-
-
-@njit(**LOOPS)
-def _keep_one(half, address, value):
-    """Put a number there. Not by `put_one`: where that is inlined, Numba takes an array that is not read
-    afterwards for one that is not read at all, and leaves out what is put there."""
-    if half:
-        halves(address, 1)[0] = half_bits(value)
-    else:
-        floats(address, 1)[0] = value
-
-
 @cfunc("void(voidptr)", **BODY)
 def part_seen(given):
     s = slots(given)
@@ -360,7 +345,7 @@ def part_seen(given):
     for j in range(first * COLUMNS, last * COLUMNS):
         row = labels[j] - s[2]
         if 0 <= row < v:
-            gold[j] = _one(half, s[3] + size * (row * m + j)) + bias[row]
+            gold[j] = number_at(half, s[3] + size * (row * m + j)) + bias[row]
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -376,7 +361,7 @@ def part_slopes(given):
     for j in range(m):
         row = labels[j] - s[2]
         if first <= row < last:
-            logit = _one(half, s[3] + size * (row * m + j)) + bias[row]
+            logit = number_at(half, s[3] + size * (row * m + j)) + bias[row]
             of_labels[j] = _exp(logit - top[j]) * share[j] - slope
     for row in range(first, last):
         own, more, total = s[3] + size * row * m, every(bias[row]), every(F(0))
@@ -389,5 +374,5 @@ def part_slopes(given):
     for j in range(m):
         row = labels[j] - s[2]
         if first <= row < last:
-            _keep_one(half, s[3] + size * (row * m + j), of_labels[j])
+            put_number(half, s[3] + size * (row * m + j), of_labels[j])
             of_bias[row] -= slope

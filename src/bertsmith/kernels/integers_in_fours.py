@@ -16,7 +16,7 @@ from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, how_many, my_numbe
 from bertsmith.kernels.pairs import as_integers, every_pair_at, pairs_at, with_fours
 from bertsmith.kernels.rounding import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
 
-WRITTEN_WITH = "238cfac7a6864027"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "b6dcc0125e6c2d2c"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4

@@ -115,6 +115,22 @@ def half_bits(value):
 
 
 @njit(**LOOPS)
+def number_at(half, address):
+    """A number of memory that holds bf16 or fp32, in fp32."""
+    return U(U(halves(address, 1)[0]) << U(16)).view(np.float32) if half else floats(address, 1)[0]
+
+
+@njit(**LOOPS)
+def put_number(half, address, value):
+    """Put a number there. By a function of its own: beside what is inlined, Numba takes an array that is not read
+    afterwards for one that is not read at all, and leaves out what is put there."""
+    if half:
+        halves(address, 1)[0] = half_bits(value)
+    else:
+        floats(address, 1)[0] = value
+
+
+@njit(**LOOPS)
 def my_rows(rows):
     mine, of = np.int64(my_number()), np.int64(how_many())
     return rows * mine // of, rows * (mine + 1) // of

@@ -18,29 +18,14 @@ from bertsmith.kernels.loops import (
     U,
     as_float,
     floats,
-    half_bits,
-    halves,
     my_number,
     my_rows,
+    number_at,
+    put_number,
     slots,
 )
 
-WRITTEN_WITH = "6ec70bda97827cdb"  # elements.py, loops.py and lanes.py, see loops.py
-
-
-@njit(**LOOPS)
-def _one(half, address):
-    """A number of memory, in fp32."""
-    return U(U(halves(address, 1)[0]) << U(16)).view(np.float32) if half else floats(address, 1)[0]
-
-
-@njit(**LOOPS)
-def _keep_one(half, address, value):
-    """Put a number there."""
-    if half:
-        halves(address, 1)[0] = half_bits(value)
-    else:
-        floats(address, 1)[0] = value
+WRITTEN_WITH = "3977abb41e9f4b51"  # elements.py, loops.py and lanes.py, see loops.py
 
 
 @njit(**LOOPS)
@@ -59,12 +44,12 @@ def _added(half, x, residual, begin, columns, drawn, to):
         total = total + value
     rest = sum_of(total)
     for j in range(whole, columns):
-        one = _one(half, x + size * j)
+        one = number_at(half, x + size * j)
         if dropped:
             one *= kept_one(begin + j, low, high, dropped, scale)
-        _keep_one(0, to + 4 * j, one + _one(half, residual + size * j))
+        put_number(0, to + 4 * j, one + number_at(half, residual + size * j))
     for j in range(whole, columns):
-        rest += _one(0, to + 4 * j)
+        rest += number_at(0, to + 4 * j)
     return rest
 
 
@@ -77,7 +62,7 @@ def _inverse(row, columns, mean, epsilon):
         total = total + apart * apart
     rest = sum_of(total)
     for j in range(whole, columns):
-        one = _one(0, row + 4 * j) - mean
+        one = number_at(0, row + 4 * j) - mean
         rest += one * one
     return F(1) / np.sqrt(rest / F(columns) + epsilon)
 
@@ -90,8 +75,8 @@ def _normed(half, row, columns, mean, inverse, weight, bias, to):
         value = (load(row + 4 * j) - every(mean)) * every(inverse)
         put(half, to + size * j, value * load(weight + 4 * j) + load(bias + 4 * j))
     for j in range(whole, columns):
-        one = (_one(0, row + 4 * j) - mean) * inverse
-        _keep_one(half, to + size * j, one * _one(0, weight + 4 * j) + _one(0, bias + 4 * j))
+        one = (number_at(0, row + 4 * j) - mean) * inverse
+        put_number(half, to + size * j, one * number_at(0, weight + 4 * j) + number_at(0, bias + 4 * j))
 
 
 # LN(residual + dropout(x)). Slots: 0 whether bf16, 1 x, 2 residual, 3 the result, 4 rows, 5 columns, 6 weight,
@@ -132,15 +117,15 @@ def _slopes(half, row, slope, grad, columns, mean, inverse, weight, sums):
         along, across = along + given, across + given * unit
     rest, others = sum_of(along), sum_of(across)
     for j in range(whole, columns):
-        one, of = (_one(0, row + 4 * j) - mean) * inverse, _one(half, grad + size * j)
-        _keep_one(0, sums + 4 * j, _one(0, sums + 4 * j) + of * one)
-        _keep_one(0, more + 4 * j, _one(0, more + 4 * j) + of)
-        of *= _one(0, weight + 4 * j)
-        _keep_one(0, row + 4 * j, one)
-        _keep_one(0, slope + 4 * j, of)
+        one, of = (number_at(0, row + 4 * j) - mean) * inverse, number_at(half, grad + size * j)
+        put_number(0, sums + 4 * j, number_at(0, sums + 4 * j) + of * one)
+        put_number(0, more + 4 * j, number_at(0, more + 4 * j) + of)
+        of *= number_at(0, weight + 4 * j)
+        put_number(0, row + 4 * j, one)
+        put_number(0, slope + 4 * j, of)
     for j in range(whole, columns):
-        rest += _one(0, slope + 4 * j)
-        others += _one(0, slope + 4 * j) * _one(0, row + 4 * j)
+        rest += number_at(0, slope + 4 * j)
+        others += number_at(0, slope + 4 * j) * number_at(0, row + 4 * j)
     return rest / F(columns), others / F(columns)
 
 
@@ -156,10 +141,10 @@ def _slopes_back(half, row, slope, begin, columns, along, across, inverse, drawn
         if dropped:
             put(half, of_x + size * j, value * kept(begin + j, low, high, dropped, scale))
     for j in range(whole, columns):
-        one = (_one(0, slope + 4 * j) - along - _one(0, row + 4 * j) * across) * inverse
-        _keep_one(half, of_sum + size * j, one)
+        one = (number_at(0, slope + 4 * j) - along - number_at(0, row + 4 * j) * across) * inverse
+        put_number(half, of_sum + size * j, one)
         if dropped:
-            _keep_one(half, of_x + size * j, one * kept_one(begin + j, low, high, dropped, scale))
+            put_number(half, of_x + size * j, one * kept_one(begin + j, low, high, dropped, scale))
 
 
 @cfunc("void(voidptr)", **BODY)

@@ -20,10 +20,21 @@ from bertsmith.kernels.lanes import (
     sum_of,
     top_of,
 )
-from bertsmith.kernels.loops import BODY, LOOPS, F, U, as_float, floats, halves, my_number, my_rows, slots
+from bertsmith.kernels.loops import (
+    BODY,
+    LOOPS,
+    F,
+    as_float,
+    floats,
+    my_number,
+    my_rows,
+    number_at,
+    put_number,
+    slots,
+)
 from bertsmith.kernels.pairs import as_numbers
 
-WRITTEN_WITH = "88224e4242b8b2fa"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "2ed0136f17c6502b"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
 ROWS = 64  # whose integers a thread keeps
 KNOWN = 12 * ROWS  # bytes of their steps, the middles behind, and behind these what is kept apart
@@ -45,19 +56,6 @@ def spanned(half, x, channels, columns, least, here):
     return step, lowest + F(128) * step
 
 
-@njit(**LOOPS)
-def _keep_one(address, value):
-    """Put a number there. In a function of its own: beside what is inlined, Numba takes an array that is not read
-    afterwards for one that is not read at all, and leaves out what is put there."""
-    floats(address, 1)[0] = value
-
-
-@njit(**LOOPS)
-def _number(half, address):
-    """One of memory, in fp32."""
-    return U(U(halves(address, 1)[0]) << U(16)).view(np.float32) if half else floats(address, 1)[0]
-
-
 def rounding_with(keep, size):
     """What rounds rows, and keeps 16 integers at a time by `keep`, of so many bytes each."""
 
@@ -69,9 +67,9 @@ def rounding_with(keep, size):
         for i in range(rows):
             own = x + size_in * i * columns
             step, middle = spanned(half, own, channels, columns, least, here)
-            _keep_one(knows + 4 * i, step)
-            _keep_one(knows + 4 * (ROWS + i), middle)
-            _keep_one(knows + 4 * (2 * ROWS + i), _number(half, own + size_in * apart))
+            put_number(0, knows + 4 * i, step)
+            put_number(0, knows + 4 * (ROWS + i), middle)
+            put_number(0, knows + 4 * (2 * ROWS + i), number_at(half, own + size_in * apart))
             for j in range(0, columns, WIDTH):
                 keep(to + i * line + size * j, (load(here + 4 * j) - every(middle)) / every(step))
 
