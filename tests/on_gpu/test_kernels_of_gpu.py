@@ -16,6 +16,8 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.instances.batches import BatchSizes
+from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import on_gpu
 from bertsmith.kernels.on_gpu import Compiled, OnGpu
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
@@ -24,8 +26,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
+from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
 from bertsmith.place import Place
+from bertsmith.training.step import Trained
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -277,6 +281,32 @@ def test_the_vocabulary_is_a_constant_of_its_program(monkeypatch: pytest.MonkeyP
     assert len(made) == 1
     assert [type(size) for shape in made[0] for size in shape] == [torch.SymInt, int, int, torch.SymInt]
     torch._dynamo.reset()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequences=st.integers(1, 4), more=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)))
+def test_a_batch_that_is_filled_up_is_the_same(
+    uncompiled: None, exact: None, sequences: int, more: tuple[int, int, int]
+) -> None:
+    """Its losses, how many are right, and all gradients."""
+    batch = RandomPairs(CONFIG.vocab_size, 12, 0.3).batch(0, 0, sequences)
+    sizes = BatchSizes(*(own + n for own, n in zip(batch.sizes, (*more, 2), strict=True)))
+    encoder = Encoder(CONFIG, torch.Generator().manual_seed(0))
+    objective = MlmNsp(CONFIG, encoder.generator)
+    trained = Trained(encoder, objective).train()
+    use_kernels(trained, Compiled())
+    found = []
+    for one in (batch, batch.filled(sizes)):
+        trained.zero_grad()
+        loss = trained.loss(one)
+        loss.over(batch.counts).backward()
+        found.append((loss, {name: p.grad for name, p in trained.named_parameters()}))
+    (plain, slopes), (filled, others) = found
+    for part, value in plain.sums.items():
+        assert filled.sums[part].item() == pytest.approx(value.item(), rel=1e-5)
+        assert filled.right[part] == plain.right[part]
+    for name, slope in slopes.items():
+        assert torch.allclose(slope, others[name], atol=1e-6), name
 
 
 def test_what_flash_attention_does_not_take() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,13 +18,9 @@ from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels.on_gpu import Compiled, OnGpu
-from bertsmith.kernels.plain import Kernels, use_kernels
-from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.kernels.plain import Kernels
 from bertsmith.place import Place
 from bertsmith.training import loop, recorded
-from bertsmith.training.step import Trained
 from bertsmith.workflows import run as run_of_workflows
 
 
@@ -209,42 +205,6 @@ def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longes
     assert rows <= found.rows <= 1.07 * rows + 1
     assert found.tokens - tokens <= (found.sequences - own.sequences) * longest
     assert found.longest == longest
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sequences=st.integers(1, 4), more=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)))
-def test_a_batch_that_is_filled_up_is_the_same(
-    uncompiled: None, exact: None, sequences: int, more: tuple[int, int, int]
-) -> None:
-    """Its losses, how many are right, and all gradients."""
-    config = ModelConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    batch = RandomPairs(config.vocab_size, 12, 0.3).batch(0, 0, sequences)
-    sizes = BatchSizes(*(own + n for own, n in zip(batch.sizes, (*more, 2), strict=True)))
-    encoder = Encoder(config, torch.Generator().manual_seed(0))
-    objective = MlmNsp(config, encoder.generator)
-    trained = Trained(encoder, objective).train()
-    use_kernels(trained, Compiled())
-    found = []
-    for one in (batch, batch.filled(sizes)):
-        trained.zero_grad()
-        loss = trained.loss(one)
-        loss.over(batch.counts).backward()
-        found.append((loss, {name: p.grad for name, p in trained.named_parameters()}))
-    (plain, slopes), (filled, others) = found
-    for part, value in plain.sums.items():
-        assert filled.sums[part].item() == pytest.approx(value.item(), rel=1e-5)
-        assert filled.right[part] == plain.right[part]
-    for name, slope in slopes.items():
-        assert torch.allclose(slope, others[name], atol=1e-6), name
 
 
 def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:

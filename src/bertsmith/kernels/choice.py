@@ -69,13 +69,14 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
 
 
 def compile_all() -> None:
-    """Have all bodies compiled where they are not: whoever imports them does. Code that Numba has kept of a file
-    that was written again as it was, as by an installation, is as good as new from then on: Numba looks at what a
-    file holds, and leaves it as it is."""
+    """Have all bodies compiled that are not yet: importing them does it. What Numba has kept of them then counts
+    as new: of a file that was written again as it was, as by an installation, it goes on using the older code."""
     importlib.import_module("bertsmith.kernels.answers")
-    for kept in (kept for folder in _folders() for name in _BODIES for kept in _kept_of(name, folder)):
-        with suppress(OSError):
-            os.utime(kept)
+    for folder in _folders():
+        for name in _BODIES:
+            for kept in _kept_of(name, folder):
+                with suppress(OSError):  # a folder that is another user's
+                    os.utime(kept)
 
 
 def for_training(
