@@ -37,7 +37,7 @@ from bertsmith.workflows.run import as_assignments, holds_run
 from family_tables import figures_of, recipe_of
 from learning_tasks import BENCHES, RATES, ROWS, TUNING_SEED, finetuned, spread
 from ours import OurTrainer
-from record import HERE, WORK, once, recorded, section, table, where
+from record import HERE, WORK, once, ratios, recorded, section, table, where
 from reference import in_turn
 
 NAME = "family_claims"
@@ -361,9 +361,9 @@ def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]
                 tell=lambda _: None,
             )
             rates[side].append(made.report["tokens"] / made.report["seconds"])
-    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
+    by_window = ratios(rates["ours"], rates["reference"])
     medians = {side: statistics.median(found) for side, found in rates.items()}
-    return medians | {"ratio": statistics.median(ratios), "ratios": ratios}
+    return medians | {"ratio": statistics.median(by_window), "ratios": by_window}
 
 
 # Sizes and speeds

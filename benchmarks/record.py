@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -62,6 +63,17 @@ def machine_name() -> str:
     found = machine.describe()
     held = f"; held to {held_to()}" if held_to() else ""
     return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}{held}"
+
+
+def ratios(own: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Of what two sides had, window by window."""
+    return [a / b for a, b in zip(own, other, strict=True)]
+
+
+def median_and_range(values: Sequence[float], form: str = ".2f") -> str:
+    """The median, with the least and the most."""
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:{form}} ({least:{form}} to {most:{form}})"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -25,7 +25,7 @@ from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
-from record import WORK
+from record import WORK, median_and_range, ratios
 
 
 def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
@@ -199,12 +199,12 @@ def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]
             if number:
                 rates[name].append(tokens / (time.perf_counter() - begin))
         print(number, {name: values[-1:] for name, values in rates.items()}, flush=True)
-    ratios = [a / b for a, b in zip(rates["ours"], rates["reference"], strict=True)]
+    by_window = ratios(rates["ours"], rates["reference"])
     return {
         "ours": statistics.median(rates["ours"]),
         "reference": statistics.median(rates["reference"]),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
+        "ratio": statistics.median(by_window),
+        "ratios": by_window,
         "precision": machine.choose_precision().precision,
     }
 
@@ -213,7 +213,7 @@ def told(rate: dict[str, Any]) -> str:
     """What `in_turn` found, in a sentence."""
     return (
         f"Real tokens a second in {rate['precision']}, median of {len(rate['ratios'])} windows in turn: "
-        f"ours {rate['ours']:,.0f}, reference {rate['reference']:,.0f}; ratio {rate['ratio']:.2f} "
-        f"({min(rate['ratios']):.2f} to {max(rate['ratios']):.2f}). Both run in one process that was set up as "
+        f"ours {rate['ours']:,.0f}, reference {rate['reference']:,.0f}; ratio "
+        f"{median_and_range(rate['ratios'])}. Both run in one process that was set up as "
         "ours is (freed memory kept), which speeds the reference up too."
     )

@@ -35,9 +35,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, b
 
 import torch
 
+import speed_summary
 from bertsmith import machine
 from held import NAMES, hold
-from record import machine_name, once, recorded, section, table, versions
+from record import machine_name, median_and_range, once, ratios, recorded, section, table, versions
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
 EXACT = "reference, fp32"  # whose loss is the others' measure
@@ -84,6 +85,7 @@ def main() -> None:
         key = key_of(options)
         once("speed", key, lambda: measured(options))
         report()
+        speed_summary.report()
 
 
 def key_of(options: argparse.Namespace) -> str:
@@ -242,14 +244,15 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
     told = []
     for name, one in found.items():
         rates, is_limit = one["rates"], name in LIMITS
-        middle = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
         limit = found.get(f"limit, {one['precision']}")
         told.append(
             [
                 name,
-                middle,
-                ratio(rates, best["rates"]),
-                "" if is_limit or limit is None else f"{median_ratio(rates, limit['rates']):.0%}",
+                median_and_range(rates, ",.0f"),
+                median_and_range(ratios(rates, best["rates"])),
+                ""
+                if is_limit or limit is None
+                else f"{statistics.median(ratios(rates, limit['rates'])):.0%}",
                 "" if is_limit else differs(one),
                 f"{one['peak_mib']:,.0f}",
             ]
@@ -261,17 +264,6 @@ def differs(one: dict[str, Any]) -> str:
     """From the reference in fp32; the older records do not know the gradients."""
     gradient = f" ({one['gradient_difference']:.1e})" if "gradient_difference" in one else ""
     return f"{one['difference']:.1e}{gradient}{'' if one['within'] else ', too much'}"
-
-
-def median_ratio(own: list[float], other: list[float]) -> float:
-    """Of the windows."""
-    return statistics.median(a / b for a, b in zip(own, other, strict=True))
-
-
-def ratio(own: list[float], other: list[float]) -> str:
-    """Of the windows, with the least and the most."""
-    ratios = [a / b for a, b in zip(own, other, strict=True)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 if __name__ == "__main__":

@@ -30,10 +30,23 @@ import torch
 from numpy.typing import NDArray
 
 import bertsmith as bs
+import speed_summary
 from bertsmith import machine
 from bertsmith.kernels.choice import for_answers
 from finetune import checkpoint
-from record import DATA, HERE, WORK, machine_name, once, recorded, section, table, versions
+from record import (
+    DATA,
+    HERE,
+    WORK,
+    machine_name,
+    median_and_range,
+    once,
+    ratios,
+    recorded,
+    section,
+    table,
+    versions,
+)
 
 CHECKPOINT = checkpoint()
 SETS = ("sst2", "emotion", "squad1.1")
@@ -62,6 +75,7 @@ def main() -> None:
             partial(measured, name, options.threads, options.windows),
         )
         report()
+        speed_summary.report()
 
 
 def texts_of(name: str) -> list[str]:
@@ -270,9 +284,9 @@ def report() -> None:
         rows = [
             [
                 side,
-                f"{one['rate']:.1f} ({min(one['rates']):.1f} to {max(one['rates']):.1f})",
+                median_and_range(one["rates"], ".1f"),
                 f"{one['cosine']:.5f}{'' if one['within'] else ', too low'}",
-                ratio(one, all_sides[best]),
+                median_and_range(ratios(one["rates"], all_sides[best]["rates"])),
             ]
             for side, one in all_sides.items()
         ]
@@ -290,12 +304,6 @@ known to be slower); everywhere it is from before LayerNorm was computed 16 colu
 {(chr(10) * 2).join(parts)}""",
     )
     section("What was tried for speed", TRIED)
-
-
-def ratio(one: dict[str, Any], best: dict[str, Any]) -> str:
-    """By window."""
-    ratios = [a / b for a, b in zip(one["rates"], best["rates"], strict=True)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 if __name__ == "__main__":

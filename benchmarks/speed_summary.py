@@ -1,0 +1,164 @@
+"""What was asked of speed and what was had, by class of machine: a summary of the records of speed.py and
+speed_infer.py, for RESULTS.md.
+
+    python benchmarks/speed_summary.py
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from record import ratios, recorded, section, table
+
+Sides = Mapping[str, Mapping[str, Any]]
+
+PLAIN, UNITS = "plain AVX-512 or AVX2", "AMX or bf16 units"
+TRAINING = {  # the column of a key, and what is asked of it
+    "train bert-tiny-uncased, fixed:128": ("tiny", {PLAIN: "4", UNITS: "4.5"}),
+    "train bert-mini-uncased, fixed:128": ("mini", {PLAIN: "4", UNITS: "4"}),
+    "train bert-small-uncased, fixed:128": ("small", {PLAIN: "3", UNITS: "3.5"}),
+    "train bert-base-uncased, fixed:128": ("base", {PLAIN: "2.1", UNITS: "2.2"}),
+    "finetune all-MiniLM-L6-v2 on sst2": ("fine-tuning", {PLAIN: "3.3", UNITS: "4"}),
+}
+ON_GPU = {
+    "train bert-mini-uncased, fixed:128": ("mini", "5"),
+    "train bert-small-uncased, fixed:128": ("small", "5"),
+    "train bert-base-uncased, fixed:512": ("base", "3"),
+}
+SETS = ("sst2", "emotion", "squad1.1")
+ANSWERS = {PLAIN: "fp32 1.6, int8 2", UNITS: "3"}
+NAMED = ("sentence-transformers", "ONNX Runtime")  # the peers that the aim for answers names
+# The units of a processor that tell its class, the best of them first.
+BY_UNIT = (
+    ("amx_bf16", "AMX", UNITS),
+    ("avx512_bf16", "AVX-512 with bf16", UNITS),
+    ("avx512f", "AVX-512", PLAIN),
+    ("avx2", "AVX2", PLAIN),
+)
+
+
+def main() -> None:
+    report()
+
+
+def report() -> None:
+    """The section of RESULTS.md, of what was measured by now."""
+    training, answers = recorded("speed"), recorded("speed_infer")
+    section(
+        "Speed in short",
+        f"""What was asked for and what was measured, in multiples of the fastest peer's speed; how, and in full,
+is under "Training beside its peers" and "Texts to vectors beside what people use". In training the number in
+brackets is that of the model's matrix products alone, in the fastest way we know of: more than that is out of
+reach for whoever makes all of these products. "Held to" says that no side used the processor's later
+instructions.
+
+Training, two threads:
+
+{_training(training)}
+
+Answers from raw text, two threads; in brackets against the faster of {" and ".join(NAMED)}
+alone, the peers that were named when this was asked for:
+
+{_answers(answers)}
+
+One GPU, pre-training:
+
+{_on_gpu(training)}""",
+    )
+
+
+def class_of(key: str) -> tuple[str, str]:
+    """The name of a key's class of processors, and which aims are its own."""
+    maker = "AMD" if "AMD" in key else "Intel"
+    if held := re.search(r"held to (\w+)", key):
+        name = next(name for unit, name, _ in BY_UNIT if unit.removesuffix("f") == held[1])
+        return f"{maker}, held to {name}", PLAIN
+    name, aims = next((name, aims) for unit, name, aims in BY_UNIT if re.search(rf"\b{unit}\b", key))
+    return f"{maker}, {name}", aims
+
+
+def _training(known: Mapping[str, Sides]) -> str:
+    cells: dict[str, dict[str, dict[str, str]]] = {PLAIN: {}, UNITS: {}}
+    for key, sides in known.items():
+        column = next((name for start, (name, _) in TRAINING.items() if key.startswith(start)), None)
+        if column is not None and "NVIDIA" not in key:
+            name, aims = class_of(key)
+            cells[aims].setdefault(name, {})[column] = trained(sides)
+    columns = [name for name, _ in TRAINING.values()]
+    asked = {aims: [asked[aims] for _, asked in TRAINING.values()] for aims in cells}
+    return _by_class(columns, asked, cells)
+
+
+def trained(sides: Sides) -> str:
+    """Of our fastest side; behind it the limit in its precision."""
+    peers = {name: one for name, one in sides.items() if name.startswith("reference") and one["within"]}
+    best = max(peers.values(), key=_rate)
+    own = max((one for name, one in sides.items() if name.startswith("ours")), key=_rate)
+    limit = sides.get(f"limit, {own['precision']}")
+    most = "" if limit is None else f" ({_ratio(limit, best):.2f})"
+    return f"{_ratio(own, best):.2f}{most}"
+
+
+def _answers(known: Mapping[str, Any]) -> str:
+    cells: dict[str, dict[str, dict[str, str]]] = {PLAIN: {}, UNITS: {}}
+    for key, found in known.items():
+        name, aims = class_of(key)
+        cells[aims].setdefault(name, {})[key.partition(",")[0]] = answered(found["sides"])
+    return _by_class(SETS, {aims: [asked] * len(SETS) for aims, asked in ANSWERS.items()}, cells)
+
+
+def answered(sides: Sides) -> str:
+    """Of each of our precisions."""
+    peers = {name: one for name, one in sides.items() if not name.startswith("ours") and one["within"]}
+    best = max(peers.values(), key=_rate)
+    named = max((one for name, one in peers.items() if name.startswith(NAMED)), key=_rate)
+    return ", ".join(
+        f"{name.removeprefix('ours, ')} {_ratio(one, best):.2f} ({_ratio(one, named):.2f})"
+        for name, one in sides.items()
+        if name.startswith("ours")
+    )
+
+
+def _on_gpu(known: Mapping[str, Sides]) -> str:
+    cells: dict[str, dict[str, str]] = {}
+    for key, sides in known.items():
+        column = next((name for start, (name, _) in ON_GPU.items() if key.startswith(start)), None)
+        if column is not None and (card := re.search(r"NVIDIA \w+", key)):
+            cells.setdefault(card[0], {})[column] = trained(sides)
+    columns = [name for name, _ in ON_GPU.values()]
+    return table(
+        ["", *columns], [["asked for", *(asked for _, asked in ON_GPU.values())], *_rows(columns, cells)]
+    )
+
+
+def _by_class(
+    columns: Iterable[str], asked: Mapping[str, Iterable[str]], cells: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """A table of all classes, under each set of aims those that have them."""
+    columns = list(columns)
+    rows = [
+        row
+        for aims, own in cells.items()
+        for row in ([f"asked for with {aims}", *asked[aims]], *_rows(columns, own))
+    ]
+    return table(["", *columns], rows)
+
+
+def _rows(columns: Iterable[str], cells: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
+    return [[name, *(own.get(column, "–") for column in columns)] for name, own in cells.items()]
+
+
+def _rate(one: Mapping[str, Any]) -> float:
+    return statistics.median(one["rates"])
+
+
+def _ratio(own: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """The median of the ratios by window."""
+    return statistics.median(ratios(own["rates"], other["rates"]))
+
+
+if __name__ == "__main__":
+    main()
