@@ -204,6 +204,28 @@ def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
         assert made(torch.randn(40, WIDTH), layout_of([40])).grad_fn is None
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_gradients_of_an_encoder_in_bf16(norm: str) -> None:
+    """They are off by hundredths from those in fp32; where LayerNorms add up in bf16 it is by tenths."""
+    config = preset("bert-tiny-uncased", norm=norm, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    encoder = build_encoder(config, torch.Generator().manual_seed(1)).train()
+    draw = torch.Generator().manual_seed(2)
+    ids = torch.randint(5, 30_000, (2048,), generator=draw).numpy()
+    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.full(16, 128))
+    slope = torch.randn(2048, config.hidden_size, generator=draw) + 0.5
+    found = []
+    for kernels, kind in ((TORCH, FULL), (FAST, HALF)):
+        use_kernels(encoder, kernels)
+        encoder.zero_grad()
+        with torch.autocast("cpu", HALF, enabled=kind == HALF):
+            states = encoder(packed)
+        (states.float() * slope).sum().backward()
+        found.append({name: weight.grad for name, weight in encoder.named_parameters() if "norm" in name})
+    for name, exact in found[0].items():
+        assert exact is not None
+        assert (found[1][name] - exact).norm() < 0.02 * exact.norm(), name
+
+
 def test_layers_that_share_weights() -> None:
     """ALBERT's: their slopes are added up."""
     config = preset("albert-mini", vocab_size=100, num_hidden_layers=3)

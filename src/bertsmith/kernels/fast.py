@@ -132,10 +132,15 @@ class Fast(Kernels):
         return parts.slopes(x, grad, launch) if has_products(grad.T, x) else super().slopes(x, grad)
 
     def embedded(
-        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+        self,
+        x: Tensor,
+        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        norm: nn.Module,
+        dropout: Drops,
+        kind: torch.dtype,
     ) -> Tensor | None:
-        """By one kernel, of at most two tables, in the kind that the first layer's products take."""
-        if not self._serves(x) or not 0 < len(tables) <= _TABLES:
+        """By one kernel, of at most two tables."""
+        if not self._serves(x) or kind not in KINDS or not 0 < len(tables) <= _TABLES:
             return None
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
             return None
@@ -146,7 +151,7 @@ class Fast(Kernels):
         for _ in range(len(tables), _TABLES):
             weights.append(x.new_zeros(1, x.shape[1]))
             places.append(torch.zeros_like(places[0]))
-        own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind_of(x)
+        own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind
         return called(Embedded, x, *weights, *own)
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:

@@ -49,7 +49,12 @@ class Compiled(OnGpu):
     skips_labels: ClassVar[bool] = True
 
     def embedded(
-        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+        self,
+        x: Tensor,
+        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        norm: nn.Module,
+        dropout: Drops,
+        kind: torch.dtype,
     ) -> Tensor | None:
         if kind_of(x) not in _FLASHES or not len(x) or type(norm) is not nn.LayerNorm:
             return None
@@ -58,7 +63,7 @@ class Compiled(OnGpu):
             [(table.weight, rows, table.padding_idx) for table, rows in tables],
             (norm.weight, norm.bias, norm.eps),
             _share(dropout),
-            kind_of(x),
+            kind,
             _seeds(dropout, x.device),
         )
         return found

@@ -205,10 +205,15 @@ class Kernels(Products):
         return activation(x)
 
     def embedded(
-        self, x: Tensor, tables: Sequence[tuple[nn.Embedding, Tensor]], norm: nn.Module, dropout: Drops
+        self,
+        x: Tensor,
+        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        norm: nn.Module,
+        dropout: Drops,
+        kind: torch.dtype,
     ) -> Tensor | None:
         """dropout(norm(x + rows of each table)), [N, E], by another way than one after the other; None where that
-        is the better way. tables: with the numbers of each token's row, long [N]."""
+        is the better way. tables: with the numbers of each token's row, long [N]. kind: of the result."""
         return None
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:

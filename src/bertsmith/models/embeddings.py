@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.plain import TORCH, Kernels, kind_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Linear, Table, watched
 from bertsmith.models.start import sinusoids
@@ -35,6 +35,9 @@ class Embeddings(nn.Module):
         self.segment = Table(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
+        # Where layers add to what begins here and none of them normalises it, it stays in fp32; else it has the kind
+        # of the first layer's products.
+        self._adds_up = config.norm == "pre"
         self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
 
     @torch.no_grad()
@@ -55,7 +58,8 @@ class Embeddings(nn.Module):
         if self.segment is not None:
             tables.append((self.segment, torch.zeros_like(positions) if alone else packed.segments))
         is_seen = watched(self.norm, self.dropout, *(table for table, _ in tables))
-        found = None if is_seen else self.kernels.embedded(x, tables, self.norm, self.dropout)
+        kind = x.dtype if self._adds_up else kind_of(x)
+        found = None if is_seen else self.kernels.embedded(x, tables, self.norm, self.dropout, kind)
         if found is None:
             for table, rows in tables:
                 x = x + (table.weight[0] if alone and table is self.segment else table(rows))
