@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 import bertsmith as bs
 import tiny_run
@@ -15,6 +19,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.int8 import Int8Linear
 from bertsmith.use import int8
+from bertsmith.use.ensemble import Ensemble
 
 TEXTS = [
     "a short text",
@@ -57,15 +62,20 @@ def checkpoint() -> Path:
     return Path(package.__file__).parent / "model"
 
 
+def cosines(found: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each vector with its own."""
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+    return np.asarray((found * exact).sum(1) / lengths)
+
+
 def test_vectors_of_a_real_checkpoint_are_near(checkpoint: Path) -> None:
     told: list[str] = []
     exact = bs.load(checkpoint, precision="fp32").embed(TEXTS)
     model = bs.load(checkpoint, precision="int8", tell=told.append)
     found = model.embed(TEXTS)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
-    assert ((found * exact).sum(1) / lengths).min() >= 0.995
+    assert cosines(found, exact).min() >= 0.995
     assert len(told) == 1
-    assert told[0].startswith("int8 against fp32 on 4 texts: the cosine of their vectors is 0.99")
+    assert told[0].startswith("int8 against fp32 on 4 texts: cosines of the vectors are at least 0.99")
     for i, text in enumerate(TEXTS):
         np.testing.assert_array_equal(model.embed([text])[0], found[i])
     assert len(told) == 1  # once a model
@@ -79,8 +89,7 @@ def test_a_few_words_are_near_too(checkpoint: Path) -> None:
     ]
     exact = bs.load(checkpoint, precision="fp32").embed(texts)
     found = bs.load(checkpoint, precision="int8", tell=lambda _: None).embed(texts)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
-    assert ((found * exact).sum(1) / lengths).min() >= 0.996
+    assert cosines(found, exact).min() >= 0.996
 
 
 def test_answers_are_checked_on_dev(run: Path) -> None:
@@ -138,6 +147,57 @@ def test_the_part_that_was_held_out_is_a_dev_file(run: Path, tmp_path: Path) -> 
         threads=1,
     )
     assert int8.dev_file(tmp_path / "run").parent == tmp_path / "run" / "split"
+
+
+def turned(model: bs.Model) -> None:
+    """Another sign of some weights."""
+    with torch.no_grad():
+        model.encoder.blocks[0].feed_forward.inner.weight.mul_(-1)  # type: ignore[union-attr, operator]
+
+
+def put_in_their_place(model: bs.Model) -> None:
+    turned(model)
+    model.encoder.load_state_dict({name: x.clone() for name, x in model.encoder.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [turned, put_in_their_place])
+def test_weights_that_change_are_made_into_integers_again(
+    run: Path, change: Callable[[bs.Model], None]
+) -> None:
+    """In vectors and in a task's answers, alone and in an ensemble; they are compared again first."""
+    told: list[str] = []
+    model, exact = bs.load(run, precision="int8", tell=told.append), bs.load(run, precision="fp32")
+    together = Ensemble([model])
+    first = model.embed(TEXTS), model.predict(TEXTS), together.predict(TEXTS)
+    assert model.answering is model.answering
+    assert len(told) == 2
+    for each in (model, exact):
+        change(each)
+    vectors, wanted = model.embed(TEXTS), exact.embed(TEXTS)
+    assert np.abs(vectors - first[0]).max() > 0.1
+    assert cosines(vectors, wanted).min() > 0.99
+    assert model.predict(TEXTS) != first[1]
+    assert model.predict(TEXTS) == together.predict(TEXTS) != first[2]
+    assert len(told) == 4
+
+
+def test_what_is_no_number_is_refused(run: Path) -> None:
+    model = bs.load(run, precision="int8")
+    with torch.no_grad():
+        model.encoder.blocks[-1].output_norm.weight[3] = torch.nan  # type: ignore[index, union-attr]
+    with pytest.raises(InputError, match=r"at least nan; 0\.995 is asked for"):
+        model.embed(TEXTS)
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "int8"])
+def test_a_model_that_has_answered_is_pickled(run: Path, precision: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = bs.load(run, precision=precision)
+        vectors, answers = model.embed(TEXTS), model.predict(TEXTS)
+        again = pickle.loads(pickle.dumps(model))
+        assert np.array_equal(again.embed(TEXTS), vectors)
+        assert again.predict(TEXTS) == answers
 
 
 def test_what_has_no_answers_in_int8_says_so(run: Path) -> None:

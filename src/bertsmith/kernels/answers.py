@@ -17,7 +17,7 @@ from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
 from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
-from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of
+from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of, written
 from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
@@ -87,7 +87,7 @@ class FastAnswers(Fast):
 
     def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
-        state = [(weight.data_ptr(), weight._version) for weight in weights]
+        state = written(weights)
         kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
         before = kept.get(of.inner)
         if before is None or before.state != state:

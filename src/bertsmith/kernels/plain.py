@@ -5,7 +5,7 @@ A module that computes such a thing asks its `kernels`, which `Place.settle` set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -430,6 +430,12 @@ class Kernels(Products):
         table.mul_(step.keep).addcdiv_(
             mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
         )
+
+
+def written(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Where each weight lies, and how often it has been written, so far as torch counts that: not by `.data`, nor
+    through NumPy. What is made of weights is made anew when this has changed."""
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 
 def kind_of(x: Tensor) -> torch.dtype:

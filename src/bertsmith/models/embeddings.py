@@ -35,8 +35,8 @@ class Embeddings(nn.Module):
         self.segment = Table(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
-        # Where layers add to what begins here and none of them normalises it, it stays in fp32; else it has the kind
-        # of the first layer's products.
+        # Where layers add to what begins here, and none normalises it, it stays in fp32; else it has the kind of
+        # the first layer's products.
         self._adds_up = config.norm == "pre"
         self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
 

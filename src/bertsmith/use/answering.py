@@ -31,8 +31,8 @@ _CHUNK = 1024  # examples that are encoded and answered at a time, so that memor
 Changes = Mapping[str, Any]
 
 
-def _nobody(sentence: str) -> None:
-    """Whom nothing is told."""
+def nobody(sentence: str) -> None:
+    """Whom nothing is told; by a name, so that what tells it can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Answering:
         return self._aligned(self._examples(columns), self._settings(changes, "predict"))
 
     def of_file(
-        self, file: Source, changes: Changes, tell: Callable[[str], None] = _nobody
+        self, file: Source, changes: Changes, tell: Callable[[str], None] = nobody
     ) -> Iterator[Answered]:
         """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
         were empty or cut."""
@@ -75,14 +75,14 @@ class Answering:
         return self._answered([examples], settings, tell)
 
     def of_lines(
-        self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = _nobody
+        self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = nobody
     ) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
         return self._answered(parts, self._settings(changes, "predict"), tell)
 
     def of_texts(
-        self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = _nobody
+        self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = nobody
     ) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})

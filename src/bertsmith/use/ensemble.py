@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,6 +108,7 @@ class Ensemble(Predictor):
     def __init__(self, models: Sequence[Model]) -> None:
         """InputError where they do not fit together."""
         self.models = list(models)
+        self._answering: _Together | None = None
         if not self.models:
             raise InputError("an ensemble of no run", "name a run, or several")
         for model in self.models[1:]:
@@ -116,13 +117,15 @@ class Ensemble(Predictor):
     def __repr__(self) -> str:
         return f"Ensemble of {', '.join(str(model.path) for model in self.models)}"
 
-    @cached_property
+    @property
     def answering(self) -> _Together:
         """What answers."""
         members = tuple(model.answering for model in self.models)
-        first = members[0]
-        task = first.task.together([member.task for member in members[1:]])
-        return _Together(task, first.encoder, first.tokenizer, first.place, members)
+        if self._answering is None or any(map(is_not, self._answering.members, members)):
+            first = members[0]
+            task = first.task.together([member.task for member in members[1:]])
+            self._answering = _Together(task, first.encoder, first.tokenizer, first.place, members)
+        return self._answering
 
     @property
     def task(self) -> Task:

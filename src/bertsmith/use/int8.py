@@ -60,9 +60,9 @@ def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[
     )
     said = (
         f"int8 against fp32 on {counted(len(some), 'example')} of {file}: {task.decides} {after:.4f} where it was "
-        f"{before:.4f} ({after - before:+.4f})"
+        f"{before:.4f} ({round(after - before, 4) + 0.0:+.4f})"  # no minus before nothing
     )
-    if after < before - _FALL:
+    if not after >= before - _FALL:  # also where one of them is not a number
         raise InputError(f"{said}; more than {_FALL:g} is lost", _OTHERWISE)
     tell(said)
 
@@ -99,7 +99,9 @@ def check_vectors(
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
     lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
     least = float(((a * b).sum(1) / lengths).min())
-    said = f"int8 against fp32 on {counted(len(some), 'text')}: the cosine of their vectors is {least:.4f} or more"
-    if least < _COSINE:
+    said = (
+        f"int8 against fp32 on {counted(len(some), 'text')}: cosines of the vectors are at least {least:.4f}"
+    )
+    if not least >= _COSINE:  # also where it is not a number
         raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
     tell(said)

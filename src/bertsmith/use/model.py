@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from bertsmith.display import Report
 from bertsmith.errors import InputError, in_python
 from bertsmith.files.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
-from bertsmith.kernels.plain import use_kernels
+from bertsmith.kernels.plain import use_kernels, written
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
@@ -33,7 +33,7 @@ from bertsmith.objectives.objective import GENERATOR
 from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.answering import Answering
+from bertsmith.use.answering import Answering, nobody
 from bertsmith.use.int8 import INT8, check_answers, check_vectors, in_int8
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.predictor import Predictor, wants_list
@@ -43,6 +43,17 @@ if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others beg
     from bertsmith.retrieval.index import Index
     from bertsmith.use.attention import AttentionMaps
     from bertsmith.use.pseudo_likelihood import Scorer, Variant
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)
+
+
+class _Quick(NamedTuple):
+    """An encoder in int8, and the weights that it was made of, see `written`."""
+
+    weights: list[tuple[int, int]]
+    encoder: Encoder
 
 
 @dataclass
@@ -61,9 +72,11 @@ class Model(Predictor):
     report: dict[str, Any] = field(default_factory=dict, repr=False)
     device: str = "auto"
     precision: str = "auto"
-    tell: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    tell: Callable[[str], None] = field(default=nobody, repr=False)
     mapped: bool = field(default=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)  # whether vectors in int8 were compared
+    _quick: _Quick | None = field(default=None, init=False, repr=False)
+    _answering: Answering | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def place(self) -> Place:
@@ -213,9 +226,14 @@ class Model(Predictor):
         encoder.eval()
         return encoder
 
-    @cached_property
+    @property
     def _in_int8(self) -> Encoder:
-        return in_int8(self.encoder, self.tokenizer, self.tell)
+        """Made anew, and compared again, when weights have changed."""
+        weights = written(self.encoder.parameters())
+        if self._quick is None or self._quick.weights != weights:
+            self._quick = _Quick(weights, in_int8(self.encoder, self.tokenizer, self.tell))
+            self._checked = False
+        return self._quick.encoder
 
     def _refuse_int8(self, verb: str) -> None:
         if self.precision == INT8:
@@ -255,15 +273,17 @@ class Model(Predictor):
         """The task that it was fine-tuned for, ready to answer. InputError where it was for none."""
         return loaded_task(self.path, self.folder, self.place)
 
-    @cached_property
+    @property
     def answering(self) -> Answering:
         """What answers by that task. InputError where it was fine-tuned for none."""
-        if self.precision != INT8:
-            return Answering(self.task, self.encoder, self.tokenizer, self.place)
-        exact = Answering(self.task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
-        quick = Answering(self.task, self._in_int8, self.tokenizer, self.place)
-        check_answers(exact, quick, self.path, self.tell)
-        return quick
+        task, encoder = self.task, self._in_int8 if self.precision == INT8 else self.encoder
+        if self._answering is None or self._answering.encoder is not encoder:
+            answering = Answering(task, encoder, self.tokenizer, self.place)
+            if self.precision == INT8:
+                exact = Answering(task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
+                check_answers(exact, answering, self.path, self.tell)
+            self._answering = answering
+        return self._answering
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -412,7 +432,7 @@ class Model(Predictor):
 def load(
     name: str | Path,
     device: str = "auto",
-    tell: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
+    tell: Callable[[str], None] = _warn,
     *,
     precision: str = "auto",
     mapped: bool = False,
