@@ -47,11 +47,13 @@ from record import (
     table,
     versions,
 )
+from speed_sides import operands, quickest_way
 
 CHECKPOINT = checkpoint()
 SETS = ("sst2", "emotion", "squad1.1")
 PEERS = ("sentence-transformers", "onnxruntime", "openvino")
 BATCH, LENGTH = 32, 512
+TOGETHER, REPEATED = 4096, 5  # tokens of a product in the limit, and how often it is made
 WIDTH = 384
 TRIED = (HERE / "speed_tried.md").read_text(encoding="utf-8")
 BOUNDS = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.995}  # of the least cosine
@@ -218,6 +220,29 @@ def of_export(reference: Reference, run: Callable[[Given], Vectors], texts: Sequ
     return found
 
 
+class Limit:
+    """The products with the weights of a model for all texts, so many tokens at a time, and nothing else."""
+
+    def __init__(self, reference: Reference, texts: Sequence[str], precision: str) -> None:
+        config, kind = reference.model.config, torch.bfloat16 if precision == "bf16" else torch.float32
+        width, inner = config.hidden_size, config.intermediate_size
+        tokens = sum(
+            map(len, reference.tokenizer(list(texts), truncation=True, max_length=LENGTH)["input_ids"])
+        )
+        self.times, self.products = config.num_hidden_layers * tokens / TOGETHER, []
+        for terms, columns in ((width, 3 * width), (width, width), (width, inner), (inner, width)):
+            x, weight, _ = operands(1, TOGETHER, terms, columns, kind, torch.device("cpu"))
+            self.products.append((quickest_way(x, weight), x, weight))
+
+    def seconds(self) -> float:
+        """What the products of all layers and tokens take, by those of one layer and some tokens."""
+        begin = machine.clock()
+        for _ in range(REPEATED):
+            for way, x, weight in self.products:
+                way(x, weight)
+        return (machine.clock() - begin) / REPEATED * self.times
+
+
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -262,12 +287,20 @@ def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
         cosine = float(((vectors * exact).sum(1) / lengths).min())
         found[side] = {"precision": precision, "cosine": cosine, "within": cosine >= BOUNDS[precision]}
-    rates: dict[str, list[float]] = {side: [] for side, _, _ in every}
+    limits = {
+        f"limit, {precision}": Limit(Reference(), texts, precision)
+        for precision in ("fp32", "bf16")
+        if f"ours, {precision}" in found
+    }
+    found |= {side: {"precision": side[-4:], "cosine": None, "within": False} for side in limits}
+    rates: dict[str, list[float]] = {side: [] for side in found}
     for window in range(windows):
         for side, _, run in every:
             begin = machine.clock()
             run(texts)
             rates[side].append(len(texts) / (machine.clock() - begin))
+        for side, limit in limits.items():
+            rates[side].append(len(texts) / limit.seconds())
         print(name, window, {side: round(values[-1], 1) for side, values in rates.items()}, flush=True)
     for side, values in rates.items():
         found[side] |= {"rate": statistics.median(values), "rates": values}
@@ -285,7 +318,7 @@ def report() -> None:
             [
                 side,
                 median_and_range(one["rates"], ".1f"),
-                f"{one['cosine']:.5f}{'' if one['within'] else ', too low'}",
+                "" if one["cosine"] is None else f"{one['cosine']:.5f}{'' if one['within'] else ', too low'}",
                 median_and_range(ratios(one["rates"], all_sides[best]["rates"])),
             ]
             for side, one in all_sides.items()

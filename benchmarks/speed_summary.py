@@ -60,7 +60,8 @@ Training, two threads:
 {_training(training)}
 
 Answers from raw text, two threads; in brackets against the faster of {" and ".join(NAMED)}
-alone, the peers that were named when this was asked for:
+alone, the peers that were named when this was asked for. "Of" is before what the products with the model's
+weights alone would come to, where that was measured:
 
 {_answers(answers)}
 
@@ -115,11 +116,14 @@ def answered(sides: Sides) -> str:
     peers = {name: one for name, one in sides.items() if not name.startswith("ours") and one["within"]}
     best = max(peers.values(), key=_rate)
     named = max((one for name, one in peers.items() if name.startswith(NAMED)), key=_rate)
-    return ", ".join(
-        f"{name.removeprefix('ours, ')} {_ratio(one, best):.2f} ({_ratio(one, named):.2f})"
-        for name, one in sides.items()
-        if name.startswith("ours")
-    )
+    told = []
+    for name, one in sides.items():
+        if name.startswith("ours"):
+            precision = one["precision"]
+            limit = sides.get(f"limit, {precision}")
+            most = "" if limit is None else f" of {_ratio(limit, best):.2f}"
+            told.append(f"{precision} {_ratio(one, best):.2f}{most} ({_ratio(one, named):.2f})")
+    return ", ".join(told)
 
 
 def _on_gpu(known: Mapping[str, Sides]) -> str:

@@ -134,6 +134,7 @@ def main() -> None:
             told(lambda: run("resumed", *STEPS, SHARD))
             told(lambda: run("moved", *NO_DROPOUT, *STEPS, SHARD))
         run("resumed", *STEPS, SHARD, resume=True)
+        run("resumed", *STEPS, SHARD, resume=True)  # it is finished: nothing is computed
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)

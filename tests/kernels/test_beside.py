@@ -45,7 +45,8 @@ def test_a_short_run_does_not_wait(begun: list[str]) -> None:
     assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
     assert begun == ["beside"]
     assert told == [
-        "kernels are compiled for this machine in the background, once; until then torch computes without them"
+        "kernels are being compiled for this machine, once, in the background; until then torch computes "
+        "without them"
     ]
     begun.clear()
     for asked, width, is_long, found in (

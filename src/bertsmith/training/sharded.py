@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ class Sharded(Passes):
     """
 
     cut = True
+    _has_computed = False  # before, torch knows of no state to forget
 
     def __init__(self, trained: Trained) -> None:
         super().__init__(trained)
@@ -46,6 +48,10 @@ class Sharded(Passes):
             found = fully_shard(module, mesh=mesh)
             found.set_gradient_divide_factor(1.0)  # sums, as a loss of sums wants them
             found.set_force_sum_reduction_for_comms(True)
+
+    def __call__(self, batch: Any) -> Mapping[str, Tensor]:
+        self._has_computed = True
+        return super().__call__(batch)
 
     @property
     def _root(self) -> FSDPModule:
@@ -76,7 +82,11 @@ class Sharded(Passes):
         finally:
             for some, kept in zip(hooks, before, strict=True):
                 some.update(kept)
-            self._root.reset_iter_state()  # forgets what has computed, and cuts the weights again
+            if self._has_computed:
+                self._root.reset_iter_state()  # forgets what has computed, and cuts the weights again
+            else:
+                for cut in self._cut:
+                    cut.reshard()
             self._root.set_reshard_after_forward(True)
 
     def put_together(self) -> None:
