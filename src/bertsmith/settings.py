@@ -173,8 +173,11 @@ _WANTED = {  # pydantic's names of a wrong kind of value → what it is not
 def _fault(name: str, error: ErrorDetails) -> str:
     """What is wrong with a value, in words of this house."""
     said, value = error["msg"].removeprefix("Value error, "), error["input"]
-    if isinstance(value, dict):
-        return f"setting '{name}': {said[0].lower()}{said[1:]}"
+    if isinstance(
+        value, dict
+    ):  # several settings together, which are named; of a preset they have no name as one
+        whole = f"setting '{name}': " if name else ""
+        return f"{whole}{said[0].lower()}{said[1:]}"
     got = _cut(repr(value))
     if error["type"] in _WANTED:
         return f"{name} is {got}, not {_WANTED[error['type']]}"

@@ -122,6 +122,13 @@ def test_what_the_others_need_besides_settings(shards: Shards, tmp_path: Path) -
             torch.testing.assert_close(left[name], right[name], rtol=2e-5, atol=2e-6)
 
 
+def test_more_processes_than_cores_are_refused(shards: Shards, tmp_path: Path) -> None:
+    many = (os.cpu_count() or 1) + 1
+    with pytest.raises(InputError, match=rf"^train\.processes={many}: this machine has \d+ core"):
+        tiny_run.run(shards, tmp_path / "run", f"train.processes={many}")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def two_free_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores, whose trial of threads takes both; runs are long enough for another trial."""

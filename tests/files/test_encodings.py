@@ -263,3 +263,13 @@ def test_a_mistyped_encoding_is_compared_with_the_usual_ones_first(name: str, me
     with pytest.raises(InputError) as error:
         known_encoding(name)
     assert error.value.remedy == f"did you mean {meant!r}?"
+
+
+def test_half_a_character_is_no_encoding(tmp_path: Path) -> None:
+    """Some programs write it so; read as another encoding it would be other letters."""
+    file = tmp_path / "a.txt"
+    file.write_bytes("Grüße\n".encode() + b"\xed\xa0\x80 hello\n")
+    error = refused(file)
+    assert error.sentence.startswith(f"{file}:2:1: byte 0xED")
+    assert error.remedy is not None
+    assert error.remedy.startswith("it begins half a character")

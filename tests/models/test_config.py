@@ -226,8 +226,8 @@ def test_presets_name_each_published_size_and_case() -> None:
     ("changes", "said"),
     [
         ({"num_attention_heads": 7}, "hidden_size 256 cannot be shared out evenly"),
-        ({"share_groups": 2}, "more than layers that share nothing can have"),
-        ({"share": "all", "share_groups": 99}, "share_groups 99 are more than there are layers"),
+        ({"share_groups": 2}, "layers that share nothing have no groups"),
+        ({"share": "all", "share_groups": 99}, "share_groups 99: there are 4 layers"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"vocab_size": 10**12}, "vocab_size"),
         ({"hidden_size": 16_384, "vocab_size": 1_000_000}, "parameters; the limit is"),

@@ -17,9 +17,9 @@ _PRECISION = click.option(
     type=click.Choice(["auto", "fp32", "bf16", "int8"]),
     default="auto",
     metavar="P",
-    help="Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, which is first checked "
-    "against fp32 on the run's dev file. Asked for by name, each uses the kernels of the extra fast: that pays "
-    "with many texts [what the run was trained in, bf16 where it is faster here].",
+    help="Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, for a task's answers, "
+    "first checked against fp32 on the run's dev file, and for vectors. Asked for by name, each uses the kernels "
+    "of the extra fast: that pays with many texts [what the run was trained in, bf16 where it is faster here].",
 )
 
 

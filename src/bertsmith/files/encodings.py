@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import difflib
 from collections.abc import Iterator
+from contextlib import suppress
 from encodings import aliases
 
 from bertsmith.errors import InputError
@@ -195,6 +196,9 @@ def original(raw: bytes, encoding: str) -> bytes:
 
 def remedy_of(lines: bytes) -> str:
     """What to do about lines that are not UTF-8: a guess at their encoding, with a word by which to judge it."""
+    with suppress(UnicodeDecodeError):
+        lines.decode("utf-8", "surrogatepass")
+        return "it begins half a character (a surrogate), which UTF-8 does not have: write the whole one, or none"
     strange = [line for line in lines.split(b"\n") if not line.isascii()]
     good = sum(_continuation_bytes(line) is not None for line in strange)
     if 2 * good > len(strange):

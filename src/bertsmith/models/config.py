@@ -102,7 +102,7 @@ class ModelConfig(Settings):
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} cannot be shared out evenly over "
-                f"num_attention_heads {self.num_attention_heads}"
+                f"num_attention_heads {self.num_attention_heads}: make it a multiple of that"
             )
         if self.backwards and not self.causal:
             raise ValueError(
@@ -110,11 +110,11 @@ class ModelConfig(Settings):
             )
         if self.share_groups > (1 if self.share == "none" else self.num_hidden_layers):
             raise ValueError(
-                f"share_groups {self.share_groups} are more than "
+                f"share_groups {self.share_groups}: "
                 + (
-                    "layers that share nothing can have: leave it at 1"
+                    "layers that share nothing have no groups: leave it at 1"
                     if self.share == "none"
-                    else "there are layers"
+                    else f"there are {self.num_hidden_layers} layers: give no more groups than that"
                 )
             )
         if self.pad_token_id >= self.vocab_size:

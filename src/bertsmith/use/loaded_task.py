@@ -66,7 +66,7 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
         )
     if record or _HEADLESS.search(folder.architecture):
         raise InputError(
-            f"{path}: this model was not fine-tuned for a task, it has nothing to predict",
+            f"{path}: this model was not fine-tuned for a task, so it has nothing to predict",
             f"fine-tune it: bertsmith finetune TASK --model {path} --train FILE --dev FILE --out RUN "
             f"(tasks: {', '.join(TASKS)})",
         )

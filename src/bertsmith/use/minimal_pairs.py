@@ -6,7 +6,7 @@ is 50 % (Warstadt et al. 2020, "BLiMP").
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -61,15 +61,14 @@ class MinimalPairs:
         """So many of them (None: all), each group with its share to within one pair; a function of the seed."""
         if number is None or number >= len(self):
             return self
-        sizes = Counter(tuple(pair.groups.values()) for pair in self.pairs)
-        seen: Counter[tuple[str, ...]] = Counter()
-        keys = []
+        groups: dict[tuple[str, ...], list[int]] = {}
         for i in draws.permutation(seed, "minimal pairs", len(self)).tolist():
-            group = tuple(self.pairs[i].groups.values())
-            keys.append(((seen[group] + 0.5) / sizes[group], i))
-            seen[group] += 1
-        drawn = sorted(keys, key=lambda key: key[0])[:number]  # of equal keys the permutation decides
-        return replace(self, pairs=[self.pairs[i] for i in sorted(i for _, i in drawn)])
+            groups.setdefault(tuple(self.pairs[i].groups.values()), []).append(i)
+        # One group behind the other, and of these pairs some that stand equally far apart.
+        lined_up = [i for group in groups.values() for i in group]
+        begin = int(draws.integers(seed, "minimal pairs, the first", len(self), 0))
+        drawn = (lined_up[(begin + len(self) * k) // number] for k in range(number))
+        return replace(self, pairs=[self.pairs[i] for i in sorted(drawn)])
 
     def cost(self, scorer: Scorer) -> int:
         """Tokens that the model reads to score them."""

@@ -97,6 +97,10 @@ def footing(
         for later, phase in enumerate(phases[1:], start=1):
             speeds.updates[later] = min(tried(trained, phase, train, place, [way], enough).values())
     tell(_told(found, way, seconds, place))
+    if place.uses_threads and way.threads > (cores := machine.allowed_cores()):
+        tell(
+            f"{way.threads} threads take turns on {counted(cores, 'core')}: no more than that would be faster"
+        )
     return Footing(place, way.threads, free, speeds, several)
 
 
@@ -121,24 +125,19 @@ def ways_of(train: TrainSettings, place: Place) -> list[Way]:
 
 def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) -> str:
     """What was measured, in a line."""
-    on = (
-        f" on {counted(way.threads, 'thread')}"
-        if place.uses_threads
-        else f" on {machine.name_of(place.device)}"
-    )
+
+    def said(one: Way) -> str:
+        where = counted(one.threads, "thread") if place.uses_threads else machine.name_of(place.device)
+        return f"{one.precision} on {where}"
+
     others = []
     for other, spent in found.items():
-        if other == way:
-            continue
-        on_others = f" on {counted(other.threads, 'thread')}" if other.threads != way.threads else ""
-        if other.precision != way.precision:
-            slower = " is slower here" if spent > seconds else ""
-            others.append(f"{other.precision}{on_others}{slower}: {spent:.3g} s")
-        else:
-            near = ", too little faster to leave threads idle" if spent < seconds else ""
-            others.append(f"{spent:.3g} s{on_others}{near}")
+        why = "leave threads idle" if other.precision == way.precision else "give up digits"
+        near = f", too little faster to {why}" if spent < seconds else ""
+        if other != way:
+            others.append(f"{said(other)}: {spent:.3g} s{near}")
     beside = f" ({'; '.join(others)})" if others else ""
-    return f"an update takes about {seconds:.3g} s in {way.precision}{on}{beside}"
+    return f"an update takes about {seconds:.3g} s in {said(way)}{beside}"
 
 
 def aim_of(

@@ -3,6 +3,7 @@ what a process does that another one leads."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,8 +45,14 @@ _SHARE_OF_MEMORY = 0.5
 
 
 def check_processes(chosen: PretrainSettings, several: Processes) -> None:
-    """InputError where a new run names another number of processes than torchrun has started."""
-    asked = chosen.train.processes
+    """InputError where a new run names another number of processes than torchrun has started, or more than there
+    are cores."""
+    asked, cores = chosen.train.processes, os.cpu_count()
+    if asked is not None and cores is not None and asked > cores:
+        raise InputError(
+            f"train.processes={asked}: this machine has {counted(cores, 'core')}",
+            "give no more processes than cores, or leave it out: the run then tries what is faster",
+        )
     if several.count > 1 and asked not in (None, several.count):
         raise InputError(
             f"train.processes={asked}, and torchrun has started {several.count}",
