@@ -207,21 +207,22 @@ and most). A limit is the rate of the model's own matrix products alone, in its 
 the quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer
 they are those of the tokens that a head reads, but for keys and values, where the reference
 computes all. On a GPU attention's scores are written to memory in it, as flash attention does not.
-"Held to avx2" (`--held-to avx2`): every side's libraries and kernels take none of the processor's
-later instructions, so that the class without AVX-512 is seen on it. Of the limit: the
-share of that rate, by window. Against the best peer: the median of the ratios by window, to the
-quickest of the reference's sides whose loss is the same, and the norm of whose gradients, where a
-table has that (to 1e-4 in fp32, 2 % in bf16); a limit's is what no side can exceed that makes these
-products here. On AVX2 alone tiny's and fine-tuning's tables are from before clipping and AdamW by
-kernels; all of it, and natural lengths and all that is held to AVX2, are from before queries of the
-last layer were computed only for tokens that a head reads, natural lengths in fp32 from before
-products in fp32 were ours on AMD's processor with AVX-512. Held to AVX-512 they are, too; on Intel's
-processors with it they are the library's, and none of these without AMX was at hand. Intel's
-with AMX has products in bf16 of ours in all its tables. Without units for bf16 no side computes in it. On
-natural lengths with them the reference's batches as they come are left out, whose sides did not fit
-into 23 GB beside the others: grouped by length they were the quicker. Held to avx512 the reference's
-compiled side died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk size"), and
-was left out; in fp32 it was the quicker one only with small, by a twentieth at most.
+Of the limit: the share of that rate, by window. Against the best peer: the median of the ratios by
+window, to the quickest of the reference's sides whose loss is the same, and the norm of whose
+gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16).
+
+"Held to avx2" and "held to avx512" (`--held-to`): no side uses the processor's later instructions, so
+that a class is seen that was not at hand. Products in fp32 are ours on AMD's processors up to Zen 4,
+the library's on Intel's; in bf16 they are ours on both. Without units for bf16 no side computes in it.
+
+Older than the code are: what was measured on AVX2 or held to it, and natural lengths, from before
+queries of the last layer were computed only for tokens that a head reads; of AVX2, tiny and
+fine-tuning also from before clipping and AdamW by kernels; natural lengths in fp32 also from before
+products in fp32 were ours on AMD's processor with AVX-512. Left out are: on natural lengths with
+units for bf16 the reference's batches as they come, which did not fit into 23 GB beside the others
+(grouped by length they were the quicker); held to avx512 on AMD the reference's compiled side, which
+died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk size"; in fp32 it
+was the quicker one only with small, by a twentieth at most).
 
 {(chr(10) * 2).join(parts)}""",
     )

@@ -173,9 +173,7 @@ _WANTED = {  # pydantic's names of a wrong kind of value → what it is not
 def _fault(name: str, error: ErrorDetails) -> str:
     """What is wrong with a value, in words of this house."""
     said, value = error["msg"].removeprefix("Value error, "), error["input"]
-    if isinstance(
-        value, dict
-    ):  # several settings together, which are named; of a preset they have no name as one
+    if isinstance(value, dict):  # several settings together, which are named; as one they may have no name
         whole = f"setting '{name}': " if name else ""
         return f"{whole}{said[0].lower()}{said[1:]}"
     got = _cut(repr(value))

@@ -17,7 +17,7 @@ from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
 from bertsmith.kernels.loops import Run, bits, compiles_for, launch
 from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
-from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, kind_of, written
+from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
 from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
 
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
@@ -87,12 +87,11 @@ class FastAnswers(Fast):
 
     def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
-        state = written(weights)
         kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
         before = kept.get(of.inner)
-        if before is None or before.state != state:
+        if before is None or not before.weights.is_of(weights):
             held = LayerWeights(*(weight.detach() for weight in weights))
-            before = kept[of.inner] = _Kept(state, held, held.in_panels())
+            before = kept[of.inner] = _Kept(Written(held), held.in_panels())
         return before.products
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,11 +183,9 @@ class _IntegerProducts(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A layer's products, and what they were made of: where each weight lies and how often it has been written;
-    and the weights, without which others could come to lie there."""
+    """A layer's products, and the weights that they were made of."""
 
-    state: list[tuple[int, int]]
-    weights: LayerWeights
+    weights: Written
     products: LayerFactors
 
 

@@ -432,9 +432,23 @@ class Kernels(Products):
         )
 
 
-def written(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Where each weight lies, and how often it has been written, so far as torch counts that: not by `.data`, nor
-    through NumPy. What is made of weights is made anew when this has changed."""
+class Written:
+    """Weights as they are now, of which something is made: to know when it must be made anew.
+
+    It goes by where they lie and by how often torch has written to them, which it does not count by `.data`, nor
+    through NumPy. They are held, so that no others can come to lie there.
+    """
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        self._held = [weight.detach() for weight in weights]
+        self._marks = _marks(self._held)
+
+    def is_of(self, weights: Iterable[Tensor]) -> bool:
+        """Whether these are the same, and as they were."""
+        return self._marks == _marks(weights)
+
+
+def _marks(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
     return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 

@@ -24,7 +24,7 @@ from bertsmith.display import Report
 from bertsmith.errors import InputError, in_python
 from bertsmith.files.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
-from bertsmith.kernels.plain import use_kernels, written
+from bertsmith.kernels.plain import Written, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
@@ -50,9 +50,9 @@ def _warn(sentence: str) -> None:
 
 
 class _Quick(NamedTuple):
-    """An encoder in int8, and the weights that it was made of, see `written`."""
+    """An encoder in int8, and the weights that it was made of."""
 
-    weights: list[tuple[int, int]]
+    weights: Written
     encoder: Encoder
 
 
@@ -77,6 +77,10 @@ class Model(Predictor):
     _checked: bool = field(default=False, init=False, repr=False)  # whether vectors in int8 were compared
     _quick: _Quick | None = field(default=None, init=False, repr=False)
     _answering: Answering | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is made of its weights, which a copy makes itself."""
+        return vars(self) | {"_quick": None, "_answering": None}
 
     @cached_property
     def place(self) -> Place:
@@ -229,11 +233,11 @@ class Model(Predictor):
     @property
     def _in_int8(self) -> Encoder:
         """Made anew, and compared again, when weights have changed."""
-        weights = written(self.encoder.parameters())
-        if self._quick is None or self._quick.weights != weights:
-            self._quick = _Quick(weights, in_int8(self.encoder, self.tokenizer, self.tell))
-            self._checked = False
-        return self._quick.encoder
+        quick, weights = self._quick, list(self.encoder.parameters())
+        if quick is None or not quick.weights.is_of(weights):
+            quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer, self.tell))
+            self._quick, self._checked = quick, False
+        return quick.encoder
 
     def _refuse_int8(self, verb: str) -> None:
         if self.precision == INT8:
