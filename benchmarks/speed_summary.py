@@ -49,11 +49,11 @@ def report() -> None:
     training, answers = recorded("speed"), recorded("speed_infer")
     section(
         "Speed in short",
-        f"""What was asked for and what was measured, in multiples of the fastest peer's speed; how, and in full,
-is under "Training beside its peers" and "Texts to vectors beside what people use". In training the number in
-brackets is that of the model's matrix products alone, in the fastest way we know of: more than that, but
-for noise, is out of reach for whoever makes all of these products. "Held to" says that no side used the processor's later
-instructions.
+        f"""What was asked for and what was measured, in multiples of the fastest peer's speed; how, and in
+full, is under "Training beside its peers" and "Texts to vectors beside what people use". In training the
+number in brackets is that of the model's matrix products alone, in the fastest way we know of: more than
+that, but for noise, is out of reach for whoever makes all of these products. "Held to" says that no side
+used the processor's later instructions.
 
 Training, two threads:
 
