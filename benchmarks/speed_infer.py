@@ -287,12 +287,11 @@ def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
         cosine = float(((vectors * exact).sum(1) / lengths).min())
         found[side] = {"precision": precision, "cosine": cosine, "within": cosine >= BOUNDS[precision]}
-    limits = {
-        f"limit, {precision}": Limit(Reference(), texts, precision)
-        for precision in ("fp32", "bf16")
-        if f"ours, {precision}" in found
-    }
-    found |= {side: {"precision": side[-4:], "cosine": None, "within": False} for side in limits}
+    limits, reference = {}, Reference()
+    for precision in ("fp32", "bf16"):
+        if f"ours, {precision}" in found:
+            limits[f"limit, {precision}"] = Limit(reference, texts, precision)
+            found[f"limit, {precision}"] = {"precision": precision, "cosine": None, "within": False}
     rates: dict[str, list[float]] = {side: [] for side in found}
     for window in range(windows):
         for side, _, run in every:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import bertsmith as bs
 import of_several
 import tiny_run
+from bertsmith import machine
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.machine import OfSeveral
 from bertsmith.shards.shards import Shards
@@ -127,6 +128,13 @@ def test_more_processes_than_cores_are_refused(shards: Shards, tmp_path: Path) -
     with pytest.raises(InputError, match=rf"^train\.processes={many}: this machine has \d+ core"):
         tiny_run.run(shards, tmp_path / "run", f"train.processes={many}")
     assert not (tmp_path / "run").exists()
+
+
+def test_more_threads_than_cores_are_told(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    many = machine.allowed_cores() + 1
+    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}", tell=told.append)
+    assert sum(line.startswith(f"{many} threads take turns on ") for line in told) == 1
 
 
 @pytest.fixture
@@ -248,3 +256,6 @@ def test_a_number_beside_torchruns_is_refused(shards: Shards, tmp_path: Path) ->
     pretrain_together.check_processes(chosen, Processes(OfSeveral(0, 2, 0, 2)))
     with pytest.raises(InputError, match=r"train\.processes=2, and torchrun has started 3"):
         pretrain_together.check_processes(chosen, Processes(OfSeveral(0, 3, 0, 3)))
+    many = (os.cpu_count() or 1) + 1  # torchrun's may be on several machines
+    chosen = chosen.changed([f"train.processes={many}"])
+    pretrain_together.check_processes(chosen, Processes(OfSeveral(0, many, 0, 1)))

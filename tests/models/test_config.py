@@ -242,6 +242,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, object], sai
     with pytest.raises(InputError) as caught:
         preset("bert-mini-uncased", **changes)
     assert said in str(caught.value)
+    assert "''" not in str(caught.value)  # a setting without a name
 
 
 def test_unknown_preset_names_the_near_ones() -> None:

@@ -77,6 +77,10 @@ def footing(
     """
     free, among = has_free_threads(train, place), ways_of(train, place)
     most, several = among[0].threads, machine.of_several().count
+    if not resuming and place.uses_threads and most > (cores := machine.allowed_cores()):
+        tell(
+            f"{most} threads take turns on {counted(cores, 'core')}: no more threads than cores would be faster"
+        )
     if resuming or (len(among) == 1 and train.max_minutes is None):
         return Footing(place, most, free, processes=several)
     tell("measuring the speed of an update ...")
@@ -97,10 +101,6 @@ def footing(
         for later, phase in enumerate(phases[1:], start=1):
             speeds.updates[later] = min(tried(trained, phase, train, place, [way], enough).values())
     tell(_told(found, way, seconds, place))
-    if place.uses_threads and way.threads > (cores := machine.allowed_cores()):
-        tell(
-            f"{way.threads} threads take turns on {counted(cores, 'core')}: no more than that would be faster"
-        )
     return Footing(place, way.threads, free, speeds, several)
 
 

@@ -45,18 +45,18 @@ _SHARE_OF_MEMORY = 0.5
 
 
 def check_processes(chosen: PretrainSettings, several: Processes) -> None:
-    """InputError where a new run names another number of processes than torchrun has started, or more than there
-    are cores."""
+    """InputError where a new run names another number of processes than torchrun has started, which may be on
+    several machines; or without it more than there are cores."""
     asked, cores = chosen.train.processes, os.cpu_count()
-    if asked is not None and cores is not None and asked > cores:
-        raise InputError(
-            f"train.processes={asked}: this machine has {counted(cores, 'core')}",
-            "give no more processes than cores, or leave it out: the run then tries what is faster",
-        )
     if several.count > 1 and asked not in (None, several.count):
         raise InputError(
             f"train.processes={asked}, and torchrun has started {several.count}",
             "leave train.processes out, or start the run without torchrun",
+        )
+    if several.count == 1 and asked is not None and cores is not None and asked > cores:
+        raise InputError(
+            f"train.processes={asked}: this machine has {counted(cores, 'core')}",
+            "give no more processes than cores, or leave it out: the run then tries what is faster",
         )
 
 
