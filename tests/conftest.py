@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from hypothesis import settings
 # A busy machine is no defect of the code under test.
 settings.register_profile("bertsmith", deadline=None)
 settings.load_profile("bertsmith")
+
+
+def pytest_configure() -> None:
+    """Without a GPU, Triton interprets its programs. It reads that when it is first imported, by whomever."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,21 @@ def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_ROWS", 1)
 
 
+@pytest.fixture(autouse=True)
+def no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Triton compiles needs a GPU; its own tests interpret it."""
+    monkeypatch.setattr(on_gpu, "blocks", lambda: None)
+
+
+@pytest.fixture(scope="session")
+def blocks() -> on_gpu.Blocks:
+    """What Triton compiles, computed by its interpreter where there is no GPU."""
+    pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
+    found = on_gpu.blocks()
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions themselves, which torch.compile makes programs of."""

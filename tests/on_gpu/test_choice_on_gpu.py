@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice, on_gpu
+from bertsmith.kernels.on_gpu import Blocks
 from bertsmith.place import Place
 
 HERE = torch.device("cpu")
@@ -75,6 +76,33 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     with pytest.raises(InputError) as refused:
         choice.for_gpu("inductor", HERE, is_long=True)
     assert refused.value.sentence.startswith(f"train.kernels=inductor: {what} does not work here: {why}")
+
+
+def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    return on_gpu._cross_entropy(logits, bias, labels)[0] + 7, labels.sum()
+
+
+def test_blocks_are_done_without_where_they_do_not_work(
+    uncompiled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = Blocks(
+        lambda *given: on_gpu._attended(*given[:-1]), 64, lambda *given: on_gpu._cross_entropy(*given)[:2]
+    )
+    for blocks, why in (
+        (None, None),
+        (good, None),
+        (good._replace(attends=broken), "needs a newer GPU"),
+        (good._replace(loses=wrong_loss), "a program of Triton gives other numbers"),
+    ):
+        told: list[str] = []
+        monkeypatch.setattr(on_gpu, "blocks", lambda blocks=blocks: blocks)
+        found = choice.for_gpu("auto", HERE, is_long=True, tell=told.append)
+        assert isinstance(found, on_gpu.Compiled)
+        assert found.blocks is (None if why else blocks)
+        assert told[-1].startswith("layers are compiled for this GPU")
+        if why:
+            assert told[0].startswith(f"Triton does not work here ({why}")
+            assert told[0].endswith("); torch computes attention and the loss, more slowly")
 
 
 def test_what_is_tried_draws_nothing_from_the_run(uncompiled: None) -> None:

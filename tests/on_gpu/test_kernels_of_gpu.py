@@ -19,7 +19,7 @@ import tiny_run
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import on_gpu
-from bertsmith.kernels.on_gpu import Compiled, OnGpu
+from bertsmith.kernels.on_gpu import Blocks, Compiled, OnGpu
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.config import ModelConfig
@@ -123,6 +123,16 @@ def test_a_model_is_the_plain_one(
     hold_equal(encoder, packed_of(lengths), kernels, rows, low=False, close=2e-5)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the processor stands in for a GPU here")
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_a_model_with_blocks_is_the_plain_one(
+    uncompiled: None, exact: None, blocks: Blocks, activation: Any
+) -> None:
+    encoder = Encoder(CONFIG.model_copy(update={"hidden_act": activation})).train()
+    for rows in (None, torch.arange(0, 51, 3)):
+        hold_equal(encoder, packed_of([15, 35, 1]), Compiled(blocks), rows, low=False, close=2e-5)
+
+
 @pytest.mark.parametrize("kernels", [OnGpu(), Compiled()], ids=lambda kernels: kernels.name)
 def test_a_model_in_bf16_is_the_plain_one_to_its_digits(uncompiled: None, kernels: Kernels) -> None:
     packed = packed_of([15, 35, 1])
@@ -173,6 +183,19 @@ def test_the_loss_over_a_vocabulary(
         slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
         for own, other in zip(*slopes, strict=True):
             assert torch.allclose(own.float(), other.float(), atol=1e-5, rtol=1e-2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the processor stands in for a GPU here")
+def test_the_loss_over_a_vocabulary_in_blocks(uncompiled: None, exact: None, blocks: Blocks) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, table = (torch.randn(n, 16, generator=draw).requires_grad_() for n in (9, 50))
+    bias = torch.randn(50, generator=draw, requires_grad=True)
+    labels = torch.randint(50, (9,), generator=draw)
+    found, wanted = (table_loss(x, table, bias, labels, kernels) for kernels in (Compiled(blocks), TORCH))
+    assert found[1] == wanted[1]
+    slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
+    for own, other in zip(*slopes, strict=True):
+        assert torch.allclose(own, other, atol=1e-5)
 
 
 def test_dropout_is_asked_for_in_training_alone(uncompiled: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,15 @@ def for_gpu(
         )
     from bertsmith.kernels import on_gpu
 
+    def failed(check: Callable[..., None], *given: object) -> str | None:
+        """Why it does not work here."""
+        try:
+            check(*given, device)
+        except (RuntimeError, NotImplementedError) as error:
+            inner = getattr(error, "inner_exception", error)  # of torch's compiler
+            return (str(inner).strip() or type(inner).__name__).splitlines()[0]
+        return None
+
     found = TORCH
     wanted: list[tuple[Kernels, str, Callable[[torch.device], None]]] = [
         (on_gpu.OnGpu(), "flash attention", on_gpu.check_flash)
@@ -128,20 +137,21 @@ def for_gpu(
     if asked == "inductor" or (asked == "auto" and is_long):
         wanted.append((on_gpu.Compiled(), "torch.compile", on_gpu.check_compiler))
     for kernels, what, check in wanted:
-        try:
-            check(device)
-        except (RuntimeError, NotImplementedError) as error:
-            inner = getattr(error, "inner_exception", error)  # of torch's compiler
-            why = (str(inner).strip() or type(inner).__name__).splitlines()[0]
+        if why := failed(check):
             if asked != "auto":
                 raise InputError(
                     f"train.kernels={asked}: {what} does not work here: {why}",
                     f"leave it out, or --set train.kernels={found.name}",
-                ) from None
+                )
             tell(f"{what} does not work here ({why}); torch computes without it, more slowly")
             return found
         found = kernels
     if found.name == "inductor":
+        blocks = on_gpu.blocks()
+        if blocks is not None and (why := failed(on_gpu.check_blocks, blocks)):
+            tell(f"Triton does not work here ({why}); torch computes attention and the loss, more slowly")
+            blocks = None
+        found = on_gpu.Compiled(blocks)
         tell("layers are compiled for this GPU during the first updates: about a minute ...")
     return found
 

@@ -7,10 +7,11 @@ computes.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,11 +43,34 @@ class OnGpu(Kernels):
         )
 
 
+class Blocks(NamedTuple):
+    """What Triton compiles, in place of torch's own: attention, given what `_attended` is and behind it the seeds
+    of its dropout, int32 [2]; of heads of at most so many columns; and the loss over a vocabulary with how many
+    are right, of logits, which become their slopes, bias and labels."""
+
+    attends: Callable[..., Tensor]
+    most_columns: int
+    loses: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def blocks() -> Blocks | None:
+    """None where Triton is not installed: torch brings it along for a GPU on Linux."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from bertsmith.kernels import attending_on_gpu, loss_on_gpu
+
+    return Blocks(attending_on_gpu.attended, attending_on_gpu.MOST_COLUMNS, loss_on_gpu.cross_entropy)
+
+
 class Compiled(OnGpu):
-    """The same, and each layer, the embeddings and the loss over a vocabulary as one program each."""
+    """The same, and each layer, the embeddings and the loss over a vocabulary as one program each. blocks: what
+    Triton does better."""
 
     name: ClassVar[Name] = "inductor"
     skips_labels: ClassVar[bool] = True
+
+    def __init__(self, blocks: Blocks | None = None) -> None:
+        self.blocks = blocks
 
     def embedded(
         self,
@@ -64,7 +88,7 @@ class Compiled(OnGpu):
             (norm.weight, norm.bias, norm.eps),
             _share(dropout),
             kind,
-            _seeds(dropout, x.device),
+            _seeds(2, x.device, dropout),
         )
         return found
 
@@ -72,23 +96,30 @@ class Compiled(OnGpu):
         if not len(x) or not _takes(kind_of(x), x.shape[1], of.heads, bounds.sees) or not _is_usual(of):
             return None
         shares = _share(of.attention_dropout), _share(of.dropout)
-        shape = _shape(of.heads, bounds.sees == "before", *shares, of.activation, kind_of(x))
+        is_narrow = self.blocks is not None and x.shape[1] // of.heads <= self.blocks.most_columns
+        blocks = self.blocks if is_narrow else None
+        shape = _shape(of.heads, bounds.sees == "before", *shares, of.activation, kind_of(x), blocks)
         weights = [(part.weight, part.bias) for part in of.weighted]
         ends = [part.eps for part in of.norms]
         found: Tensor = _program(_layer)(
             *(x, bounds.starts.int(), _rounded_up(bounds.longest), weights, ends, shape, rows),
-            _seeds(of.dropout, x.device),
+            _seeds(6, x.device, of.dropout, of.attention_dropout),
         )
         return found
 
     def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not len(labels) or logits.dtype not in _FLASHES:
             return super().table_loss(logits, bias, labels)
+        if self.blocks is not None:
+            loss, right = self.blocks.loses(logits, bias, labels)
+            torch._dynamo.mark_static(logits, 1)
+            of_bias: Tensor = _program(_summed)(logits)
+            return loss, right, of_bias
         for whole in (logits, bias):
             # as long as the vocabulary, which is no variable of the program: each index would be a division by it
             torch._dynamo.mark_static(whole, whole.dim() - 1)
-        loss, right, of_bias = _program(_cross_entropy)(logits, bias, labels)
-        return loss, right, of_bias
+        made: tuple[Tensor, Tensor, Tensor] = _program(_cross_entropy)(logits, bias, labels)
+        return made
 
 
 class _Shape(nn.Module):
@@ -107,8 +138,10 @@ class _Shape(nn.Module):
         dropout: float | None,
         activation: Callable[[Tensor], Tensor],
         kind: torch.dtype,
+        blocks: Blocks | None = None,
     ) -> None:
         super().__init__()
+        self.attends = None if blocks is None else blocks.attends
         self.heads, self.causal, self.activation, self.kind = heads, causal, activation, kind
         self.attention_dropout, self.dropout = attention_dropout, dropout
 
@@ -142,18 +175,17 @@ def _layer(
     seeds: Tensor,
 ) -> Tensor:
     """A layer of BERT (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: those that are wanted. seeds: of its
-    two dropouts."""
+    three dropouts, attention's the last."""
     qkv, projection, first_norm, inner, output, second_norm = weights
     with torch.autocast(x.device.type, enabled=False):
         x = x.to(shape.kind)
-        mixed = _attended(
-            _linear(x, *qkv), starts, longest, shape.heads, shape.causal, shape.attention_dropout
-        )
+        given = (_linear(x, *qkv), starts, longest, shape.heads, shape.causal, shape.attention_dropout)
+        mixed = _attended(*given) if shape.attends is None else shape.attends(*given, seeds[4:])
         if rows is not None:
             mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
         x = _added_norm(x, _linear(mixed, *projection), shape.dropout, seeds[:2], *first_norm, epsilons[0])
         made = _linear(shape.activation(_linear(x, *inner)), *output)
-        return _added_norm(x, made, shape.dropout, seeds[2:], *second_norm, epsilons[1])
+        return _added_norm(x, made, shape.dropout, seeds[2:4], *second_norm, epsilons[1])
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -190,17 +222,26 @@ def _dropped(x: Tensor, share: float | None, seeds: Tensor) -> Tensor:
     return torch.where((hashed >> 16 & 0xFFFF) >= dropped, x * (2**16 / (2**16 - dropped)), 0.0)
 
 
-def _seeds(dropout: Drops, device: torch.device) -> Tensor:
-    """What two dropouts make their masks of, int32 [4], drawn from their generator."""
-    seeds = torch.empty(4, dtype=torch.int32, device=device)
-    return seeds.random_(-(2**31), 2**31, generator=dropout.generator) if dropout.active else seeds
+def _seeds(count: int, device: torch.device, *dropouts: Drops | None) -> Tensor:
+    """What dropouts make their masks of, two each, int32 [count], drawn from the generator that they share."""
+    seeds = torch.empty(count, dtype=torch.int32, device=device)
+    torch._dynamo.mark_static(seeds)  # else a batch of as many rows would have a program of its own
+    for dropout in dropouts:
+        if dropout is not None and dropout.active:
+            return seeds.random_(-(2**31), 2**31, generator=dropout.generator)
+    return seeds
 
 
 def _attended(
-    qkv: Tensor, starts: Tensor, longest: int, heads: int, causal: bool, dropout: float | None
+    qkv: Tensor,
+    starts: Tensor,
+    longest: int,
+    heads: int,
+    causal: bool,
+    dropout: float | None,
 ) -> Tensor:
-    """[N, 3H] → [N, H]. starts: int32 [B + 1], the last of them N. longest: no sequence is longer. Dropout draws
-    from the device's default generator: the kernel takes no other."""
+    """[N, 3H] → [N, H], by torch's kernel. starts: int32 [B + 1], the last of them N. longest: no sequence is
+    longer. Dropout draws from the device's default generator: the kernel takes no other."""
     q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
     found: Tensor = torch.ops.aten._flash_attention_forward(
         *(q, k, v, starts, starts, longest, longest, 0.0 if dropout is None else dropout, causal, False)
@@ -222,7 +263,7 @@ def _embedded(
             x = x + F.embedding(rows, weight, padding)
         weight, bias, epsilon = norm
         found = F.layer_norm(x.float(), weight.shape, weight, bias, epsilon)
-        return _dropped(found, share, seeds[:2]).to(kind)
+        return _dropped(found, share, seeds).to(kind)
 
 
 def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,11 +279,12 @@ def _cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor
     is_label = words == labels.int()[:, None]
     slopes = torch.where(counts[:, None], shares * total.reciprocal()[:, None] - is_label.float(), 0.0)
     logits.copy_(slopes)
-    return (
-        loss,
-        right,
-        logits.sum(0, dtype=torch.float32),
-    )  # of what is kept: slopes in fp32 are never written
+    return loss, right, _summed(logits)
+
+
+def _summed(slopes: Tensor) -> Tensor:
+    """Of each word, of what is kept: slopes in fp32 are never written."""
+    return slopes.sum(0, dtype=torch.float32)
 
 
 def _takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
@@ -271,12 +313,34 @@ def _rounded_up(length: int) -> int:
 def check_flash(device: torch.device) -> None:
     """Compute a little here, there and back, and raise RuntimeError where the answer is not attention's, or there
     is none. Whoever draws afterwards draws as if nothing had been."""
-    heads, lengths = 2, [32, 64]
+    _check_attention("flash attention gives other numbers than attention", _attended, [32, 64], device)
+
+
+def check_blocks(blocks: Blocks, device: torch.device) -> None:
+    """The same of what Triton compiles."""
+    fault = "a program of Triton gives other numbers than the operations it is made of"
+    seeds = torch.arange(2, dtype=torch.int32, device=device)
+    for lengths in ([32, 64], [32, 160]):
+        _check_attention(fault, lambda *given: blocks.attends(*given, seeds), lengths, device)
+    logits, bias = _numbers(5, 50, device).bfloat16(), _numbers(50, device)
+    labels = torch.tensor([7, -1, 0, 49, 3], device=device)
+    wanted = logits.clone()
+    _compare(
+        fault,
+        (blocks.loses(logits, bias, labels)[0], _cross_entropy(wanted, bias, labels)[0]),
+        (logits, wanted),
+    )
+
+
+def _check_attention(
+    fault: str, attends: Callable[..., Tensor], lengths: list[int], device: torch.device
+) -> None:
+    heads, longest = 2, _rounded_up(max(lengths))
     qkv = _numbers(sum(lengths), 3 * heads * 32, device).bfloat16().requires_grad_()
-    starts = torch.tensor([0, 32, 96], dtype=torch.int32, device=device)
+    starts = torch.tensor([0, *lengths], device=device).cumsum(0).int()
     with torch.random.fork_rng([] if qkv.is_cpu else [device]):
-        torch.autograd.grad(_attended(qkv, starts, _LENGTHS, heads, causal=False, dropout=0.5).sum(), qkv)
-    found = _attended(qkv, starts, _LENGTHS, heads, causal=False, dropout=None)
+        torch.autograd.grad(attends(qkv, starts, longest, heads, False, 0.5).sum(), qkv)
+    found = attends(qkv, starts, longest, heads, False, None)
     (slopes,) = torch.autograd.grad(found, qkv, found.detach())
     exact = qkv.detach().float().requires_grad_()
     wanted = []
@@ -285,7 +349,7 @@ def check_flash(device: torch.device) -> None:
         wanted.append(F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1))
     whole = torch.cat(wanted)
     (exact_slopes,) = torch.autograd.grad(whole, exact, whole.detach())
-    _compare("flash attention gives other numbers than attention", (found, whole), (slopes, exact_slopes))
+    _compare(fault, (found, whole), (slopes, exact_slopes))
 
 
 def check_compiler(device: torch.device) -> None:
@@ -295,7 +359,7 @@ def check_compiler(device: torch.device) -> None:
     shapes = [(3 * width, width), (width, width), (width,), (2 * width, width), (width, 2 * width), (width,)]
     weights = [(_numbers(*shape, device) * 0.2, torch.zeros(shape[0], device=device)) for shape in shapes]
     starts = torch.tensor([0, 8, rows], dtype=torch.int32, device=device)
-    seeds = torch.arange(4, dtype=torch.int32, device=device)
+    seeds = torch.arange(6, dtype=torch.int32, device=device)
     shape = _shape(2, False, None, 0.1, F.gelu, torch.bfloat16)
     labels = torch.arange(rows, device=device)
     pairs = []
