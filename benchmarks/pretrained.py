@@ -1,9 +1,10 @@
 """What a pre-trained model is worth: minimal pairs, and tasks with all of their training rows.
 
-    python benchmarks/pretrained.py [FOLDER] [--tasks sst2 cola rte stsb conll2003] [--seeds 0 1 2] [--threads 2]
+    python benchmarks/pretrained.py [FOLDER] [--tasks sst2 cola rte stsb conll2003] [--seeds 0 1 2] [--rate 3e-4]
+        [--threads 2]
 
-FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, which was not searched for;
-the best evaluation on dev. Beside it the best method without an encoder, on the same rows, and what is published
+FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, the same for all tasks; the
+best evaluation on dev. Beside it the best method without an encoder, on the same rows, and what is published
 of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were searched for). Each
 score is kept: the script may be stopped and called again.
 """
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=usual)
     parser.add_argument("--tasks", nargs="*", default=TASKS, choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     machine.prepare_process(options.threads)
@@ -47,27 +49,31 @@ def main() -> None:
     for task in options.tasks:
         once("pretrained", f"cheap {task}", partial(cheap, task))
         for seed in options.seeds:
-            key = f"{name} {task} {seed}"
-            once("pretrained", key, partial(finetuned, options.folder, task, seed, options.threads))
+            key = _key(name, task, options.rate, seed)
+            once("pretrained", key, partial(finetuned, options, task, seed))
         report(name, options)
 
 
-def finetuned(folder: Path, task: str, seed: int, threads: int) -> float:
+def _key(name: str, task: str, rate: float, seed: int) -> str:
+    return f"{name} {task} {seed}" if rate == RATE else f"{name} {task} {rate:g} {seed}"
+
+
+def finetuned(options: argparse.Namespace, task: str, seed: int) -> float:
     """The figure on dev."""
     bench, place = BENCHES[task], DATA / "tasks" / task
-    out = WORK / "pretrained" / f"{folder.resolve().name}-{task}-{seed}"
+    out = WORK / "pretrained" / f"{options.folder.resolve().name}-{task}-{seed}"
     model = bs.finetune(
         bench.task,
-        folder,
+        options.folder,
         out,
         train=place / bench.train,
         dev=place / bench.dev,
         settings=[
             *bench.settings,
             f"train.epochs={EPOCHS}",
-            f"train.learning_rate={RATE}",
+            f"train.learning_rate={options.rate}",
             f"train.seed={seed}",
-            f"train.threads={threads}",
+            f"train.threads={options.threads}",
             "train.tensorboard=false",
         ],
     )
@@ -91,7 +97,8 @@ def report(name: str, options: argparse.Namespace) -> None:
     published = next((figures for size, figures in PUBLISHED.items() if size in name), {})
     rows = []
     for task in TASKS:
-        scores = [100 * known[key] for seed in range(10) if (key := f"{name} {task} {seed}") in known]
+        keys = (_key(name, task, options.rate, seed) for seed in range(10))
+        scores = [100 * known[key] for key in keys if key in known]
         if scores and f"cheap {task}" in known:
             least, how = known[f"cheap {task}"]
             of = f"{spread(scores)} ({len(scores)} seed{'s' if len(scores) > 1 else ''})"
@@ -107,7 +114,7 @@ def report(name: str, options: argparse.Namespace) -> None:
 {held["nsp_accuracy"]:.1%}. Minimal pairs of BLiMP's development half: {known[f"{name} pairs"]:.1%}
 (chance 50 %; an n-gram model 61.2 %).
 
-Dev, in points, all training rows, {EPOCHS} epochs, rate {RATE:g}, mean ± standard deviation over seeds:
+Dev, in points, all training rows, {EPOCHS} epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
 {table(["task", "cheap method", "this model", "published, this size"], rows)}""",
     )

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, Self, TypeVar, get_args
 
 import torch
@@ -152,7 +153,8 @@ class Place:
         """What a GPU is asked to do by `work`, and has not done yet. other: recorded before, never replayed at the
         same time, so that both can compute in the same memory, but for what their `work` keeps."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=None if other is None else other.pool()):
+        pool, stream = None if other is None else other.pool(), _recording(self.device)
+        with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=pool, stream=stream):
             work()
         return graph
 
@@ -206,6 +208,13 @@ class Place:
             torch.set_num_threads(
                 threads
             )  # for threads to come: those of the pool have set it for these, too
+
+
+@cache
+def _recording(device: torch.device) -> torch.cuda.Stream:
+    """What work is recorded on: one for all graphs of a device, since memory is shared within one alone; of this
+    device, where torch would take the one it is at."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny_run
+from bertsmith import place
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
@@ -223,3 +225,32 @@ def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:
     ):
         with pytest.raises(ValueError, match="cannot be filled"):
             batch.filled(less)
+
+
+def test_work_is_recorded_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the one that torch is at, as with `train.device=cuda:1`; one stream has all graphs of a device."""
+    second, at, seen = torch.device("cuda:1"), [torch.device("cuda:0")], []
+
+    @contextmanager
+    def moved(device: torch.device) -> Iterator[None]:
+        at.append(device)
+        yield
+        at.pop()
+
+    @contextmanager
+    def graph(_: Any, pool: Any, stream: Any) -> Iterator[None]:
+        seen.append((at[-1], stream))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("stream", device, object()))
+    monkeypatch.setattr(torch.cuda, "device", moved)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    place._recording.cache_clear()
+    asked = []
+    for _ in range(2):
+        Place(second, "bf16", torch.Generator()).recorded(lambda: asked.append(at[-1]), None)
+    place._recording.cache_clear()
+    assert asked == [second] * 2
+    assert seen[0] == seen[1]
+    assert seen[0][0] == seen[0][1][1] == second

@@ -64,13 +64,14 @@ def _attended(
     qkv = qkv.contiguous()
     out, sums = _empty(qkv, heads)
     cut = _FORWARD_ONE if longest <= _ONE else _FORWARD
-    _forward[-(-longest // cut.block), heads, len(starts) - 1](
-        *(qkv, out, sums, starts, seeds, len(qkv)),
-        *_sizes(qkv, heads),
-        *(causal, dropped, cut.block, cut.step),
-        num_warps=cut.warps,
-        num_stages=cut.stages,
-    )
+    with torch.cuda.device_of(qkv):
+        _forward[-(-longest // cut.block), heads, len(starts) - 1](
+            *(qkv, out, sums, starts, seeds, len(qkv)),
+            *_sizes(qkv, heads),
+            *(causal, dropped, cut.block, cut.step),
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
     return out, sums
 
 
@@ -102,18 +103,19 @@ def _attended_backward(
     """The slopes of qkv."""
     qkv, grad = qkv.contiguous(), grad.contiguous()
     slopes, sizes = torch.empty_like(qkv), _sizes(qkv, heads)
-    tokens, is_whole, weighed = len(qkv), longest <= _ONE, sums
-    if not is_whole:
-        weighed = torch.empty_like(sums)
-        _weigh[-(-tokens // _WEIGHED), heads](out, grad, weighed, tokens, *sizes, _WEIGHED, num_warps=4)
-    cut = _BACKWARD_ONE if is_whole else _BACKWARD
-    _backward[-(-longest // cut.block), heads, len(starts) - 1](
-        *(qkv, out, grad, sums, weighed, slopes, starts, seeds, tokens),
-        *sizes,
-        *(causal, dropped, cut.block, cut.step, is_whole),
-        num_warps=cut.warps,
-        num_stages=cut.stages,
-    )
+    tokens, is_whole = len(qkv), longest <= _ONE
+    cut, weighed = (_BACKWARD_ONE, sums) if is_whole else (_BACKWARD, torch.empty_like(sums))
+    with torch.cuda.device_of(qkv):
+        if not is_whole:
+            rows = -(-tokens // _WEIGHED)
+            _weigh[rows, heads](out, grad, weighed, tokens, *sizes, _WEIGHED, num_warps=4)
+        _backward[-(-longest // cut.block), heads, len(starts) - 1](
+            *(qkv, out, grad, sums, weighed, slopes, starts, seeds, tokens),
+            *sizes,
+            *(causal, dropped, cut.block, cut.step, is_whole),
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
     return slopes
 
 

@@ -19,9 +19,10 @@ def cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor,
     rows, words = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)
     right = logits.new_empty(rows, dtype=torch.int32)
-    _cross_entropy[(-(-rows // _ROWS),)](
-        *(logits, bias, labels, losses, right, rows, words, _ROWS, _WORDS), num_warps=_WARPS
-    )
+    with torch.cuda.device_of(logits):
+        _cross_entropy[(-(-rows // _ROWS),)](
+            *(logits, bias, labels, losses, right, rows, words, _ROWS, _WORDS), num_warps=_WARPS
+        )
     return losses.sum(), right.sum()
 
 
