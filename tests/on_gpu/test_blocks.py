@@ -34,7 +34,8 @@ def kept(rows: Any, heads: int, length: int, seeds: Tensor, share: float) -> Ten
     numbers = np.arange(heads, dtype=np.uint64)[:, None] + rows.astype(np.uint64) * heads
     first = scrambled(numbers ^ first_seed)
     slope = scrambled(first ^ 0x5BD1E995) | 1
-    columns = scrambled(np.arange(length, dtype=np.uint64) ^ second_seed)
+    columns = (np.arange(length, dtype=np.uint64) ^ second_seed) * 0x7FEB352D % WORDS
+    columns = columns ^ columns >> 15
     drawn = (first[:, :, None] + slope[:, :, None] * columns % WORDS) % WORDS
     return torch.from_numpy(drawn >= round(share * WORDS))
 

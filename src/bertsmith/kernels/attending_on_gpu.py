@@ -55,44 +55,46 @@ def attended(
     "bertsmith::attended",
     mutates_args=(),
     schema="(Tensor qkv, Tensor starts, Tensor seeds, SymInt longest, int heads, bool causal, int dropped)"
-    " -> (Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor)",
 )
 def _attended(
     qkv: Tensor, starts: Tensor, seeds: Tensor, longest: int, heads: int, causal: bool, dropped: int
-) -> tuple[Tensor, Tensor]:
-    """And of each head and row the logarithm to base 2 of the sum of its weights, fp32 [A, N]."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """And of each head and row the logarithm to base 2 of the sum of its weights, fp32 [A, N], and what dropout
+    drew, int32 [2, A, N]."""
     qkv = qkv.contiguous()
-    out, sums = _empty(qkv, heads)
+    out, sums, drawn = _empty(qkv, heads, dropped)
     cut = _FORWARD_ONE if longest <= _ONE else _FORWARD
     with torch.cuda.device_of(qkv):
         _forward[-(-longest // cut.block), heads, len(starts) - 1](
-            *(qkv, out, sums, starts, seeds, len(qkv)),
+            *(qkv, out, sums, drawn, starts, seeds, len(qkv)),
             *_sizes(qkv, heads),
             *(causal, dropped, cut.block, cut.step),
             num_warps=cut.warps,
             num_stages=cut.stages,
         )
-    return out, sums
+    return out, sums, drawn
 
 
 @_attended.register_fake
 def _(
-    qkv: Tensor, starts: Tensor, seeds: Tensor, longest: int, heads: int, *more: Any
-) -> tuple[Tensor, Tensor]:
-    return _empty(qkv, heads)
+    qkv: Tensor, starts: Tensor, seeds: Tensor, longest: int, heads: int, causal: bool, dropped: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(qkv, heads, dropped)
 
 
 @torch.library.custom_op(
     "bertsmith::attended_backward",
     mutates_args=(),
-    schema="(Tensor grad, Tensor qkv, Tensor out, Tensor sums, Tensor starts, Tensor seeds, SymInt longest,"
-    " int heads, bool causal, int dropped) -> Tensor",
+    schema="(Tensor grad, Tensor qkv, Tensor out, Tensor sums, Tensor drawn, Tensor starts, Tensor seeds,"
+    " SymInt longest, int heads, bool causal, int dropped) -> Tensor",
 )
 def _attended_backward(
     grad: Tensor,
     qkv: Tensor,
     out: Tensor,
     sums: Tensor,
+    drawn: Tensor,
     starts: Tensor,
     seeds: Tensor,
     longest: int,
@@ -110,7 +112,7 @@ def _attended_backward(
             rows = -(-tokens // _WEIGHED)
             _weigh[rows, heads](out, grad, weighed, tokens, *sizes, _WEIGHED, num_warps=4)
         _backward[-(-longest // cut.block), heads, len(starts) - 1](
-            *(qkv, out, grad, sums, weighed, slopes, starts, seeds, tokens),
+            *(qkv, out, grad, sums, weighed, drawn, slopes, starts, seeds, tokens),
             *sizes,
             *(causal, dropped, cut.block, cut.step, is_whole),
             num_warps=cut.warps,
@@ -124,21 +126,25 @@ def _(grad: Tensor, qkv: Tensor, *more: Any) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
-def _kept(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _kept(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     qkv, starts, seeds, *ctx.numbers = inputs
     ctx.save_for_backward(qkv, *output, starts, seeds)
 
 
-def _slopes(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+def _slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     return _attended_backward(grad, *ctx.saved_tensors, *ctx.numbers), *(None,) * 6
 
 
 _attended.register_autograd(_slopes, setup_context=_kept)
 
 
-def _empty(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _empty(qkv: Tensor, heads: int, dropped: int) -> tuple[Tensor, Tensor, Tensor]:
     tokens, width = qkv.shape
-    return qkv.new_empty(tokens, width // 3), qkv.new_empty(heads, tokens, dtype=torch.float32)
+    return (
+        qkv.new_empty(tokens, width // 3),
+        qkv.new_empty(heads, tokens, dtype=torch.float32),
+        qkv.new_empty(2 if dropped else 0, heads, tokens, dtype=torch.int32),
+    )
 
 
 def _sizes(qkv: Tensor, heads: int) -> tuple[int, int, int]:
@@ -165,7 +171,9 @@ def _rows_drawn(rows, head, seeds, HEADS: tl.constexpr):
 
 @triton.jit
 def _columns_drawn(columns, seeds):
-    return _scrambled(columns.to(tl.uint32) ^ tl.load(seeds + 1).to(tl.uint32))
+    """A column's number: scrambled but once, since it is made again for each block."""
+    x = (columns.to(tl.uint32) ^ tl.load(seeds + 1).to(tl.uint32)) * 0x7FEB352D
+    return x ^ (x >> 15)
 
 
 @triton.jit
@@ -173,6 +181,7 @@ def _forward(
     qkv,
     out,
     sums,
+    drawn,
     starts,
     seeds,
     tokens,
@@ -204,6 +213,9 @@ def _forward(
     mixed = tl.zeros([BLOCK, WIDE], tl.float32)
     if DROPPED:
         first, slope = _rows_drawn(begin + rows, head, seeds, HEADS)
+        kept = drawn + head * tokens + begin + rows
+        tl.store(kept, first.to(tl.int32, bitcast=True), mask=rows < length)
+        tl.store(kept + HEADS * tokens, slope.to(tl.int32, bitcast=True), mask=rows < length)
     end = tl.minimum(length, (block + 1) * BLOCK) if CAUSAL else length
     for at in range(0, end, STEP):
         keys = at + steps
@@ -214,14 +226,14 @@ def _forward(
         seen = keys[None, :] < length
         if CAUSAL:
             seen = seen & (keys[None, :] <= rows[:, None])
-        scores = tl.where(seen, tl.dot(q, tl.trans(k)) * (scale * _LOG2E), float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
+        scores = tl.where(seen, tl.dot(q, tl.trans(k)), float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1) * (scale * _LOG2E))
+        weights = tl.exp2(scores * (scale * _LOG2E) - higher[:, None])
         fades = tl.exp2(top - higher)
         total = total * fades + tl.sum(weights, 1)
         if DROPPED:
-            drawn = first[:, None] + slope[:, None] * _columns_drawn(keys, seeds)[None, :]
-            weights = tl.where(drawn >= DROPPED, weights, 0.0)
+            bits = first[:, None] + slope[:, None] * _columns_drawn(keys, seeds)[None, :]
+            weights = tl.where(bits >= DROPPED, weights, 0.0)
         mixed = mixed * fades[:, None] + tl.dot(weights.to(v.dtype), v)
         top = higher
     share = total
@@ -264,8 +276,9 @@ def _of_keys(
     of_grad,
     sums,
     weighed,
+    drawn,
     there,
-    begin,
+    tokens,
     length,
     block,
     head,
@@ -314,7 +327,10 @@ def _of_keys(
         weights = tl.exp2(tl.where(seen, scores, float("-inf")))
         of_weights = tl.dot(v, tl.trans(g))
         if DROPPED:
-            first, slope = _rows_drawn(begin + rows, head, seeds, HEADS)
+            first = tl.load(drawn + rows, mask=rows < length, other=0).to(tl.uint32, bitcast=True)
+            slope = tl.load(drawn + rows + HEADS * tokens, mask=rows < length, other=0).to(
+                tl.uint32, bitcast=True
+            )
             kept = first[None, :] + slope[None, :] * of_keys[:, None] >= DROPPED
             dv += tl.dot(tl.where(kept, weights, 0.0).to(g.dtype), g)
             of_weights = tl.where(kept, of_weights * lifts, 0.0)
@@ -335,8 +351,9 @@ def _of_queries(
     of_grad,
     sums,
     weighed,
+    drawn,
     there,
-    begin,
+    tokens,
     length,
     block,
     head,
@@ -364,7 +381,10 @@ def _of_queries(
     dq = tl.zeros([BLOCK, WIDE], tl.float32)
     lifts: tl.constexpr = 1.0 / (1.0 - DROPPED * 0.5**32)
     if DROPPED:
-        first, slope = _rows_drawn(begin + rows, head, seeds, HEADS)
+        first = tl.load(drawn + rows, mask=rows < length, other=0).to(tl.uint32, bitcast=True)
+        slope = tl.load(drawn + rows + HEADS * tokens, mask=rows < length, other=0).to(
+            tl.uint32, bitcast=True
+        )
     end = tl.minimum(length, (block + 1) * BLOCK) if CAUSAL else length
     for from_key in range(0, end, STEP):
         keys = from_key + tl.arange(0, STEP)
@@ -392,6 +412,7 @@ def _backward(
     grad,
     sums,
     weighed,
+    drawn,
     slopes,
     starts,
     seeds,
@@ -417,14 +438,16 @@ def _backward(
     there = slopes + begin.to(tl.int64) * (3 * HEADS * COLUMNS) + head * COLUMNS
     sums += head * tokens + begin
     weighed += head * tokens + begin
+    drawn += head * tokens + begin
     _of_keys(
         here,
         out + away,
         of_grad,
         sums,
         weighed,
+        drawn,
         there,
-        begin,
+        tokens,
         length,
         block,
         head,
@@ -445,8 +468,9 @@ def _backward(
         of_grad,
         sums,
         weighed,
+        drawn,
         there,
-        begin,
+        tokens,
         length,
         block,
         head,
