@@ -135,6 +135,11 @@ def main() -> None:
             told(lambda: run("moved", *NO_DROPOUT, *STEPS, SHARD))
         run("resumed", *STEPS, SHARD, resume=True)
         run("resumed", *STEPS, SHARD, resume=True)  # it is finished: nothing is computed
+        for name, *ways in (("turned", "false", "true"), ("turned back", "true", "false")):
+            for number, shard in enumerate(ways):  # what leaves the run's numbers alone may change
+                steps = ("train.max_steps=4", "train.max_steps=9")[number]
+                others = (steps, "train.checkpoint_every=4", f"train.shard={shard}")
+                run(name, *NO_DROPOUT, *others, resume=number > 0)
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)

@@ -212,6 +212,14 @@ def test_sharded_and_resumed_is_straight_to_the_bit(shards: Shards, sharded: Pat
     assert_alike(moved.path, one.path)
 
 
+def test_all_processes_hear_what_is_changed_when_a_run_is_resumed(shards: Shards, sharded: Path) -> None:
+    """Whether weights are kept in parts: the file of settings has what the run began with."""
+    tiny_run.run(shards, sharded / "as one", *NO_DROPOUT, "train.max_steps=4", "train.checkpoint_every=4")
+    one = tiny_run.run(shards, sharded / "as one", *NO_DROPOUT, *STEPS, resume=True)
+    for name in ("turned", "turned back"):
+        assert_weights_alike(one.path, sharded / name)
+
+
 def test_muon_needs_whole_matrices(shards: Shards, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"Muon needs them whole: set train\.optimizer=adamw"):
         tiny_run.run(shards, tmp_path / "out", "train.optimizer=muon", of_several.SHARD)

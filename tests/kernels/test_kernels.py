@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -577,10 +578,54 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
     kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in choice._BODIES]
     for path in kept:
         path.touch()
+    assert tells()  # nothing says that all of it is there
     assert not tells()
+    (tmp_path / choice._WHOLE).unlink()  # it was broken off
+    assert tells()
     os.utime(kept[1], (0, 0))
     assert tells()
     assert not tells()  # also where Numba leaves what it has kept as it is, of a file written again as it was
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x80"], ids=["empty", "cut off"])
+def test_what_numba_kept_and_is_damaged_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    """As after a power cut; other code that lies there stays."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kept, other = tmp_path / "compiled.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
+    for path in (kept, other):
+        path.write_bytes(damage)
+    asked, told = [], []
+
+    def load(module: str) -> None:
+        asked.append(module)
+        if kept.exists():
+            pickle.loads(kept.read_bytes())
+
+    monkeypatch.setattr(choice.importlib, "import_module", load)
+    choice._imported("bertsmith.kernels.fast", told.append)
+    assert asked == ["bertsmith.kernels.fast"] * 2
+    assert other.exists()
+    assert told == ["what was kept of compiled kernels is damaged: compiling them again, up to a minute ..."]
+
+
+def test_where_no_code_can_be_kept_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compilation is begun that could keep nothing."""
+    monkeypatch.setattr(choice, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
+    monkeypatch.setattr("bertsmith.kernels.beside.compile_beside", lambda: pytest.fail("is begun"))
+    told: list[str] = []
+    assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
+    assert "name one in the environment variable NUMBA_CACHE_DIR" in told[0]
+
+    def refused() -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(choice, "compile_all", refused)
+    with pytest.raises(InputError, match="no locator available") as error:
+        choice.of_name("numba")
+    assert error.value.remedy.startswith("name a folder with room that can be written to")
 
 
 def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(

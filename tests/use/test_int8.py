@@ -131,6 +131,12 @@ def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
             bs.load(run, precision="int8").predict(["kaba"])
     finally:
         hidden.rename(dev)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(dev), "dev.csv")
+    (moved / "settings.yaml").write_text(settings, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"dev\.csv is not in {Path.cwd()}"):
+        int8.dev_file(moved)
     alone = bs.load(run).save(tmp_path / "alone")
     with pytest.raises(InputError, match="it names none"):
         bs.load(alone, precision="int8").predict(["kaba"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from bertsmith.kernels.plain import TORCH, Kernels, Name
 
 _HERE = Path(__file__).parent
 _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
+_WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
 _ON_A_GPU = ("flash", "inductor")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
@@ -59,12 +61,19 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
         if not _are_compiled():
             tell("compiling kernels for this machine, once: up to a minute ...")
             compile_all()
-        from bertsmith.kernels.fast import Fast  # takes Numba along
+        _imported("bertsmith.kernels.fast", tell)  # takes Numba along
+        from bertsmith.kernels.fast import Fast
     except Exception as error:  # Numba's are of no type that is known before it is loaded
         why = (str(error) or type(error).__name__).splitlines()[0]
+        is_of_place = isinstance(error, OSError) or not _can_keep()
+        first = (
+            "name a folder with room that can be written to in the environment variable NUMBA_CACHE_DIR"
+            if is_of_place
+            else "repair or remove Numba"
+        )
         raise InputError(
             f"the kernels cannot be compiled here: {why}",
-            "repair or remove Numba, or train without compiled kernels: --set train.kernels=torch",
+            f"{first}, or train without compiled kernels: --set train.kernels=torch",
         ) from None
     return Fast()
 
@@ -72,12 +81,26 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
 def compile_all() -> None:
     """Have all bodies compiled that are not yet: importing them does it. What Numba has kept of them then counts
     as new: of a file that was written again as it was, as by an installation, it goes on using the older code."""
-    importlib.import_module("bertsmith.kernels.answers")
+    _imported("bertsmith.kernels.answers")
     for folder in _folders():
-        for name in _BODIES:
-            for kept in _kept_of(name, folder):
-                with suppress(OSError):  # a folder that is another user's
-                    os.utime(kept)
+        found = [kept for name in _BODIES for kept in _kept_of(name, folder)]
+        for kept in [*found, folder / _WHOLE] if found else []:
+            with suppress(OSError):  # a folder that is another user's
+                kept.touch()
+
+
+def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> None:
+    """Import kernels. Where what Numba has kept of them is damaged, as when a machine lost its power, it is
+    removed, and they are compiled again."""
+    try:
+        importlib.import_module(module)
+    except (EOFError, pickle.UnpicklingError):
+        tell("what was kept of compiled kernels is damaged: compiling them again, up to a minute ...")
+        for folder in _folders():
+            for body in _HERE.glob("*.py"):
+                for kept in folder.glob(f"{body.stem}.*.nb[ic]"):
+                    kept.unlink()
+        importlib.import_module(module)
 
 
 def for_training(
@@ -91,6 +114,12 @@ def for_training(
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.beside import compile_beside
 
+        if not _can_keep():
+            tell(
+                "kernels are not compiled, since no folder for them can be written to: name one in the "
+                "environment variable NUMBA_CACHE_DIR; torch computes without them, more slowly"
+            )
+            return TORCH
         compile_beside()
         tell(
             "kernels are being compiled for this machine, once, in the background; until then torch computes "
@@ -163,6 +192,7 @@ def for_answers(
     kernels that have not been compiled yet; else torch computes, and they are compiled beside."""
     if for_training("auto", width, tell, is_long=waits) is TORCH:
         return TORCH
+    _imported("bertsmith.kernels.answers", tell)
     from bertsmith.kernels.answers import FastAnswers
 
     return FastAnswers()
@@ -179,7 +209,11 @@ def _is_whole() -> bool:
 
 def _are_compiled() -> bool:
     """Whether Numba has kept compiled code of ours as it is now."""
-    return any(all(_is_kept(name, folder) for name in _BODIES) for folder in _folders())
+    written = max(body.stat().st_mtime for body in _HERE.glob("*.py"))
+    return any(
+        all(_is_kept(name, folder) for name in _BODIES) and _is_since(folder / _WHOLE, written)
+        for folder in _folders()
+    )
 
 
 def _folders() -> Iterator[Path]:
@@ -188,8 +222,21 @@ def _folders() -> Iterator[Path]:
     if (place := os.environ.get("NUMBA_CACHE_DIR")) and _is_writable(Path(place)):
         yield from Path(place).glob("**")
         return
-    yield _HERE / "__pycache__"
-    yield from (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba").glob("**")
+    beside, users = _elsewhere()
+    yield beside
+    yield from users.glob("**")
+
+
+def _elsewhere() -> tuple[Path, Path]:
+    """Where Numba keeps code that it is told no folder for: beside it, or in the user's cache."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return _HERE / "__pycache__", users / "numba"
+
+
+def _can_keep() -> bool:
+    """Whether Numba finds a folder to keep code in."""
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    return any(_is_writable(folder) for folder in (*([Path(told)] if told else []), *_elsewhere()))
 
 
 def _is_writable(folder: Path) -> bool:
@@ -210,4 +257,9 @@ def _kept_of(name: str, folder: Path) -> Iterator[Path]:
 def _is_kept(name: str, folder: Path) -> bool:
     """Whether what was compiled of a body's file since it was last written lies in a folder."""
     written = (_HERE / f"{name}.py").stat().st_mtime
-    return any(kept.stat().st_mtime >= written for kept in _kept_of(name, folder))
+    return any(_is_since(kept, written) for kept in _kept_of(name, folder))
+
+
+def _is_since(file: Path, when: float) -> bool:
+    """Whether a file was written then or later."""
+    return file.is_file() and file.stat().st_mtime >= when

@@ -78,10 +78,13 @@ def dev_file(run: Path) -> Path:
             break
     if known and Path(known).is_file():
         return Path(known)
-    what = f"{known} is not there" if known else "it names none"
+    if known and not Path(known).is_absolute():
+        what, remedy = f"{known} is not in {Path.cwd()}", "call this in the folder that the run was made from"
+    else:
+        what, remedy = f"{known} is not there" if known else "it names none", "put it back"
     raise InputError(
         f"{run}: answers in int8 are first checked on the run's dev file, and {what}",
-        f"put it back, or {_OTHERWISE}",
+        f"{remedy}, or {_OTHERWISE}",
     )
 
 

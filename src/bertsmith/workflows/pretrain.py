@@ -100,7 +100,8 @@ def pretrain(
         assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
     with processes(machine.of_several()) as several:
         if several.follows:
-            return _followed(shards, out, model, several)
+            asked = (preset, recipe, assignments) if resume else None
+            return _followed(shards, out, model, several, asked)
         resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
         base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
         if not (resuming or base or recipe or preset):
@@ -136,12 +137,21 @@ def pretrain(
         return load(out)
 
 
-def _followed(shards: Shards, out: Path, model: str | Path | Model | None, several: Processes) -> Model:
-    """The model of a run that another process leads, with this one's part in it done. Raises Left where that has
-    ended without one."""
+def _followed(
+    shards: Shards,
+    out: Path,
+    model: str | Path | Model | None,
+    several: Processes,
+    asked: tuple[str | None, str | Path | None, Sequence[str]] | None,
+) -> Model:
+    """The model of a run that another process leads, with this one's part in it done. asked: preset, recipe and
+    assignments of a run that is resumed, which may change what leaves its numbers alone: the file has the run's as
+    it began. Raises Left where the leader has ended without a model."""
     try:
         begun = several.ordered().step
         chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
+        if asked is not None:
+            chosen = _chosen(out, *asked, shards.tokenizer, None, resuming=True)
         base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
         follow_run(Work.of(shards, chosen, base, silent, restored=begun > 0), out, several, begun)
     except Left as left:
