@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from bertsmith.kernels.plain import TORCH, Kernels, Name
 _HERE = Path(__file__).parent
 _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
 _WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
+_DAMAGED = ("EOFError", "UnpicklingError")  # by their names: nothing of ours unpickles
 _ON_A_GPU = ("flash", "inductor")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
@@ -94,7 +94,9 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
     removed, and they are compiled again."""
     try:
         importlib.import_module(module)
-    except (EOFError, pickle.UnpicklingError):
+    except Exception as error:
+        if type(error).__name__ not in _DAMAGED:
+            raise
         tell("what was kept of compiled kernels is damaged: compiling them again, up to a minute ...")
         for folder in _folders():
             for body in _HERE.glob("*.py"):
