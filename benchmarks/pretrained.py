@@ -66,6 +66,7 @@ def finetuned(options: argparse.Namespace, task: str, seed: int) -> float:
         bench.task,
         options.folder,
         out,
+        overwrite=True,  # what was broken off
         train=place / bench.train,
         dev=place / bench.dev,
         settings=[
