@@ -78,6 +78,14 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     assert refused.value.sentence.startswith(f"train.kernels=inductor: {what} does not work here: {why}")
 
 
+class OutOfResources(Exception):
+    """As Triton's, which is no RuntimeError."""
+
+
+def too_large(*_: Any) -> Tensor:
+    raise OutOfResources("out of resource: shared memory")
+
+
 def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return on_gpu._cross_entropy(logits, bias, labels)[0] + 7, labels.sum()
 
@@ -92,6 +100,7 @@ def test_blocks_are_done_without_where_they_do_not_work(
         (None, None),
         (good, None),
         (good._replace(attends=broken), "needs a newer GPU"),
+        (good._replace(attends=too_large), "out of resource: shared memory"),
         (good._replace(loses=wrong_loss), "a program of Triton gives other numbers"),
     ):
         told: list[str] = []

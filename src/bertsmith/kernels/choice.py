@@ -10,11 +10,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
+
+if TYPE_CHECKING:
+    from bertsmith.kernels.on_gpu import Blocks
 
 _HERE = Path(__file__).parent
 _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
@@ -64,7 +68,6 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
         _imported("bertsmith.kernels.fast", tell)  # takes Numba along
         from bertsmith.kernels.fast import Fast
     except Exception as error:  # Numba's are of no type that is known before it is loaded
-        why = (str(error) or type(error).__name__).splitlines()[0]
         is_of_place = isinstance(error, OSError) or not _can_keep()
         first = (
             "name a folder with room that can be written to in the environment variable NUMBA_CACHE_DIR"
@@ -72,7 +75,7 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
             else "repair or remove Numba"
         )
         raise InputError(
-            f"the kernels cannot be compiled here: {why}",
+            f"the kernels cannot be compiled here: {_why(error)}",
             f"{first}, or train without compiled kernels: --set train.kernels=torch",
         ) from None
     return Fast()
@@ -152,15 +155,6 @@ def for_gpu(
         )
     from bertsmith.kernels import on_gpu
 
-    def failed(check: Callable[..., None], *given: object) -> str | None:
-        """Why it does not work here."""
-        try:
-            check(*given, device)
-        except (RuntimeError, NotImplementedError) as error:
-            inner = getattr(error, "inner_exception", error)  # of torch's compiler
-            return (str(inner).strip() or type(inner).__name__).splitlines()[0]
-        return None
-
     found = TORCH
     wanted: list[tuple[Kernels, str, Callable[[torch.device], None]]] = [
         (on_gpu.OnGpu(), "flash attention", on_gpu.check_flash)
@@ -168,23 +162,40 @@ def for_gpu(
     if asked == "inductor" or (asked == "auto" and is_long):
         wanted.append((on_gpu.Compiled(), "torch.compile", on_gpu.check_compiler))
     for kernels, what, check in wanted:
-        if why := failed(check):
+        try:
+            check(device)
+        except (RuntimeError, NotImplementedError) as error:
+            why = _why(getattr(error, "inner_exception", error))  # of torch's compiler
             if asked != "auto":
                 raise InputError(
                     f"train.kernels={asked}: {what} does not work here: {why}",
                     f"leave it out, or --set train.kernels={found.name}",
-                )
+                ) from None
             tell(f"{what} does not work here ({why}); torch computes without it, more slowly")
             return found
         found = kernels
     if found.name == "inductor":
-        blocks = on_gpu.blocks()
-        if blocks is not None and (why := failed(on_gpu.check_blocks, blocks)):
-            tell(f"Triton does not work here ({why}); torch computes attention and the loss, more slowly")
-            blocks = None
-        found = on_gpu.Compiled(blocks)
+        found = on_gpu.Compiled(_blocks(device, tell))
         tell("layers are compiled for this GPU during the first updates: about a minute ...")
     return found
+
+
+def _blocks(device: torch.device, tell: Callable[[str], None]) -> Blocks | None:
+    """What Triton does better on this GPU, where it works there."""
+    from bertsmith.kernels import on_gpu
+
+    try:
+        if (found := on_gpu.blocks()) is not None:
+            on_gpu.check_blocks(found, device)
+    except Exception as error:  # Triton's are of no type that is known before it is loaded
+        tell(f"Triton does not work here ({_why(error)}); torch computes attention and the loss, more slowly")
+        return None
+    return found
+
+
+def _why(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def for_answers(
