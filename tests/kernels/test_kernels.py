@@ -594,7 +594,7 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
     """As after a power cut; other code that lies there stays."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kept, other = tmp_path / "compiled.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
-    for path in (kept, other):
+    for path in (kept, other, whole := tmp_path / choice._WHOLE):
         path.write_bytes(damage)
     asked, told = [], []
 
@@ -607,6 +607,7 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
     choice._imported("bertsmith.kernels.fast", told.append)
     assert asked == ["bertsmith.kernels.fast"] * 2
     assert other.exists()
+    assert not whole.exists()
     assert told == ["what was kept of compiled kernels is damaged: compiling them again, up to a minute ..."]
 
 

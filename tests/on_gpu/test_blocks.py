@@ -107,8 +107,10 @@ def test_scores_far_from_0(blocks: Blocks, lengths: list[int], far: float) -> No
     found = blocks.attends(qkv, starts, on_gpu._rounded_up(max(lengths)), 1, False, None, seeds)
     wanted = attention(qkv, lengths, 1, False, 0.0, seeds)
     slopes, slopes_wanted = (torch.autograd.grad(mixed.float().sum(), qkv)[0] for mixed in (found, wanted))
-    assert (found - wanted).norm() <= 100 * CLOSE * wanted.norm()
-    assert (slopes.float() - slopes_wanted.float()).norm() <= 100 * CLOSE * slopes_wanted.float().norm()
+    assert (found - wanted).norm() <= max(CLOSE, 1e-3) * wanted.norm()
+    # in bf16 what cancels, 20 times a row's slopes of scores, leaves its rounding; what is no number is no bound
+    close = 1e-3 if torch.float32 == LOW else 0.5
+    assert (slopes.float() - slopes_wanted.float()).norm() <= close * slopes_wanted.float().norm()
 
 
 def test_attention_in_blocks_drops_its_share() -> None:

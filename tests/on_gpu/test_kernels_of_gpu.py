@@ -41,6 +41,10 @@ CONFIG = ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
+INTERPRETED = pytest.mark.skipif(
+    torch.cuda.is_available(),
+    reason="Triton computes on the GPU here, and these tensors are on the processor",
+)
 CLOSE = 0.1  # of bf16 from end to end, relative
 
 
@@ -123,7 +127,7 @@ def test_a_model_is_the_plain_one(
     hold_equal(encoder, packed_of(lengths), kernels, rows, low=False, close=2e-5)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the processor stands in for a GPU here")
+@INTERPRETED
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_a_model_with_blocks_is_the_plain_one(
     uncompiled: None, exact: None, blocks: Blocks, activation: Any
@@ -185,7 +189,7 @@ def test_the_loss_over_a_vocabulary(
             assert torch.allclose(own.float(), other.float(), atol=1e-5, rtol=1e-2)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the processor stands in for a GPU here")
+@INTERPRETED
 def test_the_loss_over_a_vocabulary_in_blocks(uncompiled: None, exact: None, blocks: Blocks) -> None:
     draw = torch.Generator().manual_seed(0)
     x, table = (torch.randn(n, 16, generator=draw).requires_grad_() for n in (9, 50))

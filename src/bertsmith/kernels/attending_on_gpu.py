@@ -170,6 +170,14 @@ def _rows_drawn(rows, head, seeds, HEADS: tl.constexpr):
 
 
 @triton.jit
+def _rows_kept(drawn, rows, length, tokens, HEADS: tl.constexpr):
+    """The same, as the way there has kept it."""
+    first = tl.load(drawn + rows, mask=rows < length, other=0)
+    slope = tl.load(drawn + HEADS * tokens + rows, mask=rows < length, other=0)
+    return first.to(tl.uint32, bitcast=True), slope.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
 def _columns_drawn(columns, seeds):
     """A column's number: scrambled but once, since it is made again for each block."""
     x = (columns.to(tl.uint32) ^ tl.load(seeds + 1).to(tl.uint32)) * 0x7FEB352D
@@ -327,10 +335,7 @@ def _of_keys(
         weights = tl.exp2(tl.where(seen, scores, float("-inf")))
         of_weights = tl.dot(v, tl.trans(g))
         if DROPPED:
-            first = tl.load(drawn + rows, mask=rows < length, other=0).to(tl.uint32, bitcast=True)
-            slope = tl.load(drawn + rows + HEADS * tokens, mask=rows < length, other=0).to(
-                tl.uint32, bitcast=True
-            )
+            first, slope = _rows_kept(drawn, rows, length, tokens, HEADS)
             kept = first[None, :] + slope[None, :] * of_keys[:, None] >= DROPPED
             dv += tl.dot(tl.where(kept, weights, 0.0).to(g.dtype), g)
             of_weights = tl.where(kept, of_weights * lifts, 0.0)
@@ -381,10 +386,7 @@ def _of_queries(
     dq = tl.zeros([BLOCK, WIDE], tl.float32)
     lifts: tl.constexpr = 1.0 / (1.0 - DROPPED * 0.5**32)
     if DROPPED:
-        first = tl.load(drawn + rows, mask=rows < length, other=0).to(tl.uint32, bitcast=True)
-        slope = tl.load(drawn + rows + HEADS * tokens, mask=rows < length, other=0).to(
-            tl.uint32, bitcast=True
-        )
+        first, slope = _rows_kept(drawn, rows, length, tokens, HEADS)
     end = tl.minimum(length, (block + 1) * BLOCK) if CAUSAL else length
     for from_key in range(0, end, STEP):
         keys = from_key + tl.arange(0, STEP)

@@ -102,6 +102,7 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
             raise
         tell("what was kept of compiled kernels is damaged: compiling them again, up to a minute ...")
         for folder in _folders():
+            (folder / _WHOLE).unlink(missing_ok=True)  # what is not imported here is not there any more
             for body in _HERE.glob("*.py"):
                 for kept in folder.glob(f"{body.stem}.*.nb[ic]"):
                     kept.unlink()

@@ -149,8 +149,9 @@ def _followed(
     it began. Raises Left where the leader has ended without a model."""
     try:
         begun = several.ordered().step
-        chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
-        if asked is not None:
+        if asked is None:
+            chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
+        else:
             chosen = _chosen(out, *asked, shards.tokenizer, None, resuming=True)
         base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
         follow_run(Work.of(shards, chosen, base, silent, restored=begun > 0), out, several, begun)
