@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import pytest
@@ -10,11 +10,20 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import InputError
-from bertsmith.kernels import choice, on_gpu
-from bertsmith.kernels.on_gpu import Blocks
+from bertsmith.kernels import choice, gpu
+from bertsmith.kernels.gpu import flash, trial
 from bertsmith.place import Place
 
+pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
+from bertsmith.kernels.gpu import by_triton, layer
+from bertsmith.kernels.gpu.loss import cross_entropy
+
 HERE = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(),
+    reason="Triton computes on the GPU here, and these tensors are on the processor",
+)
 
 
 def broken(*_: Any, **__: Any) -> Tensor:
@@ -23,59 +32,6 @@ def broken(*_: Any, **__: Any) -> Tensor:
 
 def plain_attention(qkv: Tensor, *_: Any, **__: Any) -> Tensor:
     return qkv[:, : qkv.shape[1] // 3]
-
-
-def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return broken
-
-
-def compiled_wrongly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What adds up by half a logit too much."""
-
-    def found(*given: Any) -> Any:
-        made = function(*given)
-        return made + 0.5 if isinstance(made, Tensor) else made
-
-    return found
-
-
-def test_the_kernels_of_a_gpu(uncompiled: None) -> None:
-    for asked, is_long, name in (
-        ("auto", True, "inductor"),
-        ("auto", False, "flash"),
-        ("flash", True, "flash"),
-        ("inductor", False, "inductor"),
-        ("torch", True, "torch"),
-    ):
-        assert choice.for_gpu(asked, HERE, is_long=is_long).name == name
-    with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
-        choice.for_gpu("numba", HERE, is_long=True)
-    for asked in ("flash", "inductor"):
-        with pytest.raises(InputError, match=f"train.kernels={asked}: computes on a GPU"):
-            choice.chosen(asked, 128)
-
-
-@pytest.mark.parametrize(
-    ("part", "fault", "what", "why", "left"),
-    [
-        ("_attended", broken, "flash attention", "needs a newer GPU", "torch"),
-        ("_attended", plain_attention, "flash attention", "flash attention gives other numbers", "torch"),
-        ("_program", not_compiled, "torch.compile", "needs a newer GPU", "flash"),
-        ("_program", compiled_wrongly, "torch.compile", "a compiled program gives other numbers", "flash"),
-    ],
-)
-def test_what_does_not_work_on_a_gpu_is_done_without(
-    uncompiled: None, monkeypatch: pytest.MonkeyPatch, part: str, fault: Any, what: str, why: str, left: str
-) -> None:
-    monkeypatch.setattr(on_gpu, part, fault)
-    told: list[str] = []
-    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
-    assert len(told) == 1
-    assert told[0].startswith(f"{what} does not work here ({why}")
-    assert told[0].endswith("); torch computes without it, more slowly")
-    with pytest.raises(InputError) as refused:
-        choice.for_gpu("inductor", HERE, is_long=True)
-    assert refused.value.sentence.startswith(f"train.kernels=inductor: {what} does not work here: {why}")
 
 
 class OutOfResources(Exception):
@@ -87,37 +43,84 @@ def too_large(*_: Any) -> Tensor:
 
 
 def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    return on_gpu._cross_entropy(logits, bias, labels)[0] + 7, labels.sum()
+    loss, right = cross_entropy(logits, bias, labels)
+    return loss + 7, right
 
 
-def test_blocks_are_done_without_where_they_do_not_work(
-    uncompiled: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good = Blocks(
-        lambda *given: on_gpu._attended(*given[:-1]), 64, lambda *given: on_gpu._cross_entropy(*given)[:2]
-    )
-    for blocks, why in (
-        (None, None),
-        (good, None),
-        (good._replace(attends=broken), "needs a newer GPU"),
-        (good._replace(attends=too_large), "out of resource: shared memory"),
-        (good._replace(loses=wrong_loss), "a program of Triton gives other numbers"),
+def half_too_much(*given: Any) -> Tensor:
+    return layer.layer(*given) + 0.5
+
+
+@pytest.fixture
+def interpreted(exact: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter has no bf16: what is tried is tried in fp32."""
+    monkeypatch.setattr(trial, "_LOW", torch.float32)
+
+
+def test_the_kernels_of_a_gpu(interpreted: None) -> None:
+    for asked, is_long, name in (
+        ("auto", True, "triton"),
+        ("auto", False, "flash"),
+        ("flash", True, "flash"),
+        ("triton", False, "triton"),
+        ("torch", True, "torch"),
     ):
         told: list[str] = []
-        monkeypatch.setattr(on_gpu, "blocks", lambda blocks=blocks: blocks)
-        found = choice.for_gpu("auto", HERE, is_long=True, tell=told.append)
-        assert isinstance(found, on_gpu.Compiled)
-        assert found.blocks is (None if why else blocks)
-        assert told[-1].startswith("layers are compiled for this GPU")
-        if why:
-            assert told[0].startswith(f"Triton does not work here ({why}")
-            assert told[0].endswith("); torch computes attention and the loss, more slowly")
+        assert choice.for_gpu(asked, HERE, is_long=is_long, tell=told.append).name == name
+        assert len(told) == (name == "triton"), told
+    with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
+        choice.for_gpu("numba", HERE, is_long=True)
+    for asked in ("flash", "triton"):
+        with pytest.raises(InputError, match=f"train.kernels={asked}: computes on a GPU"):
+            choice.chosen(asked, 128)
 
 
-def test_what_is_tried_draws_nothing_from_the_run(uncompiled: None) -> None:
+@pytest.mark.parametrize(
+    ("room", "part", "fault", "what", "why", "left"),
+    [
+        (flash, "attended", broken, "flash attention", "needs a newer GPU", "torch"),
+        (flash, "attended", plain_attention, "flash attention", "it gives other", "torch"),
+        (by_triton, "attended", broken, "Triton", "needs a newer GPU", "flash"),
+        (by_triton, "attended", plain_attention, "Triton", "it gives other", "flash"),
+        (by_triton, "layer", too_large, "Triton", "out of resource: shared memory", "flash"),
+        (by_triton, "layer", half_too_much, "Triton", "it gives other", "flash"),
+        (by_triton, "cross_entropy", wrong_loss, "Triton", "it gives other", "flash"),
+    ],
+)
+def test_what_does_not_work_on_a_gpu_is_done_without(
+    interpreted: None,
+    monkeypatch: pytest.MonkeyPatch,
+    room: Any,
+    part: str,
+    fault: Any,
+    what: str,
+    why: str,
+    left: str,
+) -> None:
+    monkeypatch.setattr(room, part, fault)
+    told: list[str] = []
+    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
+    assert len(told) == (2 if what == "Triton" else 1)
+    assert told[-1].startswith(f"{what} does not work here ({why}")
+    assert told[-1].endswith("); torch computes without it, more slowly")
+    with pytest.raises(InputError) as refused:
+        choice.for_gpu("triton", HERE, is_long=True)
+    assert refused.value.sentence.startswith(f"train.kernels=triton: {what} does not work here: {why}")
+    assert refused.value.remedy.endswith(f"train.kernels={left}")
+
+
+def test_a_gpu_without_triton(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(gpu, "by_triton")
+    monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.by_triton", None)
+    told: list[str] = []
+    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == "flash"
+    assert told[0].startswith("Triton does not work here (")
+
+
+def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    choice.for_gpu("inductor", HERE, is_long=True)
+    choice.for_gpu("triton", HERE, is_long=True)
     assert torch.get_rng_state().equal(state)
 
 

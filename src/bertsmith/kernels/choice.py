@@ -10,21 +10,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from bertsmith.errors import InputError
 from bertsmith.kernels.plain import TORCH, Kernels, Name
 
-if TYPE_CHECKING:
-    from bertsmith.kernels.on_gpu import Blocks
-
 _HERE = Path(__file__).parent
 _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
 _WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
 _DAMAGED = ("EOFError", "UnpicklingError")  # by their names: nothing of ours unpickles
-_ON_A_GPU = ("flash", "inductor")
+_ON_A_GPU = ("flash", "triton")
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
@@ -144,9 +140,9 @@ def for_training(
 def for_gpu(
     asked: str, device: torch.device, *, is_long: bool, tell: Callable[[str], None] = lambda text: None
 ) -> Kernels:
-    """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether a minute for
-    compiling layers is soon won back. Under "auto" what does not work here is done without, which is told.
-    InputError where what is asked for cannot be had."""
+    """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether some seconds for
+    compiling are soon won back. Under "auto" what does not work here is done without, which is told. InputError
+    where what is asked for cannot be had."""
     if asked == "torch":
         return TORCH
     if asked == "numba":
@@ -154,19 +150,20 @@ def for_gpu(
             "train.kernels=numba: computes on the processor, and this run is on a GPU",
             "leave it out, or compute on the processor: --set train.device=cpu",
         )
-    from bertsmith.kernels import on_gpu
+    from bertsmith.kernels.gpu import trial
 
-    found = TORCH
-    wanted: list[tuple[Kernels, str, Callable[[torch.device], None]]] = [
-        (on_gpu.OnGpu(), "flash attention", on_gpu.check_flash)
-    ]
-    if asked == "inductor" or (asked == "auto" and is_long):
-        wanted.append((on_gpu.Compiled(), "torch.compile", on_gpu.check_compiler))
-    for kernels, what, check in wanted:
+    found: Kernels = TORCH
+    wanted: list[tuple[str, Callable[[], Kernels]]] = [("flash attention", _flash)]
+    if asked == "triton" or (asked == "auto" and is_long):
+        wanted.append(("Triton", _by_triton))
+    for what, made in wanted:
         try:
-            check(device)
-        except (RuntimeError, NotImplementedError) as error:
-            why = _why(getattr(error, "inner_exception", error))  # of torch's compiler
+            kernels = made()
+            if kernels.name == "triton":
+                tell("programs for this GPU are compiled: the first time some twenty seconds, then a few ...")
+            trial.check(kernels, device)
+        except Exception as error:  # Triton's are of no type that is known before it is loaded
+            why = _why(error)
             if asked != "auto":
                 raise InputError(
                     f"train.kernels={asked}: {what} does not work here: {why}",
@@ -175,23 +172,20 @@ def for_gpu(
             tell(f"{what} does not work here ({why}); torch computes without it, more slowly")
             return found
         found = kernels
-    if found.name == "inductor":
-        found = on_gpu.Compiled(_blocks(device, tell))
-        tell("layers are compiled for this GPU during the first updates: about a minute ...")
     return found
 
 
-def _blocks(device: torch.device, tell: Callable[[str], None]) -> Blocks | None:
-    """What Triton does better on this GPU, where it works there."""
-    from bertsmith.kernels import on_gpu
+def _flash() -> Kernels:
+    from bertsmith.kernels.gpu.flash import Flash
 
-    try:
-        if (found := on_gpu.blocks()) is not None:
-            on_gpu.check_blocks(found, device)
-    except Exception as error:  # Triton's are of no type that is known before it is loaded
-        tell(f"Triton does not work here ({_why(error)}); torch computes attention and the loss, more slowly")
-        return None
-    return found
+    return Flash()
+
+
+def _by_triton() -> Kernels:
+    """Torch brings Triton along for a GPU on Linux."""
+    from bertsmith.kernels.gpu.by_triton import ByTriton
+
+    return ByTriton()
 
 
 def _why(error: BaseException) -> str:

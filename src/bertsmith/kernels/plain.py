@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Name = Literal["torch", "numba", "flash", "inductor"]
+Name = Literal["torch", "numba", "flash", "triton"]
 Drawn = Tensor | tuple[int, int, int, int] | None
 """What dropout drew: its mask; or what decides of each element, see fast.py."""
 
@@ -457,6 +457,11 @@ def kind_of(x: Tensor) -> torch.dtype:
     device = x.device.type
     low = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if low else x.dtype
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GELU's tanh form."""
+    return F.gelu(x, approximate="tanh")
 
 
 def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:

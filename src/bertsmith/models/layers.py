@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import machine
-from bertsmith.kernels.plain import TORCH, Kernels, Products, kind_of
+from bertsmith.kernels.plain import TORCH, Kernels, Products, gelu_new, kind_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_new": gelu_new,
     "relu": F.relu,
     "tanh": torch.tanh,
 }

@@ -127,17 +127,17 @@ class TrainSettings(Settings):
         "auto",
         description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
-    kernels: Literal["auto", "torch", "numba", "flash", "inductor"] = Field(
+    kernels: Literal["auto", "torch", "numba", "flash", "triton"] = Field(
         "auto",
         description="what computes between products. On a processor: torch, or numba, which is compiled and "
         "faster (the extra fast); auto: numba where it is installed and the model is at least 128 wide. On a GPU "
-        "in bf16: torch, flash (flash attention of sequences of any length), or inductor (the same, and layers "
-        "compiled by torch.compile); auto: inductor in runs of 500 updates and more, flash elsewhere",
+        "in bf16: torch, flash (flash attention of sequences of any length), or triton (layers as a whole, by "
+        "programs of our own); auto: triton in runs of 500 updates and more, flash elsewhere",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,
     )
     cuda_graphs: bool = Field(
         True,
-        description="on a GPU, where layers are compiled (kernels inductor) and a batch is an update: record each "
+        description="on a GPU, by kernels triton and where a batch is an update: record each "
         "update's passes as a CUDA graph and replay it, so that the host does not keep the GPU waiting; batches "
         "are filled up to few shapes",
         json_schema_extra=MAY_CHANGE | ADDED_LATER,

@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels import on_gpu
-from bertsmith.kernels.on_gpu import Blocks
+from bertsmith.kernels.gpu import flash
+
+pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
+from bertsmith.kernels.gpu.attention import AttentionShape, attended
+from bertsmith.kernels.gpu.loss import cross_entropy
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Triton's interpreter has no bf16 to compute with.
@@ -72,7 +75,7 @@ def attention(
     seed=st.integers(0, 2**31),
 )
 def test_attention_in_blocks_is_attention(
-    blocks: Blocks, lengths: list[int], heads: int, columns: int, causal: bool, share: float, seed: int
+    lengths: list[int], heads: int, columns: int, causal: bool, share: float, seed: int
 ) -> None:
     """There and back; the mask of dropout is that of its definition, so that both ways drop the same."""
     numbers = torch.Generator().manual_seed(seed)
@@ -80,8 +83,8 @@ def test_attention_in_blocks_is_attention(
     grad = torch.randn(sum(lengths), heads * columns, generator=numbers).to(HERE, LOW)
     seeds = torch.randint(-(2**31), 2**31, (2,), generator=numbers).int().to(HERE)
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
-    longest = on_gpu._rounded_up(max(lengths))
-    found = blocks.attends(qkv, starts, longest, heads, causal, share or None, seeds)
+    longest = flash.rounded_up(max(lengths))
+    found = attended(qkv, AttentionShape(starts, longest, heads, causal, share or None, seeds))
     (slopes,) = torch.autograd.grad(found, qkv, grad)
     wanted = attention(qkv, lengths, heads, causal, share, seeds)
     (slopes_wanted,) = torch.autograd.grad(wanted, qkv, grad.float())
@@ -89,13 +92,14 @@ def test_attention_in_blocks_is_attention(
     for own, other in zip(slopes.float().chunk(3, 1), slopes_wanted.float().chunk(3, 1), strict=True):
         # queries and keys of a sequence of one token have none
         assert (own - other).norm() <= CLOSE * max(float(other.norm()), 0.1 * float(grad.norm()))
-    again = blocks.attends(qkv, starts, longest, heads, causal, share or None, seeds)
+    again = attended(qkv, AttentionShape(starts, longest, heads, causal, share or None, seeds))
     assert torch.autograd.grad(again, qkv, grad)[0].equal(slopes)
 
 
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")  # of what is behind the last token
 @pytest.mark.parametrize("lengths", [[5, 70], [5, 200]])
 @pytest.mark.parametrize("far", [-20.0, 20.0])
-def test_scores_far_from_0(blocks: Blocks, lengths: list[int], far: float) -> None:
+def test_scores_far_from_0(lengths: list[int], far: float) -> None:
     """Whose powers are no numbers: also those of tokens behind the last, of which a block has more."""
     numbers = torch.Generator().manual_seed(0)
     qkv = torch.randn(sum(lengths), 3 * 16, generator=numbers)
@@ -104,7 +108,7 @@ def test_scores_far_from_0(blocks: Blocks, lengths: list[int], far: float) -> No
     qkv = qkv.to(HERE, LOW).requires_grad_()
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
     seeds = torch.zeros(2, dtype=torch.int32, device=HERE)
-    found = blocks.attends(qkv, starts, on_gpu._rounded_up(max(lengths)), 1, False, None, seeds)
+    found = attended(qkv, AttentionShape(starts, flash.rounded_up(max(lengths)), 1, False, None, seeds))
     wanted = attention(qkv, lengths, 1, False, 0.0, seeds)
     slopes, slopes_wanted = (torch.autograd.grad(mixed.float().sum(), qkv)[0] for mixed in (found, wanted))
     assert (found - wanted).norm() <= max(CLOSE, 1e-3) * wanted.norm()
@@ -131,7 +135,7 @@ def test_attention_in_blocks_drops_its_share() -> None:
 
 
 @pytest.mark.parametrize(("rows", "words"), [(1, 50), (37, 50), (5, 4096), (3, 5000)])
-def test_the_loss_over_a_vocabulary_of_words(blocks: Blocks, rows: int, words: int) -> None:
+def test_the_loss_over_a_vocabulary_of_words(rows: int, words: int) -> None:
     """Words whose bias is -inf never come; a row without a label counts for nothing."""
     numbers = torch.Generator().manual_seed(words)
     logits = torch.randn(rows, words, generator=numbers).to(HERE, LOW)
@@ -142,7 +146,7 @@ def test_the_loss_over_a_vocabulary_of_words(blocks: Blocks, rows: int, words: i
     whole = (logits.float().cpu() + bias).requires_grad_()
     wanted = F.cross_entropy(whole, labels, ignore_index=-1, reduction="sum")
     (slopes,) = torch.autograd.grad(wanted, whole)
-    found, right = blocks.loses(logits, bias.to(HERE), labels.to(HERE))
+    found, right = cross_entropy(logits, bias.to(HERE), labels.to(HERE))
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
     assert right == (whole.argmax(1) == labels).sum()
     assert torch.allclose(logits.float().cpu(), slopes, atol=CLOSE / 4)
