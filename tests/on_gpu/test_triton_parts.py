@@ -18,7 +18,7 @@ from bertsmith.kernels.plain import gelu_new
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import norm as norm_
 from bertsmith.kernels.gpu.activation import activated, activated_backward
-from bertsmith.kernels.gpu.norm import SeededDropout, Looked, Norm
+from bertsmith.kernels.gpu.norm import Looked, Norm, SeededDropout
 from bertsmith.kernels.gpu.sums import summed, summed_by
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

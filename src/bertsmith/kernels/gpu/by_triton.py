@@ -19,9 +19,9 @@ from bertsmith.kernels.gpu.layer import Shape, layer
 from bertsmith.kernels.gpu.loss import cross_entropy
 from bertsmith.kernels.gpu.norm import (
     MOST_TABLES,
-    SeededDropout,
     Looked,
     Norm,
+    SeededDropout,
     dropped_norm,
     dropped_norm_backward,
 )

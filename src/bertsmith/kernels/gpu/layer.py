@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.gpu.activation import activated, activated_backward
-from bertsmith.kernels.gpu.attention import AttentionShape, AttentionMade, attend, attend_backward
-from bertsmith.kernels.gpu.norm import SeededDropout, Norm, Normed, Slopes, added_norm, added_norm_backward
+from bertsmith.kernels.gpu.attention import AttentionMade, AttentionShape, attend, attend_backward
+from bertsmith.kernels.gpu.norm import Norm, Normed, SeededDropout, Slopes, added_norm, added_norm_backward
 from bertsmith.kernels.gpu.sums import summed
 
 _WIDENS = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]

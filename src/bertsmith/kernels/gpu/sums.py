@@ -35,7 +35,7 @@ def _summed(x: Tensor, which: Tensor | None, count: int) -> Tensor:
 
 
 def parts_of(x: Tensor) -> int:
-    """In how many parts columns of x [N, W] are summed up: as many as a GPU computes at once, each of some rows."""
+    """In how many parts x [N, W] is summed up: as many as a GPU computes at once, each of some rows."""
     rows, width = x.shape
     across = -(-width // COLUMNS)
     return max(1, min(-(-rows // _LEAST), _PROGRAMS * processors_of(x) // across))
