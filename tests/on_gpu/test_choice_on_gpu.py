@@ -17,6 +17,7 @@ from bertsmith.place import Place
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import by_triton, layer
 from bertsmith.kernels.gpu.loss import cross_entropy
+from bertsmith.kernels.gpu.norm import Normed, SeededDropout, dropped_norm
 
 HERE = torch.device("cpu")
 
@@ -49,6 +50,12 @@ def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 def half_too_much(*given: Any) -> Tensor:
     return layer.layer(*given) + 0.5
+
+
+def no_number(x: Tensor, looked: Any, norm: Any, drawn: SeededDropout, kind: Any) -> Normed:
+    """With dropout alone."""
+    made = dropped_norm(x, looked, norm, drawn, kind)
+    return made._replace(out=made.out / 0 * 0) if drawn.dropped else made
 
 
 @pytest.fixture
@@ -84,6 +91,7 @@ def test_the_kernels_of_a_gpu(interpreted: None) -> None:
         (by_triton, "attended", plain_attention, "Triton", "it gives other", "flash"),
         (by_triton, "layer", too_large, "Triton", "out of resource: shared memory", "flash"),
         (by_triton, "layer", half_too_much, "Triton", "it gives other", "flash"),
+        (by_triton, "dropped_norm", no_number, "Triton", "it gives what is not a number", "flash"),
         (by_triton, "cross_entropy", wrong_loss, "Triton", "it gives other", "flash"),
     ],
 )
@@ -102,11 +110,12 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
     assert len(told) == (2 if what == "Triton" else 1)
     assert told[-1].startswith(f"{what} does not work here ({why}")
-    assert told[-1].endswith("); torch computes without it, more slowly")
+    instead = "torch computes" if left == "torch" else "flash attention and torch compute"
+    assert told[-1].endswith(f"); {instead} without it, more slowly")
+    asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
-        choice.for_gpu("triton", HERE, is_long=True)
-    assert refused.value.sentence.startswith(f"train.kernels=triton: {what} does not work here: {why}")
-    assert refused.value.remedy.endswith(f"train.kernels={left}")
+        choice.for_gpu(asked, HERE, is_long=True)
+    assert refused.value.sentence.startswith(f"train.kernels={asked}: {what} does not work here: {why}")
 
 
 def test_a_gpu_without_triton(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +123,7 @@ def test_a_gpu_without_triton(interpreted: None, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.by_triton", None)
     told: list[str] = []
     assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == "flash"
-    assert told[0].startswith("Triton does not work here (")
+    assert told[-1].startswith("Triton does not work here (")
 
 
 def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:

@@ -124,6 +124,17 @@ def test_activations(activation: Any, rows: int, width: int, seed: int, wide: fl
         near(own, other, float(grad.float().norm()))
 
 
+def test_activations_keep_what_is_not_a_number() -> None:
+    """There and back, so that a run that diverges is noticed."""
+    x, zero = torch.tensor([[torch.nan], [1.0]], device=HERE), torch.zeros(1, device=HERE)
+    for activation in (F.gelu, gelu_new, F.relu):
+        found = activated(x, zero, activation)
+        assert found.isnan().tolist() == [[True], [False]]
+        slopes, of_bias = activated_backward(found, x, zero, activation)
+        assert slopes.isnan().tolist() == [[True], [False]]
+        assert of_bias.isnan().all()
+
+
 @pytest.mark.filterwarnings("ignore:overflow")  # of squares
 def test_gelu_is_exact_far_from_0() -> None:
     """To 2e-7, also where the polynomial ends, and what is infinite stays so."""

@@ -153,23 +153,23 @@ def for_gpu(
     from bertsmith.kernels.gpu import trial
 
     found: Kernels = TORCH
-    wanted: list[tuple[str, Callable[[], Kernels]]] = [("flash attention", _flash)]
-    if asked == "triton" or (asked == "auto" and is_long):
-        wanted.append(("Triton", _by_triton))
-    for what, made in wanted:
+    for name, what, made in (("flash", "flash attention", _flash), ("triton", "Triton", _by_triton)):
+        if asked not in (name, "auto") or (asked == "auto" and name == "triton" and not is_long):
+            continue
+        if name == "triton":
+            tell("programs of Triton are compiled for this GPU: for some twenty seconds the first time ...")
         try:
             kernels = made()
-            if kernels.name == "triton":
-                tell("programs for this GPU are compiled: the first time some twenty seconds, then a few ...")
             trial.check(kernels, device)
         except Exception as error:  # Triton's are of no type that is known before it is loaded
             why = _why(error)
             if asked != "auto":
                 raise InputError(
                     f"train.kernels={asked}: {what} does not work here: {why}",
-                    f"leave it out, or --set train.kernels={found.name}",
+                    "leave it out, or --set train.kernels=torch",
                 ) from None
-            tell(f"{what} does not work here ({why}); torch computes without it, more slowly")
+            instead = "torch computes" if found is TORCH else "flash attention and torch compute"
+            tell(f"{what} does not work here ({why}); {instead} without it, more slowly")
             return found
         found = kernels
     return found

@@ -218,7 +218,8 @@ class Kernels(Products):
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
-        way. rows: long [M] in ascending order, those that are wanted, [M, H]."""
+        way. rows: long [M], those that are wanted, [M, H]: on a processor in ascending order, on a GPU in any, and
+        of a batch that was filled up some twice."""
         return None
 
     def fed_forward(

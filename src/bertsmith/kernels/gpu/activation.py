@@ -68,11 +68,11 @@ def _tanh_share(x):
 
 @triton.jit
 def _within(x):
-    """Where the tanh form is not yet 0 or x itself."""
-    return tl.minimum(tl.maximum(x, -10.0), 10.0)
+    """Where the tanh form is not yet 0 or x itself. What is not a number stays so, which a maximum would drop."""
+    return tl.where(x < -10.0, -10.0, tl.where(x > 10.0, 10.0, x))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _activate(
     x,
     bias,
@@ -90,15 +90,15 @@ def _activate(
     given = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     given += tl.load(bias + column, mask=column < WIDTH, other=0.0)[None, :]
     if KIND == 0:
-        made = tl.maximum(given, -9.0) * _below(given)
+        made = tl.where(given < -9.0, -9.0, given) * _below(given)
     elif KIND == 1:
         made = given * _tanh_share(_within(given))
     else:
-        made = tl.maximum(given, 0.0)
+        made = tl.where(given < 0.0, 0.0, given)
     tl.store(out + at, made.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _activate_back(
     grad,
     x,
@@ -131,7 +131,7 @@ def _activate_back(
             steep = 1.5957691216057308 * (1.0 + 0.134145 * near * near)
             slopes *= share + near * share * (1.0 - share) * steep
         else:
-            slopes = tl.where(given > 0.0, slopes, 0.0)
+            slopes = tl.where(given <= 0.0, 0.0, slopes)
         tl.store(of_x + at, slopes.to(of_x.dtype.element_ty), mask=inside)
         to_bias += slopes
     tl.store(parts + tl.program_id(0) * WIDTH + column, tl.sum(to_bias, 0), mask=column < WIDTH)

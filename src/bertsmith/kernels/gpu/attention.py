@@ -36,7 +36,10 @@ class _Cut(NamedTuple):
 _LOG2E = tl.constexpr(1.4426950408889634)
 _FORWARD = _Cut(64, 64, 4, 2, 128)
 _OF_QUERIES, _OF_KEYS = _Cut(64, 64, 4, 2, 128), _Cut(64, 64, 4, 2, 168)
-_NOTHING = 0.0  # of no number that the compiler knows it would choose before it rounds, which takes longer
+# In the place of a dropped weight. A number that the compiler knew it would put there after rounding, where two
+# weights share a register and take three instructions more.
+_NOTHING = 0.0
+MOST_SEQUENCES = 2**16 - 1  # of the third side of a grid
 
 
 class AttentionShape(NamedTuple):
@@ -59,7 +62,7 @@ class AttentionShape(NamedTuple):
 
 class AttentionMade(NamedTuple):
     """What attention gives, [N, H]; of each head and row the logarithm to base 2 of the sum of its weights, fp32
-    [A, N]; and what dropout drew, int32 [2, A, N]."""
+    [A, N]; and what dropout drew, int32 [2, A, N], [0, A, N] without it."""
 
     out: Tensor
     sums: Tensor
@@ -172,7 +175,7 @@ def _bits(first, slope, column, weights):
     return (first + (weights.to(tl.uint32, bitcast=True) >> 31)) + slope * column
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _attend(
     qkv,
     out,
@@ -249,7 +252,7 @@ def _attend(
     tl.store(sums + head * tokens + begin + rows, top + tl.log2(total), mask=rows < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _of_queries(
     qkv,
     out,
@@ -325,7 +328,7 @@ def _of_queries(
     tl.store(slopes + begin.to(tl.int64) * wide + head * COLUMNS + at, (dq * scale).to(q.dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _of_keys(
     qkv,
     out,

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.gpu import flash
 from bertsmith.kernels.gpu.activation import KINDS
-from bertsmith.kernels.gpu.attention import MOST_COLUMNS, AttentionShape, attended
+from bertsmith.kernels.gpu.attention import MOST_COLUMNS, MOST_SEQUENCES, AttentionShape, attended
 from bertsmith.kernels.gpu.layer import Shape, layer
 from bertsmith.kernels.gpu.loss import cross_entropy
 from bertsmith.kernels.gpu.norm import (
@@ -38,11 +38,11 @@ class ByTriton(flash.Flash):
     skips_labels: ClassVar[bool] = True
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
-        if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees):
+        if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds):
             return super().attention(qkv, bounds, heads, dropout)
         drops = () if dropout is None else (dropout,)
         share = None if dropout is None else flash.share_of(dropout)
-        return attended(qkv, _asked(bounds, heads, share, _seeds(2, qkv.device, *drops)))
+        return attended(qkv, _asked(bounds, heads, share, _seeds(1, qkv.device, *drops)[0]))
 
     def embedded(
         self,
@@ -52,7 +52,7 @@ class ByTriton(flash.Flash):
         dropout: Drops,
         kind: torch.dtype,
     ) -> Tensor | None:
-        if kind_of(x) not in flash.KINDS or not len(x) or type(norm) is not nn.LayerNorm:
+        if kind_of(x) not in flash.KINDS or not len(x) or not _is_norm(norm):
             return None
         x, tables = x.float(), list(tables)
         while len(tables) > MOST_TABLES:
@@ -65,7 +65,7 @@ class ByTriton(flash.Flash):
                 norm.weight,
                 norm.bias,
                 norm.eps,
-                SeededDropout(flash.share_of(dropout), _seeds(2, x.device, dropout)),
+                SeededDropout(flash.share_of(dropout), _seeds(1, x.device, dropout)[0]),
             ),
             *(kind, [rows for _, rows in tables], paddings, *(table.weight for table, _ in tables)),
         )
@@ -73,14 +73,14 @@ class ByTriton(flash.Flash):
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         kind = kind_of(x)
-        if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds.sees) or not _is_usual(of):
+        if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds) or not _is_usual(of):
             return None
         shares = flash.share_of(of.attention_dropout), flash.share_of(of.dropout)
-        seeds = _seeds(6, x.device, of.dropout, of.attention_dropout)
+        seeds = _seeds(3, x.device, of.dropout, of.attention_dropout)
         parts: Sequence[Any] = of.weighted  # which `_is_usual` knows
         shape = Shape(
-            _asked(bounds, of.heads, shares[0], seeds[4:]),
-            (SeededDropout(shares[1], seeds[:2]), SeededDropout(shares[1], seeds[2:4])),
+            _asked(bounds, of.heads, shares[0], seeds[2]),
+            (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
             of.activation,
             (parts[2].eps, parts[5].eps),
             kind,
@@ -145,17 +145,22 @@ def _of_table(slopes: Tensor, looked: Looked, padding: int | None) -> Tensor:
     return found.to(looked.table.dtype)
 
 
-def _takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
-    return flash.takes(kind, width, heads, sees) and width // heads <= MOST_COLUMNS
+def _takes(kind: torch.dtype, width: int, heads: int, bounds: Bounds) -> bool:
+    is_small = width // heads <= MOST_COLUMNS and len(bounds.starts) - 1 <= MOST_SEQUENCES
+    return is_small and flash.takes(kind, width, heads, bounds.sees)
 
 
 def _is_usual(of: LayerParts) -> bool:
     """Whether a layer's parts are weights in the form in which they are read here."""
     return (
         all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear)
-        and all(type(norm) is nn.LayerNorm for norm in of.norms)
+        and all(_is_norm(norm) for norm in of.norms)
         and of.activation in KINDS
     )
+
+
+def _is_norm(norm: nn.Module) -> bool:
+    return type(norm) is nn.LayerNorm and norm.weight is not None and norm.bias is not None
 
 
 def _asked(bounds: Bounds, heads: int, share: float | None, seeds: Tensor) -> AttentionShape:
@@ -164,8 +169,9 @@ def _asked(bounds: Bounds, heads: int, share: float | None, seeds: Tensor) -> At
 
 
 def _seeds(count: int, device: torch.device, *dropouts: Drops) -> Tensor:
-    """What dropouts make their masks of, two each, int32 [count], drawn from the generator that they share."""
-    seeds = torch.empty(count, dtype=torch.int32, device=device)
+    """What so many dropouts make their masks of, int32 [count, 4], drawn from the generator that they share. The
+    first two are read: with four each begins where Triton needs no other program for it."""
+    seeds = torch.empty(count, 4, dtype=torch.int32, device=device)
     for dropout in dropouts:
         if dropout.active:
             return seeds.random_(-(2**31), 2**31, generator=dropout.generator)

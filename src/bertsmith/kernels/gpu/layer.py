@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.gpu.activation import activated, activated_backward
 from bertsmith.kernels.gpu.attention import AttentionMade, AttentionShape, attend, attend_backward
-from bertsmith.kernels.gpu.norm import Norm, Normed, SeededDropout, Slopes, added_norm, added_norm_backward
+from bertsmith.kernels.gpu.norm import Norm, Normed, SeededDropout, added_norm, added_norm_backward
 from bertsmith.kernels.gpu.sums import summed
 
 _WIDENS = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
@@ -62,19 +62,9 @@ class _Weights(NamedTuple):
         )
 
 
-class _Products(NamedTuple):
-    """The weights of products, in the products' precision."""
-
-    qkv: Tensor
-    projection: Tensor
-    inner: Tensor
-    output: Tensor
-
-
 class _Made(NamedTuple):
     """What the way back reads of the way there. mixed, residual: of the rows that are wanted."""
 
-    low: _Products
     qkv: Tensor
     attended: AttentionMade
     mixed: Tensor
@@ -92,80 +82,88 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, shape: Shape, rows: Tensor | None, *given: Tensor) -> Tensor:
         of = _Weights(*given)
         first_norm, last_norm = of.norms(shape.epsilons)
-        weights = [of.qkv, of.projection, of.inner, of.output, of.qkv_bias]
-        *lowered, bias = (torch.empty_like(one, dtype=x.dtype) for one in weights)
-        torch._foreach_copy_([*lowered, bias], weights)  # at once
-        low = _Products(*lowered)
+        qkv_weight, qkv_bias, projection, inner, output = _lowered(
+            x, [of.qkv, of.qkv_bias, of.projection, of.inner, of.output]
+        )
         with torch.autocast(x.device.type, enabled=False):
-            qkv = F.linear(x, low.qkv, bias)
+            qkv = F.linear(x, qkv_weight, qkv_bias)
             attended = attend(qkv, shape.asked)
             mixed, residual = (
                 one if rows is None else one.index_select(0, rows) for one in (attended.out, x)
             )
-            projected = mixed @ low.projection.T
+            projected = mixed @ projection.T
             first = added_norm(residual, projected, of.projection_bias, first_norm, shape.drops[0])
-            widened = first.out @ low.inner.T
+            widened = first.out @ inner.T
             active = activated(widened, of.inner_bias, shape.activation)
-            narrowed = active @ low.output.T
+            narrowed = active @ output.T
             last = added_norm(first.out, narrowed, of.output_bias, last_norm, shape.drops[1])
         ctx.save_for_backward(x, rows, *given)
         ctx.shape = shape
         ctx.made = _Made(
-            *(low, qkv, attended, mixed, residual, projected, first, widened, active, narrowed, last.of_rows)
+            *(qkv, attended, mixed, residual, projected, first, widened, active, narrowed, last.of_rows)
         )
         return last.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """What was made is let go as soon as nothing reads it; slopes of a sum are added to in their place."""
         x, rows, *given = ctx.saved_tensors
-        of, shape, made = _Weights(*given), ctx.shape, ctx.made
-        if made is None:
+        of, shape = _Weights(*given), ctx.shape
+        if ctx.made is None:
             raise RuntimeError("a layer goes back once: what it made on its way there is gone")
-        ctx.made = None  # so that memory is free before the layer below goes back
-        low, (first_norm, last_norm) = made.low, of.norms(shape.epsilons)
+        qkv, attended, mixed, residual, projected, first, widened, active, narrowed, of_rows = ctx.made
+        ctx.made = None
+        qkv_weight, projection, inner, output = _lowered(x, [of.qkv, of.projection, of.inner, of.output])
+        first_norm, last_norm = of.norms(shape.epsilons)
         with torch.autocast(x.device.type, enabled=False):
-            last = added_norm_backward(
-                *(grad, made.first.out, made.narrowed, of.output_bias),
-                *(last_norm, shape.drops[1], made.of_rows),
+            summed_up = added_norm_backward(
+                grad, first.out, narrowed, of.output_bias, last_norm, shape.drops[1], of_rows
             )
-            of_widened, of_inner_bias = activated_backward(
-                last.x @ low.output, made.widened, of.inner_bias, shape.activation
+            to_output, to_last = _product(summed_up.x, active, of.output), summed_up.weights
+            del narrowed, active
+            of_widened, to_inner_bias = activated_backward(
+                summed_up.x @ output, widened, of.inner_bias, shape.activation
             )
-            of_first = _added(last, of_widened, low.inner)
-            first = added_norm_backward(
-                *(of_first, made.residual, made.projected, of.projection_bias),
-                *(first_norm, shape.drops[0], made.first.of_rows),
+            to_inner = _product(of_widened, first.out, of.inner)
+            of_first = summed_up.whole.addmm_(of_widened, inner)
+            del widened, of_widened
+            summed_up = added_norm_backward(
+                *(of_first, residual, projected, of.projection_bias),
+                *(first_norm, shape.drops[0], first.of_rows),
             )
-            of_mixed = _spread(first.x @ low.projection, rows, len(x))
-            of_qkv = attend_backward(of_mixed, made.qkv, made.attended, shape.asked)
-            slopes = (
-                *(_product(of_qkv, x, of.qkv), summed(of_qkv) if of.qkv_bias.requires_grad else None),
-                *(_product(first.x, made.mixed, of.projection), first.weights[2], *first.weights[:2]),
-                *(_product(of_widened, made.first.out, of.inner), of_inner_bias),
-                *(_product(last.x, made.active, of.output), last.weights[2], *last.weights[:2]),
-            )
-            of_x = None
+            to_projection, to_first = _product(summed_up.x, mixed, of.projection), summed_up.weights
+            del of_first, first, projected
+            of_mixed = _spread(summed_up.x @ projection, rows, len(x))
+            of_x = _spread(summed_up.whole, rows, len(x))
+            of_qkv = attend_backward(of_mixed, qkv, attended, shape.asked)
+            del of_mixed, qkv, attended, mixed, residual, summed_up
+            to_qkv = _product(of_qkv, x, of.qkv)
+            to_qkv_bias = summed(of_qkv) if of.qkv_bias.requires_grad else None
             if ctx.needs_input_grad[0]:
-                whole = _spread(first.whole, rows, len(x))
-                of_x = _added(first._replace(whole=whole), of_qkv, low.qkv)
-        return of_x, None, None, *slopes
+                of_x.addmm_(of_qkv, qkv_weight)
+        return (
+            *(of_x if ctx.needs_input_grad[0] else None, None, None, to_qkv, to_qkv_bias),
+            *(to_projection, to_first[2], to_first[0], to_first[1]),
+            *(to_inner, to_inner_bias, to_output, to_last[2], to_last[0], to_last[1]),
+        )
+
+
+def _lowered(x: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Weights in x's precision, by one program: made again on the way back, so that none is kept meanwhile."""
+    found = [torch.empty_like(one, dtype=x.dtype) for one in weights]
+    torch._foreach_copy_(found, weights)
+    return found
 
 
 def _product(slopes: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
-    """Of a weight, in its precision, which torch's product writes on a GPU since 2.8; None where it is frozen."""
+    """The slopes of a weight, None where it is frozen: on a GPU in the weight's precision, since torch 2.8."""
     if not weight.requires_grad:
         return None
     if slopes.dtype == weight.dtype or slopes.is_cpu or not _WIDENS:
         return slopes.T @ x
     found: Tensor = torch.ops.aten.mm.dtype(slopes.T, x, weight.dtype)
     return found
-
-
-def _added(slopes: Slopes, x: Tensor, y: Tensor) -> Tensor:
-    """The sum's slopes, and x y, in their place where this is not wanted for itself."""
-    whole = slopes.whole
-    return torch.addmm(whole, x, y) if whole is slopes.x else whole.addmm_(x, y)
 
 
 def _spread(slopes: Tensor, rows: Tensor | None, count: int) -> Tensor:

@@ -26,7 +26,7 @@ def cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor,
     return losses.sum(), right.sum()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _cross_entropy(
     logits, bias, labels, losses, right, rows, words: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr
 ):

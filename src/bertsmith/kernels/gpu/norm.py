@@ -1,8 +1,8 @@
 """LayerNorm with the dropout and the sum around it, there and back, as programs that Triton compiles for a GPU.
 
-A row is read once. On the way back masks are made again and sums are taken again from what they were of, so that
-2 bytes an element are kept; slopes of weights and biases are added up on the way, by as many programs as the GPU
-has room for, each over its rows in their order.
+A row is read once. On the way back masks are made again and sums are taken again, from what products have made or
+read; slopes of weights and biases are added up on the way, by as many programs as the GPU has room for, each over
+its rows in their order.
 """
 
 from __future__ import annotations
@@ -128,12 +128,15 @@ def _back(
     whole = torch.empty_like(x)
     of_x = torch.empty_like(x) if drawn.dropped and not after else whole
     at_once = max(1, _ELEMENTS // wide)
+    # what is read ahead lies in shared memory: of wider rows there is not enough. Triton 3.2 cannot, where rows of
+    # tables are looked up.
+    stages = 1 if after or wide > _ELEMENTS else _STAGES
     programs = max(1, min(-(-rows // at_once), _PROGRAMS * processors_of(x)))
     parts = x.new_empty(programs, 3, width, dtype=torch.float32)
     with torch.cuda.device_of(x):
         _norm_back[(programs,)](
             *(grad.contiguous(), *summed.given, norm.weight, drawn.seeds, of_rows, whole, of_x, parts, rows),
-            *(drawn.dropped, after, width, wide, at_once, _STAGES),
+            *(drawn.dropped, after, width, wide, at_once, stages),
             num_warps=_WARPS,
         )
     return Slopes(whole, of_x, parts.sum(0))
@@ -193,7 +196,7 @@ def _summed(
     return _looked_up(made, other_table, other_which, rows, columns, inside, count, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _norm(
     x,
     residual,
@@ -253,7 +256,7 @@ def _norm(
     tl.store(out + at, made.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _norm_back(
     grad,
     x,

@@ -46,7 +46,7 @@ def processors_of(x: Tensor) -> int:
     return 4 if x.is_cpu else torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _sum(x, which, parts, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
