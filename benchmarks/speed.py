@@ -215,7 +215,7 @@ gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16).
 that a class is seen that was not at hand. Products in fp32 are ours on AMD's processors up to Zen 4,
 the library's on Intel's; in bf16 they are ours on both. Without units for bf16 no side computes in it.
 
-Older than the code are: what was measured on AVX2 or held to it, and natural lengths, from before
+Older than the code are: what was measured on AVX2, tiny held to it, and natural lengths, from before
 queries of the last layer were computed only for tokens that a head reads; of AVX2, tiny and
 fine-tuning also from before clipping and AdamW by kernels; natural lengths in fp32 also from before
 products in fp32 were ours on AMD's processor with AVX-512; and all but tiny, mini and fine-tuning on
