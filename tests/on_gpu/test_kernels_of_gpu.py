@@ -10,8 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch import Tensor, nn
 
 import bertsmith as bs
 import tiny_run
@@ -23,6 +22,7 @@ from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.layers import Dropout
 from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
 from bertsmith.objectives.mlm_nsp import MlmNsp
@@ -31,7 +31,7 @@ from bertsmith.place import Place
 from bertsmith.training.step import Trained
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu import layer
+from bertsmith.kernels.gpu import by_triton, layer
 from bertsmith.kernels.gpu.by_triton import ByTriton
 
 CONFIG = ModelConfig(
@@ -158,7 +158,8 @@ def test_a_layer_keeps_no_mask_for_its_way_back(exact: None) -> None:
         patch.setattr(layer._Layer, "apply", lambda *given: made.append(apply(*given)) or made[-1])
         encoder(packed_of([15, 37]))
     for found in made:
-        kept = [one for one in tree_leaves(found.grad_fn.made) if isinstance(one, Tensor)]
+        kept = found.grad_fn.made
+        kept = [*kept.attended, *kept.first, *(one for one in kept if isinstance(one, Tensor))]
         wide = [tuple(one.shape) for one in kept if 52 in one.shape]
         assert (
             sum(shape == (52, 32) for shape in wide) == 6
@@ -255,6 +256,35 @@ def test_a_batch_that_is_filled_up_is_the_same(
         assert filled.right[part] == plain.right[part]
     for name, slope in slopes.items():
         assert torch.allclose(slope, others[name], atol=1e-6), name
+
+
+@INTERPRETED
+def test_tables_that_are_looked_up(exact: None) -> None:
+    """More than are read at once, of few rows and of many, with a row that learns nothing."""
+    numbers = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 16, generator=numbers).requires_grad_()
+    tables = [nn.Embedding(count, 16, padding_idx=padding) for count, padding in ((3, 1), (9, 2), (5, None))]
+    rows = [torch.randint(len(table.weight), (30,), generator=numbers) for table in tables]
+    norm, dropout = nn.LayerNorm(16), Dropout(0.1, numbers).eval()
+    learnt = [x, *(table.weight for table in tables), *norm.parameters()]
+    found = ByTriton().embedded(x, list(zip(tables, rows, strict=True)), norm, dropout, torch.float32)
+    assert found is not None
+    wanted = norm(x + sum(table(row) for table, row in zip(tables, rows, strict=True)))
+    assert torch.allclose(found, wanted, atol=1e-5)
+    grad = torch.randn(30, 16, generator=numbers)
+    ways = (torch.autograd.grad(one, learnt, grad) for one in (found, wanted))
+    for own, other in zip(*ways, strict=True):
+        assert torch.allclose(own, other, atol=1e-5)
+
+
+@INTERPRETED
+def test_more_sequences_than_a_grid_has_are_left_to_flash_attention(exact: None) -> None:
+    qkv, many = torch.randn(4, 48), torch.zeros(2**16 + 1, dtype=torch.long)
+    many[-1] = 4
+    bounds = Layout(packed_of([4])).bounds._replace(starts=many)
+    assert by_triton._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
+    assert not by_triton._takes(torch.float32, 16, 2, bounds)
+    assert ByTriton().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
 
 
 def test_what_flash_attention_does_not_take() -> None:

@@ -128,11 +128,13 @@ def test_activations_keep_what_is_not_a_number() -> None:
     """There and back, so that a run that diverges is noticed."""
     x, zero = torch.tensor([[torch.nan], [1.0]], device=HERE), torch.zeros(1, device=HERE)
     for activation in (F.gelu, gelu_new, F.relu):
-        found = activated(x, zero, activation)
-        assert found.isnan().tolist() == [[True], [False]]
-        slopes, of_bias = activated_backward(found, x, zero, activation)
-        assert slopes.isnan().tolist() == [[True], [False]]
-        assert of_bias.isnan().all()
+        assert activated(x, zero, activation).isnan().tolist() == [[True], [False]]
+        exact = x.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(activation(exact).sum(), exact)
+        for grad in (torch.ones_like(x), x):
+            slopes, of_bias = activated_backward(grad, x, zero, activation)
+            assert slopes.isnan().equal((wanted * grad).isnan())
+            assert bool(of_bias.isnan()) == bool((wanted * grad).isnan().any())
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # of squares

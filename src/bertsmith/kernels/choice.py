@@ -153,9 +153,9 @@ def for_gpu(
     from bertsmith.kernels.gpu import trial
 
     found: Kernels = TORCH
-    for name, what, made in (("flash", "flash attention", _flash), ("triton", "Triton", _by_triton)):
-        if asked not in (name, "auto") or (asked == "auto" and name == "triton" and not is_long):
-            continue
+    wanted = [asked] if asked != "auto" else ["flash", "triton"] if is_long else ["flash"]
+    for name in wanted:
+        what, made = {"flash": ("flash attention", _flash), "triton": ("Triton", _by_triton)}[name]
         if name == "triton":
             tell("programs of Triton are compiled for this GPU: for some twenty seconds the first time ...")
         try:

@@ -43,7 +43,7 @@ MOST_SEQUENCES = 2**16 - 1  # of the third side of a grid
 
 
 class AttentionShape(NamedTuple):
-    """What is computed. starts: int32 [B + 1], where sequences begin and the last one ends. longest: none is
+    """What is computed. starts: integers [B + 1], where sequences begin and the last one ends. longest: none is
     longer. causal: a token sees those before it alone. share: of the weights, that dropout drops, None for none.
     seeds: int32 [2], what its masks are made of."""
 
@@ -194,8 +194,8 @@ def _attend(
     STEP: tl.constexpr,
 ):
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence)
-    length = tl.load(starts + sequence + 1) - begin
+    begin = tl.load(starts + sequence).to(tl.int32)
+    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
     if block * BLOCK >= length:
         return
     wide: tl.constexpr = 3 * HEADS * COLUMNS
@@ -275,8 +275,8 @@ def _of_queries(
 ):
     """Slopes of a block's queries; and of each row what the slopes of its weights have in the middle."""
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence)
-    length = tl.load(starts + sequence + 1) - begin
+    begin = tl.load(starts + sequence).to(tl.int32)
+    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
     if block * BLOCK >= length:
         return
     wide: tl.constexpr = 3 * HEADS * COLUMNS
@@ -352,8 +352,8 @@ def _of_keys(
     """Slopes of a block's keys and values. Behind the last key weights could be any number, or none: what is made
     of them is not stored."""
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence)
-    length = tl.load(starts + sequence + 1) - begin
+    begin = tl.load(starts + sequence).to(tl.int32)
+    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
     if block * BLOCK >= length:
         return
     wide: tl.constexpr = 3 * HEADS * COLUMNS

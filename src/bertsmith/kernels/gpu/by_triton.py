@@ -59,14 +59,9 @@ class ByTriton(flash.Flash):
             table, rows = tables.pop()
             x = x + F.embedding(rows, table.weight, table.padding_idx)
         paddings = [table.padding_idx for table, _ in tables]
+        drawn = SeededDropout(flash.share_of(dropout), _seeds(1, x.device, dropout)[0])
         found: Tensor = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
-            x.contiguous(),
-            *(
-                norm.weight,
-                norm.bias,
-                norm.eps,
-                SeededDropout(flash.share_of(dropout), _seeds(1, x.device, dropout)[0]),
-            ),
+            *(x.contiguous(), norm.weight, norm.bias, norm.eps, drawn),
             *(kind, [rows for _, rows in tables], paddings, *(table.weight for table, _ in tables)),
         )
         return found
@@ -165,7 +160,7 @@ def _is_norm(norm: nn.Module) -> bool:
 
 def _asked(bounds: Bounds, heads: int, share: float | None, seeds: Tensor) -> AttentionShape:
     longest = flash.rounded_up(bounds.longest)
-    return AttentionShape(bounds.starts.int(), longest, heads, bounds.sees == "before", share, seeds)
+    return AttentionShape(bounds.starts, longest, heads, bounds.sees == "before", share, seeds)
 
 
 def _seeds(count: int, device: torch.device, *dropouts: Drops) -> Tensor:

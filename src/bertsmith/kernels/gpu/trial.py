@@ -55,13 +55,10 @@ def _dropouts(device: torch.device) -> Iterator[_Dropout]:
 
 
 def _check_attention(kernels: Kernels, lengths: list[int], device: torch.device) -> None:
-    qkv, bounds = (
-        _numbers(sum(lengths), 3 * _WIDTH, device).to(_LOW).requires_grad_(),
-        _bounds(lengths, device),
-    )
+    qkv = _numbers(sum(lengths), 3 * _WIDTH, device).to(_LOW).requires_grad_()
     exact = qkv.detach().float().requires_grad_()
     for dropout in _dropouts(device):
-        found = kernels.attention(qkv, bounds, _HEADS, dropout)
+        found = kernels.attention(qkv, _bounds(lengths, device), _HEADS, dropout)
         _compare_way(found, _attended(exact, lengths), [qkv], [exact], are_equal=not dropout.active)
 
 
@@ -101,8 +98,8 @@ def _check_loss(kernels: Kernels, device: torch.device) -> None:
     exact = logits[:5].clone().float()
     wanted = TORCH.table_loss(exact, bias, labels[:5])
     if kernels.skips_labels:
-        labels[5], of_last = -1, torch.zeros_like(exact[:1])
-        exact = torch.cat([exact, of_last])
+        labels[5] = -1
+        exact = torch.cat([exact, torch.zeros_like(exact[:1])])
     else:
         logits, labels = logits[:5], labels[:5]
     found = kernels.table_loss(logits, bias, labels)
