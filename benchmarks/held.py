@@ -11,11 +11,16 @@ import os
 import sys
 
 TOLD = "BERTSMITH_BENCHMARK_HELD"
-NAMES = {"avx2": ("AVX2", "avx2"), "avx512": ("AVX512_CORE", "avx512")}  # as oneDNN and torch call them
-MKL = {"avx2": "AVX2", "avx512": "AVX512"}
+NAMES = {
+    "avx2": ("AVX2", "avx2"),
+    "avx512": ("AVX512_CORE", "avx512"),
+    "avx512_vnni": ("AVX512_CORE_VNNI", "avx512"),
+}  # as oneDNN and torch call them
+MKL = {"avx2": "AVX2", "avx512": "AVX512", "avx512_vnni": "AVX512"}
 BEYOND = {
     "avx2": ("avx512", "avx10", "amx"),
     "avx512": ("avx512bf16", "avx512vnni", "avx512fp16", "avxvnni", "avx10", "amx"),
+    "avx512_vnni": ("avx512bf16", "avx512fp16", "avxvnni", "avx10", "amx"),
 }
 
 
@@ -45,8 +50,8 @@ def processor(to: str) -> str:
     import llvmlite.binding as llvm
 
     if llvm.get_host_cpu_name().startswith("znver"):
-        return {"avx2": "znver3", "avx512": "znver4"}[to]
-    return {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}[to]
+        return "znver3" if to == "avx2" else "znver4"
+    return "x86-64-v3" if to == "avx2" else "x86-64-v4"
 
 
 def features(to: str) -> str:

@@ -26,7 +26,7 @@ class OurTrainer:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
         place = Place.of(device, precision, settings.seed, trains=True)
         if place.uses_threads:
-            kernels = for_training(settings.kernels, encoder.config.hidden_size)
+            kernels = for_training(settings.kernels, encoder.config.hidden_size, in_integers=settings.int8)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)
         else:
             self.place = replace(

@@ -6,9 +6,10 @@
 
 train: masked LM with next sentence and the preset's dropout. fixed:N: random text, each sequence of N tokens.
 natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
-on a task's own rows. Ours: fp32, and bf16. The reference library: fp32, bf16 by autocast, compiled; on texts of
-different lengths its batches are also grouped by length, as its Trainer's group_by_length does. infer:
-speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32. --device cuda: on a GPU;
+on a task's own rows. Ours: fp32, bf16, and int8 (train.int8, the rest in the quicker of both). The reference
+library: fp32, bf16 by autocast, compiled; on texts of different lengths its batches are also grouped by length, as
+its Trainer's group_by_length does. infer: speed_infer.py. Sides in bf16 are left out where a product in bf16 is
+slower than in fp32, ours in int8 where the processor has no products of such integers. --device cuda: on a GPU;
 ours then builds its batches while it is timed, the reference's are there before.
 
 Each side is a process of its own with its memory; windows of updates go round them (on a GPU all sides begin, and
@@ -37,12 +38,14 @@ import torch
 
 import speed_summary
 from bertsmith import machine
+from bertsmith.kernels import integer_products
 from held import NAMES, hold
 from record import machine_name, median_and_range, once, ratios, recorded, section, table, versions
 
-CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
+CLOSE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 2e-2}  # relative, of losses and of the norms of gradients
 EXACT = "reference, fp32"  # whose loss is the others' measure
-SIDES = ("ours, fp32", "ours, bf16", EXACT, "reference, bf16", "reference, compiled")
+IN_INTEGERS = "ours, int8"
+SIDES = ("ours, fp32", "ours, bf16", IN_INTEGERS, EXACT, "reference, bf16", "reference, compiled")
 GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
 LIMITS = ("limit, fp32", "limit, bf16")
 
@@ -145,10 +148,14 @@ def asked(children: Iterable[Child], word: str, *, at_once: bool) -> Iterator[tu
 
 def sides_of(options: argparse.Namespace) -> list[str]:
     """Those that are worth their time: on texts of one length none is grouped, and where a product in bf16 is
-    slower than in fp32, as without units for it, no side computes in bf16."""
+    slower than in fp32, as without units for it, no side computes in bf16. Ours in int8 is, where the processor
+    multiplies such integers."""
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
     names = [*SIDES, *(() if is_fixed else GROUPED), *LIMITS]
-    in_bf16 = machine.choose_precision(torch.device(options.device)).precision == "bf16"
+    device = torch.device(options.device)
+    in_bf16 = machine.choose_precision(device).precision == "bf16"
+    if device.type != "cpu" or integer_products.NATIVE is None:
+        names.remove(IN_INTEGERS)
     return [name for name in names if in_bf16 or "bf16" not in name]
 
 

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -211,9 +211,12 @@ def told(model: nn.Module, loss: Tensor) -> Told:
 class Ours:
     """Our update, with AdamW and the dropout of the model."""
 
-    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
+    def __init__(
+        self, work: Work, precision: Precision | Literal["int8"], options: argparse.Namespace
+    ) -> None:
         self.work, self.updates = work, options.updates
-        settings = TrainSettings(precision=precision, batch_size=options.batch)
+        rest = precision if precision != "int8" else machine.choose_precision().precision
+        settings = TrainSettings(precision=rest, int8=precision == "int8", batch_size=options.batch)
         self.trainer = OurTrainer(work.encoder, work.objective, settings, options.device)
         self.device = self.trainer.place.device
         self.batches = work.batches() if self.device.type == "cpu" else beside(work)

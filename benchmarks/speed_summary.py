@@ -35,6 +35,7 @@ NAMED = ("sentence-transformers", "ONNX Runtime")  # the peers that the aim for 
 BY_UNIT = (
     ("amx_bf16", "AMX", UNITS),
     ("avx512_bf16", "AVX-512 with bf16", UNITS),
+    ("avx512_vnni", "AVX-512 with VNNI", PLAIN),
     ("avx512f", "AVX-512", PLAIN),
     ("avx2", "AVX2", PLAIN),
 )
@@ -52,8 +53,9 @@ def report() -> None:
         f"""What was asked for and what was measured, in multiples of the fastest peer's speed; how, and in
 full, is under "Training beside its peers" and "Texts to vectors beside what people use". In training the
 number in brackets is that of the model's matrix products alone, in the fastest way we know of: more than
-that, but for noise, is out of reach for whoever makes all of these products. "Held to" says that no side
-used the processor's later instructions.
+that, but for noise, is out of reach for whoever makes all of these products in that precision. "int8" is
+training with `train.int8`, where it was measured: its products are of 8-bit integers, and "Training in integers"
+says what that does to losses and scores. "Held to" says that no side used the processor's later instructions.
 
 Training, two threads:
 
@@ -94,13 +96,16 @@ def _training(known: Mapping[str, Sides]) -> str:
 
 
 def trained(sides: Sides) -> str:
-    """Of our fastest side; behind it the limit in its precision."""
+    """Of our fastest side in fp32 or bf16; behind it the limit in its precision, and our side in int8."""
     peers = {name: one for name, one in sides.items() if name.startswith("reference") and one["within"]}
     best = max(peers.values(), key=_rate)
-    own = max((one for name, one in sides.items() if name.startswith("ours")), key=_rate)
+    ours = {name: one for name, one in sides.items() if name.startswith("ours")}
+    in_integers = ours.pop("ours, int8", None)
+    own = max(ours.values(), key=_rate)
     limit = sides.get(f"limit, {own['precision']}")
     most = "" if limit is None else f" ({_ratio(limit, best):.2f})"
-    return f"{_ratio(own, best):.2f}{most}"
+    more = "" if in_integers is None else f", int8 {_ratio(in_integers, best):.2f}"
+    return f"{_ratio(own, best):.2f}{most}{more}"
 
 
 def _answers(known: Mapping[str, Any]) -> str:

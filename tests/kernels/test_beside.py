@@ -81,7 +81,7 @@ def test_which_runs_are_long(
     begun: list[str], updates: int | None, minutes: float | None, waits: bool
 ) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
-    run.with_kernels(Place.of("cpu", "fp32"), train, 128, updates=updates)
+    run.with_kernels(Place.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates)
     assert begun == ["numba" if waits else "beside"]
 
 
@@ -115,9 +115,9 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
 
 def test_a_look_is_short(begun: list[str]) -> None:
     train = TrainSettings(max_steps=10_000)
-    run.place_of(train, 128, is_look=True)
+    run.place_of(train, preset("bert-tiny-uncased"), is_look=True)
     assert begun == ["beside"]
-    run.place_of(train, 128)
+    run.place_of(train, preset("bert-tiny-uncased"))
     assert begun == ["beside", "numba"]
 
 

@@ -519,7 +519,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("compiled", ("elements.py", "exponential.py", "normal.py", *both)),
         ("embedding", ("elements.py", "loops.py")),
         ("attending", (*both, "exponential.py", "registers.py")),
-        ("rounding", (*both, "pairs.py")),
+        ("rounding", (*both, "pairs.py", "compiled.py", "normal.py")),
         ("updating", ("loops.py",)),
         ("program", ("loops.py",)),
         ("products", (*both, "compiled.py", "registers.py")),
@@ -544,8 +544,10 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
             (*both, "compiled.py", "registers.py", "pairs.py", "tiles.py", "panels.py"),
         ),
         ("integers", (*both, "rounding.py", "pairs.py")),
-        ("integers_in_fours", (*both, "rounding.py", "pairs.py", "compiled.py")),
-        ("integers_in_tiles", (*both, "rounding.py", "pairs.py", "compiled.py", "tiles.py")),
+        ("integers_in_fours", (*both, "rounding.py", "pairs.py")),
+        ("integers_in_tiles", (*both, "rounding.py", "pairs.py", "tiles.py")),
+        ("slopes_in_fours", (*both, "pairs.py")),
+        ("weights_in_fours", (*both, "pairs.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'

@@ -36,6 +36,7 @@ from bertsmith.kernels import (
     compiled,
     fast,
     functions,
+    integer_products,
     integers,
     integers_in_fours,
     multiplying,
@@ -277,7 +278,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     before, found = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
-        with mock.patch.multiple(answers, NATIVE=NATIVES.get(way), INTEGERS=integers):
+        with mock.patch.multiple(integer_products, NATIVE=NATIVES.get(way), INTEGERS=integers):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 use_kernels(encoder, kernels)
                 with mock.patch.object(machine, "multiplies_integers", return_value=way in NATIVES):

@@ -22,7 +22,7 @@ from bertsmith.place import Place
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, integers_in_fours, tiles
+from bertsmith.kernels import integer_products, integers_in_fours, tiles
 
 NATIVES: list[Any] = [integers_in_fours]
 if tiles.are_here():
@@ -38,7 +38,7 @@ FAST = choice.for_answers(128)
 )
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether integers are multiplied by these bodies: in fours also by a processor that has no such products."""
-    monkeypatch.setattr(answers, "NATIVE", request.param)
+    monkeypatch.setattr(integer_products, "NATIVE", request.param)
     return request.param is not None
 
 
@@ -134,17 +134,17 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = answers.NATIVE
+    usual = integer_products.NATIVE
     ways: list[tuple[Kernels, bool, Any]] = [(TORCH, True, None), (TORCH, False, None), (FAST, False, None)]
     ways += [(FAST, True, bodies) for bodies in NATIVES]
     made = []
     try:
         with torch.inference_mode():
-            for kernels, is_native, answers.NATIVE in ways:
+            for kernels, is_native, integer_products.NATIVE in ways:
                 form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of, apart)
                 made.append(kernels.integer_linear(x, form, kind, activated=activated))
     finally:
-        answers.NATIVE = usual
+        integer_products.NATIVE = usual
         torch.set_num_threads(before)
     plain, whole, *by_bodies = made
     assert torch.equal(plain, whole)
@@ -183,13 +183,13 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(answers, "NATIVE", integers_in_fours)
+    monkeypatch.setattr(integer_products, "NATIVE", integers_in_fours)
     wide = torch.cat([weight] * 4, 1)
     in_fours = FAST.integer_weights(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)
     assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
     for bodies in NATIVES[1:]:
-        monkeypatch.setattr(answers, "NATIVE", bodies)
+        monkeypatch.setattr(integer_products, "NATIVE", bodies)
         in_tiles = FAST.integer_weights(wide, is_native=True)
         assert in_tiles.shape == (2, 16, 32, 4)
         assert torch.equal(in_tiles[:, :4], in_fours)

@@ -4,7 +4,6 @@ integers."""
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,25 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels import compiled, rounding, tiles
+from bertsmith.kernels import integer_products, rounding
 from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
-from bertsmith.kernels.loops import Run, bits, compiles_for, launch
+from bertsmith.kernels.integer_products import in_integers
+from bertsmith.kernels.loops import Run, bits, launch
 from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
 from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
-
-INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
-"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
-
-NATIVE: Any = (
-    import_module("bertsmith.kernels.integers_in_tiles")
-    if compiles_for("amx-int8") and tiles.are_here()
-    else import_module("bertsmith.kernels.integers_in_fours")
-    if compiles_for("avx512vnni")
-    else None
-)
-"""The same where the processor multiplies 8-bit integers itself, in tiles or in registers."""
 
 
 class FastAnswers(Fast):
@@ -40,6 +28,7 @@ class FastAnswers(Fast):
 
     def __init__(self) -> None:
         """Nothing of a model is known yet."""
+        super().__init__()
         self._kept: _KeptOf = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,8 +66,8 @@ class FastAnswers(Fast):
         known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
         if len(known) == len(integers):
             return _IntegerProducts(x.dtype, *known)
-        weights = weights_of(of, x)
-        if weights is None:
+        weights = weights_of(of)
+        if weights is None or not weights.have_bodies(x):
             return None
         has_panels = x.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
         if not has_panels or any(weight.is_inference() for weight in weights):
@@ -113,9 +102,15 @@ class FastAnswers(Fast):
         inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
         integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
         inputs, outputs = weight.shape
-        if is_native and NATIVE and inputs % rounding.COLUMNS == 0 and outputs % NATIVE.COLUMNS == 0:
-            return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % NATIVE.TERMS)), NATIVE.COLUMNS, 4)
-        if is_native or not INTEGERS or inputs % rounding.COLUMNS or outputs % rounding.COLUMNS:
+        native = integer_products.NATIVE
+        if is_native and native and inputs % rounding.COLUMNS == 0 and outputs % native.COLUMNS == 0:
+            return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % native.TERMS)), native.COLUMNS, 4)
+        if (
+            is_native
+            or not integer_products.INTEGERS
+            or inputs % rounding.COLUMNS
+            or outputs % rounding.COLUMNS
+        ):
             return super().integer_weights(weight, is_native=is_native)
         return _side_by_side(weight, rounding.COLUMNS, 2).to(torch.int16)
 
@@ -126,7 +121,7 @@ class FastAnswers(Fast):
         if not _has_body(linear):
             return super().integer_linear(x, linear, dtype, activated=activated)
         x = (x if x.dtype in KINDS else x.float()).contiguous()
-        return _in_integers(linear, x, dtype, launch, activated=activated)
+        return in_integers(linear, x, dtype, launch, activated=activated)
 
     def restored(
         self,
@@ -162,24 +157,24 @@ class _IntegerProducts(NamedTuple):
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return _in_integers(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
+        return in_integers(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
 
     def keys_values(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return _in_integers(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
+        return in_integers(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
 
     def all_three(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return _in_integers(self.qkv, x, self.kind, run)
+        return in_integers(self.qkv, x, self.kind, run)
 
     def projected(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return _in_integers(self.projection, x, self.kind, run)
+        return in_integers(self.projection, x, self.kind, run)
 
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`; what GELU is taken of is not kept."""
-        activated = _in_integers(self.inner, x, self.kind, run, activated=True)
-        return _in_integers(self.output, activated, self.kind, run), activated, activated
+        activated = in_integers(self.inner, x, self.kind, run, activated=True)
+        return in_integers(self.output, activated, self.kind, run), activated, activated
 
 
 class _Kept(NamedTuple):
@@ -213,28 +208,6 @@ def _outputs(linear: Integers, begin: int, end: int) -> Integers:
     weight = linear.weight[begin // together : end // together]
     of = IntegerWeights(*(one[begin:end] for one in linear.of))
     return Integers(linear.channels, weight, of, linear.apart)
-
-
-def _in_integers(
-    linear: Integers, x: Tensor, kind: torch.dtype, run: Run, *, activated: bool = False
-) -> Tensor:
-    """See `Kernels.integer_linear`, of x in one of KINDS, its rows in memory as they are."""
-    rows, inputs, outputs = *x.shape, len(linear.of.sums)
-    found = x.new_empty(rows, outputs, dtype=kind)
-    if not rows:
-        return found
-    bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
-    room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
-    run(
-        bodies.linear,
-        *(is_half(x), x, linear.channels, linear.weight, found),
-        *(linear.of.sums, linear.of.scale, linear.of.bias),
-        *(rows, inputs, outputs, bits(TINY), room, room.shape[1], is_half(found)),
-        *(activated, tiles.WHOLE, linear.apart, linear.of.apart),
-    )
-    if activated and bodies is INTEGERS:
-        run(compiled.gelu, is_half(found), found, found, found.numel())
-    return found
 
 
 def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:

@@ -52,9 +52,12 @@ def are_here() -> bool:
     return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
 
 
-def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+def of_name(
+    name: Name, tell: Callable[[str], None] = lambda text: None, *, in_integers: bool = False
+) -> Kernels:
     """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
-    InputError where it cannot be, as with a NumPy that Numba does not know."""
+    in_integers: layers that are trained multiply in 8-bit integers. InputError where it cannot be, as with a NumPy
+    that Numba does not know, or on a processor that has no products of such integers."""
     if name == "torch":
         return TORCH
     try:
@@ -74,7 +77,18 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
             f"the kernels cannot be compiled here: {_why(error)}",
             f"{first}, or train without compiled kernels: --set train.kernels=torch",
         ) from None
-    return Fast()
+    if in_integers and not _multiplies_integers():
+        raise InputError(
+            "train.int8: this processor has no products of 8-bit integers (AVX512-VNNI or AMX)",
+            "leave train.int8 out",
+        )
+    return Fast(in_integers=in_integers)
+
+
+def _multiplies_integers() -> bool:
+    from bertsmith.kernels.integer_products import NATIVE
+
+    return NATIVE is not None
 
 
 def compile_all() -> None:
@@ -106,12 +120,24 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
 
 
 def for_training(
-    asked: str, width: int, tell: Callable[[str], None] = lambda text: None, *, is_long: bool = True
+    asked: str,
+    width: int,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    is_long: bool = True,
+    in_integers: bool = False,
 ) -> Kernels:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
     operations compute where Numba cannot, which is told, and in a run that is not long where the kernels have not
-    been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
-    be had."""
+    been compiled yet: that is then done beside it, for the runs to come. in_integers: as `train.int8` has it, for
+    which compiled kernels are needed. InputError where what is asked for cannot be had."""
+    if in_integers:
+        if asked == "torch":
+            raise InputError(
+                "train.int8: the compiled kernels multiply in 8-bit integers, and train.kernels is torch",
+                "leave one of the two out",
+            )
+        return of_name(chosen("numba", width), tell, in_integers=True)
     name = chosen(asked, width)
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.beside import compile_beside

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith.kernels import attending, compiled, parts, tiles, updating
 from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
+from bertsmith.kernels.integer_products import has_integers
 from bertsmith.kernels.loops import Run, bits, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
     by_rows_or_columns,
@@ -65,6 +66,10 @@ class Fast(Kernels):
     # multiply bf16 itself, the library's products in bf16 are quicker than those.
     shortest_in_half: ClassVar[int] = 64
     longest_in_full: ClassVar[float] = 128
+
+    def __init__(self, *, in_integers: bool = False) -> None:
+        """in_integers: whether layers that are trained multiply in 8-bit integers, see integer_products.py."""
+        self.in_integers = in_integers
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
@@ -156,18 +161,21 @@ class Fast(Kernels):
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
-        if of.activation is not F.gelu or not self.multiplies(x):
+        if of.activation is not F.gelu or not self._serves(x):
             return None
-        learns, x = x.requires_grad, x.to(kind_of(x))
-        weights = weights_of(of, x if rows is None else x[: len(rows)])
+        learns, x, weights = x.requires_grad, x.to(kind_of(x)), weights_of(of)
         if weights is None or not (learns and all(weight.requires_grad for weight in weights)):
+            return None
+        in_integers = self.in_integers and has_integers(x, weights)
+        if not (in_integers or weights.have_bodies(x if rows is None else x[: len(rows)])):
             return None
         over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if over is None:
             return None
         over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
-        return called(Layer, x, over, drawn, tuple(norm.eps for norm in of.norms), *weights)
+        epsilons = tuple(norm.eps for norm in of.norms)
+        return called(Layer, x, over, drawn, epsilons, in_integers, *weights)
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import compiled, embedding, parts
+from bertsmith.kernels import compiled, embedding, integer_products, parts
 from bertsmith.kernels.loops import bits, launch
 from bertsmith.kernels.multiplying import multiply
 from bertsmith.kernels.parts import Seeds, Sequences
@@ -174,14 +174,17 @@ class Layer(torch.autograd.Function):
         over: Sequences,
         drawn: tuple[Seeds, Seeds],
         epsilons: tuple[float, float],
+        in_integers: bool,
         *weights: Tensor,
     ) -> Tensor:
-        """drawn, epsilons: of both LayerNorms. weights: see `LayerWeights`."""
+        """drawn, epsilons: of both LayerNorms. in_integers: whether products are those of `integer_products`.
+        weights: see `LayerWeights`."""
         x, w = x.contiguous(), LayerWeights(*weights)
         norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
-        *made, found = layer(x, x, w.factors(), norms, over, drawn)
+        products = integer_products.IntegerFactors(w) if in_integers else w.factors()
+        *made, found = layer(x, x, products, norms, over, drawn)
         ctx.save_for_backward(x, *made, *weights)
-        ctx.over, ctx.drawn = over, drawn
+        ctx.over, ctx.drawn, ctx.in_integers = over, drawn, in_integers
         return found
 
     @staticmethod
@@ -190,37 +193,37 @@ class Layer(torch.autograd.Function):
         x, asking, q, kv, scores, mixed, projected, stats, *others = ctx.saved_tensors
         middle, inner, activated, fed, output_stats, *weights = others
         w, drawn, over, run = LayerWeights(*weights), ctx.drawn, ctx.over, Program()
+        back = integer_products.BACK if ctx.in_integers else parts.BACK
         grad = grad.to(x.dtype).contiguous()
         to_middle, to_fed, to_output_norm = parts.add_norm_back(
             grad, middle, fed, w.output_norm, output_stats, drawn[1], run
         )
-        to_output = parts.slopes(activated, to_fed, run)
-        to_inner = torch.empty_like(inner)
-        multiply(to_fed, w.output, None, to_inner, before=inner, run=run)
-        to_weight = parts.slopes(middle, to_inner, run)
-        parts.add(to_middle, parts.multiplied(to_inner, w.inner, None, run), run)
+        to_output = back.slopes([(activated, to_fed)], run)
+        to_inner = back.multiplied(to_fed, w.output, inner, run)
+        to_weight = back.slopes([(middle, to_inner)], run)
+        parts.add(to_middle, back.multiplied(to_inner, w.inner, None, run), run)
         to_asking, to_projected, to_norm = parts.add_norm_back(
             to_middle, asking, projected, w.norm, stats, drawn[0], run
         )
-        to_projection = parts.slopes(mixed, to_projected, run)
-        to_mixed = parts.multiplied(to_projected, w.projection, None, run)
+        to_projection = back.slopes([(mixed, to_projected)], run)
+        to_mixed = back.multiplied(to_projected, w.projection, None, run)
         of = to_mixed, q, kv, scores, over
         if over.rows is None:
             to_qkv = x.new_empty(len(x), 3 * x.shape[1])
             parts.attend_back(*of, *parts.sides(to_qkv), run)
-            to_weights = parts.slopes(x, to_qkv, run)
-            parts.add(to_asking, parts.multiplied(to_qkv, w.qkv, None, run), run)
+            to_weights = back.slopes([(x, to_qkv)], run)
+            parts.add(to_asking, back.multiplied(to_qkv, w.qkv, None, run), run)
             run.end()
             to_x = to_asking
         else:
             to_q, to_kv, width = torch.empty_like(q), torch.empty_like(kv), x.shape[1]
             parts.attend_back(*of, to_q, to_kv, run)
-            to_weights = parts.joined_slopes([(asking, to_q), (x, to_kv)], run)
-            parts.add(to_asking, parts.multiplied(to_q, w.qkv[:width], None, run), run)
-            to_x = parts.multiplied(to_kv, w.qkv[width:], None, run)
+            to_weights = back.slopes([(asking, to_q), (x, to_kv)], run)
+            parts.add(to_asking, back.multiplied(to_q, w.qkv[:width], None, run), run)
+            to_x = back.multiplied(to_kv, w.qkv[width:], None, run)
             run.end()
             to_x += torch.zeros_like(x).index_add_(0, over.rows, to_asking)
         return (
-            *(to_x, None, None, None, *to_weights, *to_projection, *to_norm),
+            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm),
             *(*to_weight, *to_output, *to_output_norm),
         )

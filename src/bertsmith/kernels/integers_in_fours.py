@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.compiled import gelu_lanes
-from bertsmith.kernels.lanes import WIDTH, every, load, put, store_unsigned_bytes
+from bertsmith.kernels.lanes import WIDTH, every, load, store_unsigned_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, how_many, my_number, slots
 from bertsmith.kernels.pairs import as_integers, every_pair_at, pairs_at, with_fours
-from bertsmith.kernels.rounding import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
+from bertsmith.kernels.rounding import KNOWN, ROWS, finish_with, of_outputs, rounding_with, stood_for_in
 
-WRITTEN_WITH = "b6dcc0125e6c2d2c"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "53c61df444904fe1"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4
@@ -25,26 +24,30 @@ _RIGHT = 4 * WIDTH  # bytes of the weights that a register holds
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return ROWS * columns + KNOWN + 4 * columns + 4 * WIDTH
+    return ROWS * columns + KNOWN + 4 * columns + 8 * WIDTH
 
 
 _rounds = rounding_with(store_unsigned_bytes, 1)
 
 
 @njit(inline="always", **LOOPS)
-def _finished(half, activated, sums, row, rows, knows, to, nowhere, of):
-    """A row's sums as what they stand for, if there is such a row; or GELU of that."""
+def _finished(half, finish, beside, sums, row, rows, knows, to, nowhere, of):
+    """A row's sums as what becomes of what they stand for, if there is such a row. beside: bytes from there to
+    what `finish_with` reads or writes besides."""
     value = stood_for_in(row, sums, knows, of)
-    put(half, to if row < rows else nowhere, gelu_lanes(value) if activated else value)
+    there = to if row < rows else nowhere
+    finish_with(half, finish, value, there, to + beside if row < rows else nowhere + 4 * WIDTH)
 
 
-# Slots: those of integers.py; 15 whether GELU of the result is wanted.
+# Slots: those of integers.py; 15 what becomes of the product, see rounding.py; 19 a matrix like the result, for
+# what is kept, or where GELU's slopes are taken, or 0.
 
 
 @cfunc("void(voidptr)", **BODY)
 def linear(given):
     s = slots(given)
-    half, half_out, columns, outputs, least, activated = s[0], s[14], s[9], s[10], as_float(s[11]), s[15]
+    half, half_out, columns, outputs, least, finish = s[0], s[14], s[9], s[10], as_float(s[11]), s[15]
+    beside = s[19] - s[4] if s[19] else 0
     size, size_out = 2 if half else 4, 2 if half_out else 4
     mine = s[12] + s[13] * np.int64(my_number())
     knows = mine + ROWS * columns
@@ -77,6 +80,8 @@ def linear(given):
                     own += 4
                 to = s[4] + size_out * ((first + i) * outputs + column)
                 for row, sums, others in ((i, p, t), (i + 1, q, u), (i + 2, r, v), (i + 3, o, z)):
-                    _finished(half_out, activated, sums, row, rows, knows, to, nowhere, of)
-                    _finished(half_out, activated, others, row, rows, knows, to + right, nowhere, of_right)
+                    _finished(half_out, finish, beside, sums, row, rows, knows, to, nowhere, of)
+                    _finished(
+                        half_out, finish, beside, others, row, rows, knows, to + right, nowhere, of_right
+                    )
                     to += next_row

@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.compiled import gelu_lanes
-from bertsmith.kernels.lanes import WIDTH, put, store_bytes
+from bertsmith.kernels.lanes import WIDTH, store_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, as_float, how_many, my_number, slots
 from bertsmith.kernels.pairs import pairs_at
-from bertsmith.kernels.rounding import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
+from bertsmith.kernels.rounding import KNOWN, ROWS, finish_with, of_outputs, rounding_with, stood_for_in
 from bertsmith.kernels.tiles import (
     INTEGER_QUARTERS,
     RIGHT,
@@ -24,7 +23,7 @@ from bertsmith.kernels.tiles import (
     store_block,
 )
 
-WRITTEN_WITH = "aa11aeb6657ad6e5"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "0aa9a4c4cec09a32"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
@@ -43,20 +42,22 @@ _rounds = rounding_with(store_bytes, 1)
 
 @njit(**LOOPS)
 def _finish(first, last, kind, block):
-    """These rows of a block as what they stand for; or GELU of that. kind: whether the result is bf16, whether
-    GELU is wanted, and bytes from a row of it to the next. block: where its sums are, what is known of its rows
-    (see KNOWN), where the result is put; and of both halves of its outputs, see `of_outputs`."""
-    half, activated, next_row = kind
+    """These rows of a block as what becomes of what they stand for. kind: whether the result is bf16, what becomes
+    of it (see `finish_with`), bytes from a row of it to the next, and from it to what is read or written besides.
+    block: where its sums are, what is known of its rows (see KNOWN), where the result is put; and of both halves
+    of its outputs, see `of_outputs`."""
+    half, finish, next_row, beside = kind
     sums, knows, to, of, of_right = block
     for row in range(first, last):
         own, place = sums + row * _LINE, to + row * next_row
         left = stood_for_in(row, pairs_at(own), knows, of)
         right = stood_for_in(row, pairs_at(own + RIGHT), knows, of_right)
-        put(half, place, gelu_lanes(left) if activated else left)
-        put(half, place + (2 if half else 4) * WIDTH, gelu_lanes(right) if activated else right)
+        finish_with(half, finish, left, place, place + beside)
+        place += (2 if half else 4) * WIDTH
+        finish_with(half, finish, right, place, place + beside)
 
 
-# Slots: those of integers.py; 15 whether GELU of the result is wanted, 16 what the tiles are.
+# Slots: those of integers.py; 15 and 19 as in integers_in_fours.py, 16 what the tiles are.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -64,7 +65,8 @@ def linear(given):
     s = slots(given)
     half, columns, outputs, least = s[0], s[9], s[10], as_float(s[11])
     size, size_out, steps = 2 if half else 4, 2 if s[14] else 4, (columns + TERMS - 1) // TERMS
-    line, kind = TERMS * steps, (s[14], s[15], size_out * outputs)
+    line, beside = TERMS * steps, s[19] - s[4] if s[19] else 0
+    kind = s[14], s[15], size_out * outputs, beside
     mine = s[12] + s[13] * np.int64(my_number())
     knows = mine + ROWS * line
     here = knows + KNOWN

@@ -153,13 +153,19 @@ def load_whole(typing: Any, address: Any) -> Any:
     return LANES(types.int64), made
 
 
+def as_whole(builder: Any, x: Any) -> Any:
+    """As integers of 32 bits, in which numbers fit: of two that are as near the even one."""
+    if KNOWS_TABLES:
+        return builder.call(ir.InlineAsm(ir.FunctionType(INTS, [FLOATS]), "vcvtps2dq $1, $0", "=v,v"), [x])
+    return builder.fptosi(known(builder, f"llvm.rint.v{WIDTH}f32", FLOATS, x), INTS)
+
+
 def _rounded(builder: Any, x: Any, into: Any) -> Any:
     """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last.
     Numbers fit in integers of 32 bits."""
     if KNOWS_TABLES and into is _BYTES:
-        whole = builder.call(ir.InlineAsm(ir.FunctionType(INTS, [FLOATS]), "vcvtps2dq $1, $0", "=v,v"), [x])
         kind = ir.FunctionType(_BYTES, [INTS])
-        return builder.call(ir.InlineAsm(kind, "vpmovsdb $1, $0", "=v,v"), [whole])
+        return builder.call(ir.InlineAsm(kind, "vpmovsdb $1, $0", "=v,v"), [as_whole(builder, x)])
     whole = known(builder, f"llvm.rint.v{WIDTH}f32", FLOATS, x)
     least, most = (spread(builder, _FLOAT(n), FLOATS) for n in (-128.0, 127.0))
     whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)

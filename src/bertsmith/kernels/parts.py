@@ -6,7 +6,7 @@ differentiated; what a way back needs beside its inputs is given along with the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,10 @@ from bertsmith.kernels.multiplying import Panels, multiply, multiply_columns
 Seeds = tuple[int, int, int, int]
 """What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
 bits."""
+
+
+Columns = Callable[[Tensor, Tensor, Tensor, Tensor, Run], None]
+"""What `multiply_columns` does."""
 
 
 class Sequences(NamedTuple):
@@ -179,12 +183,22 @@ def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> 
     return found
 
 
+def multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
+    """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
+    GELU's slopes are taken that multiply them."""
+    found = grad.new_empty(len(grad), weight.shape[1])
+    multiply(grad, weight, None, found, before=before, run=run)
+    return found
+
+
 def slopes(x: Tensor, grad: Tensor, run: Run) -> tuple[Tensor, Tensor]:
     """Of a linear layer's weights and bias, see `Products.slopes`."""
     return joined_slopes([(x, grad)], run)
 
 
-def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
+def joined_slopes(
+    given: Sequence[tuple[Tensor, Tensor]], run: Run, product: Columns = multiply_columns
+) -> tuple[Tensor, Tensor]:
     """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
     what is made of it."""
     width, sizes = given[0][0].shape[1], [grad.shape[1] for _, grad in given]
@@ -192,8 +206,20 @@ def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Ten
     for (x, grad), weight, bias in zip(
         given, torch.split(of_weight, sizes), torch.split(of_bias, sizes), strict=True
     ):
-        multiply_columns(grad, x, weight, bias, run)
+        product(grad, x, weight, bias, run)
     return of_weight, of_bias
+
+
+class Back(NamedTuple):
+    """What makes the products of a layer's way back: `multiplied_back` and `joined_slopes`, or others that do the
+    same."""
+
+    multiplied: Callable[[Tensor, Tensor, Tensor | None, Run], Tensor]
+    slopes: Callable[[Sequence[tuple[Tensor, Tensor]], Run], tuple[Tensor, Tensor]]
+
+
+BACK = Back(multiplied_back, joined_slopes)
+"""Those here, in the kind of the layer."""
 
 
 def add(x: Tensor, y: Tensor, run: Run) -> None:

@@ -24,6 +24,8 @@ _EXACT = 2**10
 _MIDDLE = 128  # of the 256 numbers of 8 bits
 _STEPS = 255  # from the lowest of them to the highest
 TINY = 1e-12
+# In training rows and columns of matrices that are multiplied in 8 bits are a multiple of it.
+MULTIPLE_IN_INTEGERS = 64
 
 
 class Drops(Protocol):

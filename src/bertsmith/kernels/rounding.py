@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
+from bertsmith.kernels.compiled import gelu_lanes
 from bertsmith.kernels.lanes import (
     WIDTH,
     bottom_of,
@@ -32,11 +33,14 @@ from bertsmith.kernels.loops import (
     put_number,
     slots,
 )
+from bertsmith.kernels.normal import gelu_slope
 from bertsmith.kernels.pairs import as_numbers
 
-WRITTEN_WITH = "2ed0136f17c6502b"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "39e77e50f59c7c60"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
 ROWS = 64  # whose integers a thread keeps
+# What becomes of a product: nothing more; its GELU; the same, and it is kept; it is multiplied by GELU's slopes.
+AS_IT_IS, GELU, GELU_KEPT, SLOPES = 0, 1, 2, 3
 KNOWN = 12 * ROWS  # bytes of their steps, the middles behind, and behind these what is kept apart
 
 
@@ -115,6 +119,18 @@ def stood_for_in(row, sums, knows, of):
     step, middle = every(floats(place, 1)[0]), every(floats(place + 4 * ROWS, 1)[0])
     apart = every(floats(place + 8 * ROWS, 1)[0])
     return stood_for(as_numbers(sums), step, middle, apart, weights, scale, bias, of_apart)
+
+
+@njit(inline="always", **LOOPS)
+def finish_with(half, finish, value, to, other):
+    """Put 16 numbers of a product there as what becomes of them. other: where they are kept, or what GELU's
+    slopes are taken at."""
+    if finish == GELU_KEPT:
+        put(half, other, value)
+    if finish == SLOPES:
+        put(half, to, value * gelu_slope(get(half, other)))
+    else:
+        put(half, to, gelu_lanes(value) if finish else value)
 
 
 # Slots: 0 whether bf16, 1 the products, 2 the result, 3 each row's step, 4 its middle, 5 and what is kept apart of

@@ -59,6 +59,15 @@ class LayerWeights(NamedTuple):
     output_norm: Tensor
     output_norm_bias: Tensor
 
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Those of the products, [out, in]."""
+        return self.qkv, self.projection, self.inner, self.output
+
+    def have_bodies(self, x: Tensor) -> bool:
+        """Whether there are bodies for the layer's products of as many rows as x has, in its kind."""
+        return has_all_products(x, *self[:4], *self[6:10])
+
     def factors(self) -> LayerFactors:
         """As they are."""
         return self._factors(lambda y: y, kept=True)
@@ -112,18 +121,14 @@ class LayerFactors(NamedTuple):
         return parts.feed_forward(x, *of, run, kept=self.kept)
 
 
-def weights_of(of: LayerParts, x: Tensor) -> LayerWeights | None:
-    """A layer's, where it has all of them and there are bodies for its products of as many rows as x has, in its
-    kind."""
+def weights_of(of: LayerParts) -> LayerWeights | None:
+    """A layer's, where it has all of them."""
     if not all(isinstance(part, nn.Linear) for part in of.linear):
         return None
     if not all(isinstance(norm, nn.LayerNorm) for norm in of.norms):
         return None
     weights = [getattr(part, name) for part in of.weighted for name in ("weight", "bias")]
-    if any(weight is None for weight in weights):
-        return None
-    known = LayerWeights(*weights)
-    return known if has_all_products(x, *known[:4], *known[6:10]) else None
+    return None if any(weight is None for weight in weights) else LayerWeights(*weights)
 
 
 class LayerMade(NamedTuple):

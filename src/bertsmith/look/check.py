@@ -162,7 +162,7 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     from bertsmith.workflows.run import place_of
     from bertsmith.workflows.speed import timed_on_random_text
 
-    place = place_of(settings, config.hidden_size, tell, is_look=True)
+    place = place_of(settings, config, tell, is_look=True)
     rate = machine.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
     tokens = settings.batch_size * settings.accumulate * _LENGTH * FILL
     computed = tokens * operations_per_token(config, _MASKED) / (rate * _OF_PEAK)

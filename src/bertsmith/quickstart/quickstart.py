@@ -169,9 +169,8 @@ def _tell_time(budget: Sequence[str], spent: float, seed: int, tell: Callable[[s
     values = learning_settings(sizes)
     values["model"] = sizes | values["model"] | {"vocab_size": _VOCABULARY}
     chosen = PretrainSettings.of(values, "quickstart").changed([*PRETRAINING, f"train.seed={seed}", *budget])
-    seconds, _ = timed_on_random_text(
-        chosen, place_of(chosen.train, chosen.model.hidden_size, tell), _TRIAL_SECONDS
-    )
+    place = place_of(chosen.train, chosen.model, tell)
+    seconds, _ = timed_on_random_text(chosen, place, _TRIAL_SECONDS)
     train = chosen.train
     in_time = _STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(in_time, train.max_steps or in_time)

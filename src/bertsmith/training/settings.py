@@ -127,6 +127,13 @@ class TrainSettings(Settings):
         "auto",
         description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
+    int8: bool = Field(
+        False,
+        description="on a processor with products of 8-bit integers (AVX512-VNNI, AMX): layers multiply in them, "
+        "there and back, and all else is as train.precision has it; faster, the more so the wider the model; "
+        "needs the extra fast",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
     kernels: Literal["auto", "torch", "numba", "flash", "triton"] = Field(
         "auto",
         description="what computes between products. On a processor: torch, or numba, which is compiled and "

@@ -175,8 +175,8 @@ class FineTuning:
 
     def with_kernels(self, tell: Callable[[str], None]) -> FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
-        width = self.base.folder.config.hidden_size
-        place = with_kernels(self.place, self.chosen.train, width, tell, updates=self.updates())
+        model = self.base.folder.config
+        place = with_kernels(self.place, self.chosen.train, model, tell, updates=self.updates())
         place.settle(self.encoder, self.head)
         return replace(self, place=place)
 

@@ -70,7 +70,7 @@ def _tokens_in(
 ) -> float:
     """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
     draft = resolved(asked_for(size.name, None)[0], {}, None, assignments, tokenizer)
-    place = place_of(draft.train, draft.model.hidden_size, tell)
+    place = place_of(draft.train, draft.model, tell)
     update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)
     return updates * draft.train.batch_size * draft.train.accumulate * draft.data.sequence_length * FILL

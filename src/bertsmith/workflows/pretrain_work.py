@@ -80,7 +80,7 @@ class Work:
         """
         check_length(chosen)
         pairs = pairs_of(chosen.evaluate)
-        place = place_of(chosen.train, chosen.model.hidden_size, tell)
+        place = place_of(chosen.train, chosen.model, tell)
         _check_memory(chosen, place)
         source = Source.of(shards, chosen, tell)
         folder = None if base is None else base.folder

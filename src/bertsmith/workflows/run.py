@@ -19,6 +19,8 @@ from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.kernels.choice import for_gpu, for_training
+from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS
+from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
 from bertsmith.place import Place
@@ -291,16 +293,16 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
 
 def place_of(
     train: TrainSettings,
-    width: int,
+    model: ModelConfig,
     tell: Callable[[str], None] = lambda text: None,
     *,
     is_look: bool = False,
 ) -> Place:
-    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet. width: of
-    the model's hidden states. is_look: only a few updates are made, to see how long they take. InputError for what
+    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
+    is_look: only a few updates are made, to see how long they take. InputError for what
     is not here."""
     updates = 0 if is_look else train.max_steps
-    return with_kernels(bare_place(train), train, width, tell, updates=updates)
+    return with_kernels(bare_place(train), train, model, tell, updates=updates)
 
 
 def bare_place(train: TrainSettings) -> Place:
@@ -313,19 +315,42 @@ def bare_place(train: TrainSettings) -> Place:
 def with_kernels(
     place: Place,
     train: TrainSettings,
-    width: int,
+    model: ModelConfig,
     tell: Callable[[str], None] = lambda text: None,
     *,
     updates: int | None,
 ) -> Place:
-    """The place with the kernels of a run of so many updates (None: many), of a model of this width: a short one
-    does not wait for kernels that have not been compiled yet. InputError for what is not here."""
+    """The place with the kernels of a run of so many updates (None: many), of this model: a short one does not
+    wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
-        return replace(place, kernels=for_training(train.kernels, width, tell, is_long=is_long))
+        if train.int8:
+            _check_integers(model)
+        asked, width = train.kernels, model.hidden_size
+        kernels = for_training(asked, width, tell, is_long=is_long, in_integers=train.int8)
+        return replace(place, kernels=kernels)
+    if train.int8:
+        raise InputError(
+            "train.int8: layers multiply in 8-bit integers on the processor, and this run is on a GPU",
+            "leave it out, or compute on the processor: --set train.device=cpu",
+        )
     if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
     return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long, tell=tell))
+
+
+def _check_integers(model: ModelConfig) -> None:
+    """InputError for layers that do not multiply in 8-bit integers."""
+    sizes = {name: getattr(model, name) for name in ("hidden_size", "intermediate_size")}
+    odd = [f"{name}={size}" for name, size in sizes.items() if size % MULTIPLE_IN_INTEGERS]
+    if model.hidden_act != "gelu":
+        odd.append(f"hidden_act={model.hidden_act}")
+    if odd:
+        raise InputError(
+            f"train.int8: layers multiply in 8-bit integers where their sizes are multiples of "
+            f"{MULTIPLE_IN_INTEGERS} and their activation is gelu; this model has {', '.join(odd)}",
+            "leave train.int8 out",
+        )
 
 
 def is_written(out: Path, step: int) -> bool:

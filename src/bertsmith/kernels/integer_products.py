@@ -1,0 +1,166 @@
+"""Products of 8-bit integers by compiled bodies: those of answers, and those of a layer that is trained.
+
+In training all products of a layer are of integers. There, and for the slopes of what a layer was given, each row
+of what is multiplied is rounded by steps of its own, and each column of the weights, anew in each update (as
+Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models", section 2). For
+the slopes of weights, which that paper leaves in 16 bits, each column of 512 tokens has steps of its own: a token
+with a large slope then takes the digits of 511 others at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertsmith.kernels import compiled, parts, tiles
+from bertsmith.kernels.loops import Run, bits, compiles_for
+from bertsmith.kernels.multiplying import by_rows_or_columns
+from bertsmith.kernels.parts import is_half
+from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, TINY, Integers, IntegerWeights
+from bertsmith.kernels.whole import LayerWeights
+
+INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
+"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
+
+NATIVE: Any = (
+    import_module("bertsmith.kernels.integers_in_tiles")
+    if compiles_for("amx-int8") and tiles.are_here()
+    else import_module("bertsmith.kernels.integers_in_fours")
+    if compiles_for("avx512vnni")
+    else None
+)
+"""The same where the processor multiplies 8-bit integers itself, in tiles or in registers."""
+
+WEIGHTS: Any = import_module("bertsmith.kernels.weights_in_fours") if NATIVE else None
+"""The body that rounds weights for it."""
+
+SLOPES: Any = import_module("bertsmith.kernels.slopes_in_fours") if NATIVE else None
+"""The body of weights' slopes."""
+
+_AS_IT_IS, _GELU, _GELU_KEPT, _SLOPES = range(4)  # see rounding.py
+_LEAST = 1e-30  # step of a row or a column: slopes may be small
+_ONES = torch.full((64,), 1, dtype=torch.uint8)
+
+
+def in_integers(
+    linear: Integers,
+    x: Tensor,
+    kind: torch.dtype,
+    run: Run,
+    *,
+    activated: bool = False,
+    kept: Tensor | None = None,
+    before: Tensor | None = None,
+    least: float = TINY,
+) -> Tensor:
+    """See `Kernels.integer_linear`, of x in fp32 or bf16, its rows in memory as they are. kept: where what GELU is
+    taken of is put; before: where GELU's slopes are taken that multiply the result; both by native bodies alone.
+    least: a step."""
+    rows, inputs, outputs = *x.shape, len(linear.of.sums)
+    found = x.new_empty(rows, outputs, dtype=kind)
+    if not rows:
+        return found
+    bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
+    room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
+    beside = kept if kept is not None else before
+    finish = _AS_IT_IS if before is None else _SLOPES
+    if activated:
+        finish = _GELU if kept is None else _GELU_KEPT
+    run(
+        bodies.linear,
+        *(is_half(x), x, linear.channels, linear.weight, found),
+        *(linear.of.sums, linear.of.scale, linear.of.bias),
+        *(rows, inputs, outputs, bits(least), room, room.shape[1], is_half(found)),
+        *(finish, tiles.WHOLE, linear.apart, linear.of.apart, 0 if beside is None else beside),
+    )
+    if activated and bodies is INTEGERS:
+        run(compiled.gelu, is_half(found), found, found, found.numel())
+    return found
+
+
+def has_integers(x: Tensor, weights: LayerWeights) -> bool:
+    """Whether there are bodies for all products of a layer in integers, there and back."""
+    known = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
+    return (
+        x.is_cpu
+        and known
+        and all(size % MULTIPLE_IN_INTEGERS == 0 for one in weights.matrices for size in one.shape)
+    )
+
+
+def rounded_weights(y: Tensor, bias: Tensor | None, run: Run) -> Integers:
+    """A matrix [terms, columns] whose rows or columns lie in memory as they are, as one to multiply with."""
+    y, (terms, columns) = by_rows_or_columns(y), y.shape
+    weight = torch.empty(columns // WEIGHTS.COLUMNS, terms // 4, WEIGHTS.COLUMNS, 4, dtype=torch.int8)
+    sums, scale, none = torch.empty(columns), torch.empty(columns), torch.zeros(columns)
+    room = torch.empty(torch.get_num_threads(), WEIGHTS.ROOM, dtype=torch.uint8)
+    at = y, 4 * y.stride(0), 4 * y.stride(1), terms, columns
+    run(WEIGHTS.rounded, *at, weight, sums, scale, bits(_LEAST), room, _ONES)
+    of = IntegerWeights(sums, scale, none if bias is None else bias.contiguous(), none)
+    return Integers(torch.ones(terms), weight, of, 0)
+
+
+def _multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
+    """See `parts.multiplied_back`."""
+    return in_integers(rounded_weights(weight, None, run), grad, grad.dtype, run, before=before, least=_LEAST)
+
+
+def _joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
+    """See `parts.joined_slopes`. Tiles make those of bf16."""
+    in_tiles = tiles.are_here() and given[0][0].dtype == torch.bfloat16
+    return parts.joined_slopes(given, run) if in_tiles else parts.joined_slopes(given, run, multiply_columns)
+
+
+def multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor, run: Run) -> None:
+    """See `multiplying.multiply_columns`, of x and y whose rows lie in memory as they are."""
+    (terms, rows), columns = x.shape, y.shape[1]
+    room = torch.empty(SLOPES.room(rows, columns), dtype=torch.uint8)
+    numbers = torch.zeros(SLOPES.turns(terms), dtype=torch.int64)
+    some = torch.empty(SLOPES.blocks(terms), rows)
+    matrices = (
+        part for each in (x, y) for part in (each, each.element_size() * each.stride(0), is_half(each))
+    )
+    at = out, 4 * out.stride(0), rows, columns, terms
+    run(SLOPES.by_columns, *matrices, *at, room, bits(_LEAST), _ONES, numbers, sums, some)
+
+
+BACK = parts.Back(_multiplied_back, _joined_slopes)
+"""The products of a layer's way back."""
+
+
+class IntegerFactors(NamedTuple):
+    """The products of a layer that is trained, see `LayerProducts`."""
+
+    weights: LayerWeights
+
+    def _multiplied(self, x: Tensor, weight: Tensor, bias: Tensor, run: Run) -> Tensor:
+        return in_integers(rounded_weights(weight.T, bias, run), x, x.dtype, run, least=_LEAST)
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        width = x.shape[1]
+        return self._multiplied(x, self.weights.qkv[:width], self.weights.qkv_bias[:width], run)
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        width = x.shape[1]
+        return self._multiplied(x, self.weights.qkv[width:], self.weights.qkv_bias[width:], run)
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return self._multiplied(x, self.weights.qkv, self.weights.qkv_bias, run)
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return self._multiplied(x, self.weights.projection, self.weights.projection_bias, run)
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerProducts`."""
+        of, inner = self.weights, x.new_empty(len(x), len(self.weights.inner))
+        made = rounded_weights(of.inner.T, of.inner_bias, run)
+        activated = in_integers(made, x, x.dtype, run, activated=True, kept=inner, least=_LEAST)
+        return self._multiplied(activated, of.output, of.output_bias, run), inner, activated
