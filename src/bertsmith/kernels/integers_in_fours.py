@@ -13,9 +13,17 @@ from numba import cfunc, njit
 from bertsmith.kernels.lanes import WIDTH, every, load, store_unsigned_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, how_many, my_number, slots
 from bertsmith.kernels.pairs import as_integers, every_pair_at, pairs_at, with_fours
-from bertsmith.kernels.rounding import KNOWN, ROWS, finish_with, of_outputs, rounding_with, stood_for_in
+from bertsmith.kernels.rounding import (
+    KNOWN,
+    ROWS,
+    finish_with,
+    of_outputs,
+    rounding_with,
+    rows_of_a_block,
+    stood_for_in,
+)
 
-WRITTEN_WITH = "53c61df444904fe1"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "f721a5ca4e25eb58"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4
@@ -53,10 +61,10 @@ def linear(given):
     knows = mine + ROWS * columns
     here = knows + KNOWN
     nowhere, next_row, right = here + 4 * columns, size_out * outputs, size_out * WIDTH
-    blocks = (s[8] + ROWS - 1) // ROWS
-    for block in range(np.int64(my_number()), blocks, np.int64(how_many())):
-        first = block * ROWS
-        place, rows = s[1] + size * first * columns, min(ROWS, s[8] - first)
+    threads = np.int64(how_many())
+    most = rows_of_a_block(s[8], threads, _AT_A_TIME)
+    for first in range(most * np.int64(my_number()), s[8], most * threads):
+        place, rows = s[1] + size * first * columns, min(most, s[8] - first)
         _rounds(half, place, rows, s[2], columns, s[17], least, mine, columns, knows, here)
         for column in range(0, outputs, COLUMNS):
             of, of_right = of_outputs(s, column), of_outputs(s, column + WIDTH)

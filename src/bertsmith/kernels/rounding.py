@@ -60,6 +60,14 @@ def spanned(half, x, channels, columns, least, here):
     return step, lowest + F(128) * step
 
 
+@njit(inline="always", **LOOPS)
+def rows_of_a_block(rows, threads, of):
+    """How many rows, a multiple of `of`, a thread rounds and multiplies at a time: at most ROWS, so few that all
+    threads have as many of them."""
+    blocks = (rows + ROWS * threads - 1) // (ROWS * threads) * threads
+    return ((rows + blocks - 1) // blocks + of - 1) // of * of
+
+
 def rounding_with(keep, size):
     """What rounds rows, and keeps 16 integers at a time by `keep`, of so many bytes each."""
 
