@@ -120,6 +120,7 @@ def apart(folder: Path) -> dict[str, list[float]]:
 
     def gradients(kernels: Kernels, number: int) -> list[Tensor]:
         use_kernels(trained, kernels)
+        encoder.generator.manual_seed(0)
         trained.zero_grad()
         batch = stream.batch(0, number * size, (number + 1) * size)
         with Place.of("cpu", machine.choose_precision().precision).computing():
@@ -170,7 +171,8 @@ def report(threads: int) -> None:
         if key.startswith("pretrain usual") and (other := known.get(key.replace("usual", "int8"))):
             for step, loss in usual["losses"].items():
                 own = other["losses"][step]
-                rows.append([key.split()[2], step, f"{loss:.4f}", f"{own:.4f}", f"{own / loss - 1:+.2%}"])
+                run = key.split()[2], f"{usual['tokens']:,}", step
+                rows.append([*run, f"{loss:.4f}", f"{own:.4f}", f"{own / loss - 1:+.2%}"])
     scores = []
     for task in TASKS:
         arms = [
@@ -187,10 +189,10 @@ def report(threads: int) -> None:
 
 What a layer multiplies is rounded to 8 bits there and back (`train.int8`), all else is as without it; instances,
 first weights and their order are the same. How fast it is stands under "Training beside its peers". Losses held
-out of mini by `recipes/laptop.yaml` on the encyclopedia, {first["tokens"]:,} tokens; that of words' frequencies
-alone is {first["unigram"]:.3f}:
+out of mini by `recipes/laptop.yaml` on the encyclopedia, where words' frequencies alone give
+{first["unigram"]:.3f}:
 
-{table(["seed", "updates", "usual", "int8", "difference"], rows)}
+{table(["seed", "tokens of the run", "updates", "usual", "int8", "difference"], rows)}
 
 {_gradients(known.get("gradients"))}
 

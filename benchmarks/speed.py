@@ -216,9 +216,10 @@ they are those of the tokens that a head reads, but for keys and values, where t
 computes all. On a GPU attention's scores are written to memory in it, as flash attention does not.
 Of the limit: the share of that rate, by window. Against the best peer: the median of the ratios by
 window, to the quickest of the reference's sides whose loss is the same, and the norm of whose
-gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16).
+gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16 and int8). "Ours, int8" is `train.int8`, the
+rest in the quicker of both precisions; what it does to losses is under "Training in integers".
 
-"Held to avx2" and "held to avx512" (`--held-to`): no side uses the processor's later instructions, so
+"Held to avx2", "avx512" and "avx512_vnni" (`--held-to`): no side uses the processor's later instructions, so
 that a class is seen that was not at hand. Products in fp32 are ours on AMD's processors up to Zen 4,
 the library's on Intel's; in bf16 they are ours on both. Without units for bf16 no side computes in it.
 

@@ -104,7 +104,9 @@ def trained(sides: Sides) -> str:
     own = max(ours.values(), key=_rate)
     limit = sides.get(f"limit, {own['precision']}")
     most = "" if limit is None else f" ({_ratio(limit, best):.2f})"
-    more = "" if in_integers is None else f", int8 {_ratio(in_integers, best):.2f}"
+    more = ""
+    if in_integers is not None and in_integers["within"]:
+        more = f", int8 {_ratio(in_integers, best):.2f}"
     return f"{_ratio(own, best):.2f}{most}{more}"
 
 

@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "checkpoint_every": "save_steps save_every save_interval checkpoint_steps",
     "keep_checkpoints": "save_total_limit max_checkpoints",
     "precision": "fp16 bf16 fp32 amp dtype mixed_precision half",
+    "int8": "integers quantize quantized quantization load_in_8bit 8bit eight_bit",
     "device": "gpu cuda no_cuda use_cpu",
     "threads": "num_threads cpus cores nthreads",
     "workers": "num_workers dataloader_num_workers num_proc",

@@ -213,7 +213,7 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     from bertsmith.workflows.pretrain_settings import PretrainSettings
 
     names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
-    computing = ("kernels", "cuda_graphs", "deterministic")
+    computing = ("int8", "kernels", "cuda_graphs", "deterministic")
     of_pretraining = {"base", "train.processes"}
     budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import Kernels, use_kernels
+from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import preset
 from bertsmith.models.layers import use_generator
@@ -33,6 +36,7 @@ if not choice.are_here():
 
 from bertsmith.kernels import (
     fast,
+    functions,
     integer_products,
     integers_in_fours,
     parts,
@@ -43,6 +47,16 @@ from bertsmith.kernels import (
 from bertsmith.kernels.loops import launch
 
 FULL, HALF = torch.float32, torch.bfloat16
+
+
+class ByParts(fast.Fast):
+    """The same kernels, which know no layer as a whole."""
+
+    def layer(self, *_: Any, **__: Any) -> Tensor | None:
+        return None
+
+
+BY_PARTS = ByParts()
 NATIVES: list[Any] = [integers_in_fours]
 if tiles.are_here():
     from bertsmith.kernels import integers_in_tiles
@@ -56,6 +70,7 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setattr(integer_products, "NATIVE", request.param)
     monkeypatch.setattr(integer_products, "WEIGHTS", weights_in_fours)
     monkeypatch.setattr(integer_products, "SLOPES", slopes_in_fours)
+    monkeypatch.setattr(choice, "_multiplies_integers", lambda: True)
     return request.param
 
 
@@ -159,26 +174,74 @@ def test_slopes_are_as_defined(
 
 
 @pytest.mark.parametrize("kind", [FULL, HALF])
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_a_number_stays_none(kind: torch.dtype, value: float) -> None:
-    """Rounding it would hide it."""
-    x, weight = normal(70, 64, seed=1, kind=kind), normal(64, 64, seed=2)
+    """Rounding it would hide it: in a row, in what GELU is taken of or its slopes at, in a weight, in a term."""
+    whole, x = normal(70, 64, seed=1, kind=kind), normal(70, 64, seed=1, kind=kind)
+    weight, bias, others = normal(64, 64, seed=2), normal(64, seed=3), torch.arange(70) != 3
     x[3, 5] = value
-    there = integer_products.rounded_weights(weight.T, None, launch)
+    there, kept = integer_products.rounded_weights(weight.T, bias, launch), torch.empty_like(x)
     found = integer_products.in_integers(there, x, kind, launch)
-    assert not found[3].isfinite().any()
-    assert found[torch.arange(70) != 3].isfinite().all()
-    of_weight, of_bias = made_slopes(normal(70, 64, seed=3, kind=kind), x)
+    activated = integer_products.in_integers(there, x, kind, launch, activated=True, kept=kept)
+    for made in (found, kept):
+        assert not made[3].isfinite().any()
+    assert not activated[3].isfinite().all()
+    for made in (found, kept, activated):
+        assert made[others].isfinite().all()
+    sloped = integer_products.BACK.multiplied(whole, weight, x, launch)
+    assert sloped.isfinite().logical_not().nonzero().tolist() == ([[3, 5]] if value != value else [])
+    bias[9] = value
+    there = integer_products.rounded_weights(weight.T, bias, launch)
+    found = integer_products.in_integers(there, whole, kind, launch)
+    assert not found[:, 9].isfinite().any()
+    assert found[:, torch.arange(64) != 9].isfinite().all()
+    weight[7, 9] = value
+    for column, y in ((7, weight.T), (9, weight)):
+        there = integer_products.rounded_weights(y, None, launch)
+        found = integer_products.in_integers(there, whole, kind, launch)
+        assert not found[:, column].isfinite().any()
+        assert found[:, torch.arange(64) != column].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [FULL, HALF])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("term", [0, 600, 1099])
+def test_nor_do_slopes_hide_it(kind: torch.dtype, value: float, term: int) -> None:
+    x, grad = normal(1100, 64, seed=1, kind=kind), normal(1100, 128, seed=2, kind=kind)
+    grad[term, 5] = value
+    of_weight, of_bias = made_slopes(x, grad)
     assert not of_weight[5].isfinite().any()
     assert not of_bias[5].isfinite()
-    weight[7, 9] = value
-    for there in (integer_products.rounded_weights(y, None, launch) for y in (weight.T, weight)):
-        assert not integer_products.in_integers(there, normal(3, 64, seed=4), FULL, launch).isfinite().all()
+    others = torch.arange(128) != 5
+    assert of_weight[others].isfinite().all()
+    assert of_bias[others].isfinite().all()
+    grad[term, 5], x[term, 40] = 0, value
+    of_weight, of_bias = made_slopes(x, grad)
+    assert not of_weight[:, 40].isfinite().any()
+    assert of_weight[:, torch.arange(64) != 40].isfinite().all()
+    assert of_bias.isfinite().all()
 
 
-def block() -> Block:
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2}
-    made = block_of(preset("bert-tiny-uncased", **sizes), torch.Generator())
+@pytest.mark.parametrize("rows", [417, 1100])
+def test_the_number_of_threads_changes_nothing(rows: int) -> None:
+    x, grad, weight = normal(rows, 128, seed=1), normal(rows, 320, seed=2), normal(320, 128, seed=3)
+    usual, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 3):
+            torch.set_num_threads(threads)
+            there = integer_products.rounded_weights(weight.T, None, launch)
+            back = integer_products.BACK.multiplied(grad, weight, None, launch)
+            found.append([integer_products.in_integers(there, x, FULL, launch), back, *made_slopes(x, grad)])
+    finally:
+        torch.set_num_threads(usual)
+    for others in found[1:]:
+        assert all(map(torch.equal, found[0], others))
+
+
+def block(p: float = 0.0, **changes: Any) -> Block:
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, **changes}
+    dropout = {"hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
+    made = block_of(preset("bert-tiny-uncased", **sizes, **dropout), torch.Generator())
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in made.parameters():
@@ -186,38 +249,82 @@ def block() -> Block:
     return made
 
 
-def computed(made: Block, kernels: Kernels, x: Tensor, layout: Layout, rows: Tensor | None) -> list[Tensor]:
-    """Its result, and all slopes."""
+def layout_of(*lengths: int, sees: Sees = "all") -> Layout:
+    ids = np.zeros(sum(lengths), dtype=np.int64)
+    return Layout(Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
+
+
+def computed(
+    made: Block, kernels: Kernels, x: Tensor, layout: Layout, rows: Tensor | None, *, learns: bool = True
+) -> tuple[bool, list[Tensor]]:
+    """Whether it is a program as a whole; its result, and all slopes. learns: whether x does."""
     use_kernels(made, kernels)
     use_generator(made, torch.Generator().manual_seed(5))
-    x = x.clone().requires_grad_()
+    x = x.clone().requires_grad_(learns)
     with torch.autocast("cpu", HALF, enabled=x.dtype == HALF):
         found = made(x, layout, rows)
     upstream = normal(*found.shape, seed=6, kind=found.dtype)
-    return [found.detach(), *torch.autograd.grad(found, [x, *made.parameters()], upstream)]
+    learnt = [one for one in (x, *made.parameters()) if one.requires_grad]
+    is_whole = isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    return is_whole, [found.detach(), *torch.autograd.grad(found, learnt, upstream)]
 
 
 @pytest.mark.parametrize("kind", [FULL, HALF])
-@pytest.mark.parametrize("chosen", [0, 21])
-def test_a_layer_in_integers_is_near_the_one_that_is_not(kind: torch.dtype, chosen: int) -> None:
-    """And the same to the bit on any number of threads, but for sums that threads share."""
-    lengths = np.array([40, 7, 90, 23], dtype=np.int64)
-    ids = np.zeros(lengths.sum(), dtype=np.int64)
-    made, layout = block(), Layout(Packed.of_arrays(ids, ids, lengths), "all")
-    x = normal(160, 128, seed=1, kind=kind)
-    rows = torch.arange(3, 3 + 5 * chosen, 5) if chosen else None
-    wanted = computed(made, fast.Fast(), x, layout, rows)
-    found = computed(made, fast.Fast(in_integers=True), x, layout, rows)
-    far = [apart(one, other) for one, other in zip(found, wanted, strict=True)]
-    assert 1e-4 < max(far) < 0.05
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        alone = computed(made, fast.Fast(in_integers=True), x, layout, rows)
-    finally:
-        torch.set_num_threads(usual)
-    assert torch.equal(alone[0], found[0])
-    assert torch.equal(alone[1], found[1])
+@pytest.mark.parametrize("chosen", [None, 1, 3, 21])
+@pytest.mark.parametrize("sees", ["all", "before"])
+@pytest.mark.parametrize("p", [0.0, 0.2])
+def test_a_layer_in_integers_is_near_the_one_that_is_not(
+    kind: torch.dtype, chosen: int | None, sees: Sees, p: float
+) -> None:
+    """But not the same, in any of its products."""
+    made, layout, x = block(p), layout_of(40, 7, 90, 23, sees=sees), normal(160, 128, seed=1, kind=kind)
+    rows = None if chosen is None else torch.arange(3, 3 + 5 * chosen, 5)
+    _, wanted = computed(made, BY_PARTS, x, layout, rows)
+    is_whole, found = computed(made, fast.Fast(in_integers=True), x, layout, rows)
+    assert is_whole
+    far = [apart(*pair) for pair in zip(found, wanted, strict=True)]
+    assert max(far) < 0.05, far
+    matrices = [number for number, weight in enumerate(made.parameters(), 2) if weight.dim() == 2]
+    assert min(far[number] for number in (0, 1, *matrices)) > 2e-3, far
+
+
+def test_a_layer_in_integers_reads_no_row() -> None:
+    """Where a head reads none, as in a text of special tokens alone."""
+    made, layout, x = block(), layout_of(5, 12), normal(17, 128, seed=1)
+    is_whole, found = computed(made, fast.Fast(in_integers=True), x, layout, torch.empty(0, dtype=torch.long))
+    assert not is_whole
+    assert found[0].shape == (0, 128)
+    assert all(not slopes.any() for slopes in found[1:])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "serves"),
+    [
+        ({}, True),
+        ({"intermediate_size": 96}, False),
+        ({"hidden_act": "relu"}, False),
+        ({"norm": "pre"}, False),
+    ],
+)
+def test_which_layers_are_in_integers(sizes: dict[str, Any], serves: bool) -> None:
+    made, x = block(**sizes), normal(40, 128, seed=1, kind=HALF)
+    with mock.patch.object(
+        integer_products, "rounded_weights", wraps=integer_products.rounded_weights
+    ) as asked:
+        computed(made, fast.Fast(in_integers=True), x, layout_of(40), None)
+    assert asked.called == serves
+
+
+def test_a_layer_whose_input_learns_nothing_is_in_integers_a_frozen_one_is_not() -> None:
+    made, x, layout, kernels = block(), normal(40, 128, seed=1), layout_of(40), fast.Fast(in_integers=True)
+    _, wanted = computed(made, kernels, x, layout, None)
+    is_whole, found = computed(made, kernels, x, layout, None, learns=False)
+    assert is_whole
+    assert all(map(torch.equal, found, [wanted[0], *wanted[2:]]))
+    made.attention_norm.weight.requires_grad_(requires_grad=False)
+    with mock.patch.object(integer_products, "rounded_weights") as asked:
+        computed(made, kernels, x, layout, None)
+    assert not asked.called
 
 
 class Killed(BaseException):
@@ -249,6 +356,8 @@ def test_a_run_in_integers_and_its_resume(tmp_path: Path) -> None:
     assert weights["whole"] != (tmp_path / "usual/model/model.safetensors").read_bytes()
     told = yaml.safe_load((tmp_path / "again/settings.yaml").read_text(encoding="utf-8"))
     assert told["train"]["int8"] is True
+    more = (*wide, "train.max_steps=8", "train.int8=false")  # as on a machine that cannot do it
+    assert tiny_run.run(shards, tmp_path / "again", *more, resume=True).report["int8"] is False
 
 
 def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,11 +370,23 @@ def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return str(caught.value)
 
     assert run.with_kernels(place, asked, tiny, updates=3).kernels.in_integers  # type: ignore[attr-defined]
-    assert "this model has hidden_size=96" in refused(hidden_size=96, intermediate_size=128)
-    assert "this model has hidden_act=relu" in refused(hidden_act="relu")
+    assert "this model has model.hidden_size=96" in refused(hidden_size=96, intermediate_size=128)
+    assert "this model has heads of 8 columns" in refused(num_attention_heads=16)
+    odd = refused(hidden_act="relu", norm="pre")
+    assert "this model has model.hidden_act=relu, model.norm=pre" in odd
     assert "train.kernels is torch" in refused(TrainSettings(int8=True, kernels="torch"))
+    assert "train.kernels=flash: computes on a GPU" in refused(TrainSettings(int8=True, kernels="flash"))
     assert "on a GPU" in refused(place=Place(torch.device("meta"), "fp32", torch.Generator()))
-    monkeypatch.setattr(integer_products, "NATIVE", None)
-    assert "this processor has no products of 8-bit integers" in refused()
+    monkeypatch.setattr(choice, "_multiplies_integers", lambda: False)
+    assert "this processor has neither AVX512-VNNI nor AMX" in refused()
     monkeypatch.setattr(choice, "are_here", lambda: False)
-    assert "Numba is not installed" in refused()
+    assert "pip install 'bertsmith[fast]'; or train without it: train.int8=false" in refused()
+
+
+def test_a_frozen_encoder_is_refused(tmp_path: Path) -> None:
+    base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "base", "train.max_steps=1")
+    rows = [{"text": text, "label": label} for text, label in tiny_run.examples(20)]
+    asked = ["train.int8=true", "train.frozen=true"]
+    with pytest.raises(InputError, match=r"train\.frozen trains none"):
+        bs.finetune("classify", base, tmp_path / "run", train=rows, dev_share=0.25, settings=asked)
+    assert not (tmp_path / "run").exists()

@@ -21,6 +21,7 @@ _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding",
 _WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
 _DAMAGED = ("EOFError", "UnpicklingError")  # by their names: nothing of ours unpickles
 _ON_A_GPU = ("flash", "triton")
+_EXTRA = "install the extra: pip install 'bertsmith[fast]'"
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
@@ -35,14 +36,9 @@ def chosen(asked: str, width: int) -> Name:
             "leave it out, or name a GPU: --set train.device=cuda",
         )
     if asked == "numba" and not are_here():
-        why = (
-            "Numba is not installed"
-            if sys.platform == "linux"
-            else "there are compiled kernels on Linux only"
-        )
         raise InputError(
-            f"train.kernels=numba: {why}",
-            "install the extra: pip install 'bertsmith[fast]'; or leave it out, or --set train.kernels=torch",
+            f"train.kernels=numba: {_why_not_here()}",
+            f"{_EXTRA}; or leave it out, or --set train.kernels=torch",
         )
     return "numba" if asked == "numba" else "torch"
 
@@ -52,12 +48,9 @@ def are_here() -> bool:
     return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
 
 
-def of_name(
-    name: Name, tell: Callable[[str], None] = lambda text: None, *, in_integers: bool = False
-) -> Kernels:
+def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kernels:
     """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
-    in_integers: layers that are trained multiply in 8-bit integers. InputError where it cannot be, as with a NumPy
-    that Numba does not know, or on a processor that has no products of such integers."""
+    InputError where it cannot be, as with a NumPy that Numba does not know."""
     if name == "torch":
         return TORCH
     try:
@@ -77,18 +70,44 @@ def of_name(
             f"the kernels cannot be compiled here: {_why(error)}",
             f"{first}, or train without compiled kernels: --set train.kernels=torch",
         ) from None
-    if in_integers and not _multiplies_integers():
+    return Fast()
+
+
+def in_integers(asked: str, width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """Compiled kernels by which layers that are trained multiply in 8-bit integers; asked: as `train.kernels` has
+    it. InputError where what is asked for cannot be had."""
+    without = "or train without it: --set train.int8=false"
+    if asked == "torch":
         raise InputError(
-            "train.int8: this processor has no products of 8-bit integers (AVX512-VNNI or AMX)",
-            "leave train.int8 out",
+            "train.int8: compiled kernels multiply in 8-bit integers, and train.kernels is torch",
+            f"leave train.kernels out, {without}",
         )
-    return Fast(in_integers=in_integers)
+    if asked == "auto" and not are_here():
+        raise InputError(f"train.int8: {_why_not_here()}", f"{_EXTRA}; {without}")
+    if _is_whole() and not _multiplies_integers():
+        raise InputError(
+            "train.int8: this processor has neither AVX512-VNNI nor AMX, which multiply 8-bit integers",
+            "train without it: --set train.int8=false",
+        )
+    try:
+        of_name(chosen("numba" if asked == "auto" else asked, width), tell)
+    except InputError as error:
+        raise InputError(f"train.int8: {error.sentence}", f"{error.remedy}, {without}") from None
+    from bertsmith.kernels.fast import Fast
+
+    return Fast(in_integers=True)
 
 
 def _multiplies_integers() -> bool:
-    from bertsmith.kernels.integer_products import NATIVE
+    """Whether Numba compiles for a processor that does."""
+    from bertsmith.kernels.loops import compiles_for
 
-    return NATIVE is not None
+    return compiles_for("avx512vnni")
+
+
+def _why_not_here() -> str:
+    is_linux = sys.platform == "linux"
+    return "Numba is not installed" if is_linux else "there are compiled kernels on Linux only"
 
 
 def compile_all() -> None:
@@ -120,24 +139,12 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
 
 
 def for_training(
-    asked: str,
-    width: int,
-    tell: Callable[[str], None] = lambda text: None,
-    *,
-    is_long: bool = True,
-    in_integers: bool = False,
+    asked: str, width: int, tell: Callable[[str], None] = lambda text: None, *, is_long: bool = True
 ) -> Kernels:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
     operations compute where Numba cannot, which is told, and in a run that is not long where the kernels have not
-    been compiled yet: that is then done beside it, for the runs to come. in_integers: as `train.int8` has it, for
-    which compiled kernels are needed. InputError where what is asked for cannot be had."""
-    if in_integers:
-        if asked == "torch":
-            raise InputError(
-                "train.int8: the compiled kernels multiply in 8-bit integers, and train.kernels is torch",
-                "leave one of the two out",
-            )
-        return of_name(chosen("numba", width), tell, in_integers=True)
+    been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
+    be had."""
     name = chosen(asked, width)
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.beside import compile_beside

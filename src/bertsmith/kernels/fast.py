@@ -6,6 +6,7 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -161,13 +162,17 @@ class Fast(Kernels):
 
     def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back."""
-        if of.activation is not F.gelu or not self._serves(x):
+        weights = weights_of(of)
+        if of.activation is not F.gelu or not self._serves(x) or weights is None:
             return None
-        learns, x, weights = x.requires_grad, x.to(kind_of(x)), weights_of(of)
-        if weights is None or not (learns and all(weight.requires_grad for weight in weights)):
+        if rows is not None and not len(rows):
             return None
         in_integers = self.in_integers and has_integers(x, weights)
-        if not (in_integers or weights.have_bodies(x if rows is None else x[: len(rows)])):
+        if not (in_integers or self.multiplies(x)) or not all(weight.requires_grad for weight in weights):
+            return None
+        learns, x = x.requires_grad, x.to(kind_of(x))
+        few = x if rows is None else x[: len(rows)]
+        if not (in_integers or (learns and weights.have_bodies(few))):
             return None
         over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if over is None:
@@ -204,7 +209,8 @@ class Fast(Kernels):
         starts, sees, longest, tokens = bounds
         is_bf16 = kind == torch.bfloat16
         in_half = HALF and is_bf16 and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        if not longest or (is_bf16 and not in_half and longest > self.longest_in_full):
+        most = math.inf if self.in_integers else self.longest_in_full
+        if not longest or (is_bf16 and not in_half and longest > most):
             return None
         return Sequences(
             *(starts, longest, tokens, heads),

@@ -1,10 +1,11 @@
 """Products of 8-bit integers by compiled bodies: those of answers, and those of a layer that is trained.
 
-In training all products of a layer are of integers. There, and for the slopes of what a layer was given, each row
-of what is multiplied is rounded by steps of its own, and each column of the weights, anew in each update (as
-Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models", section 2). For
-the slopes of weights, which that paper leaves in 16 bits, each column of 512 tokens has steps of its own: a token
-with a large slope then takes the digits of 511 others at most.
+In training all products with a layer's weights are of integers. There, and for the slopes of what a layer was
+given, each row of what is multiplied is rounded by steps of its own, and each column of the weights, anew in each
+update (as Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models",
+section 2). For the slopes of weights, which that paper leaves in 16 bits, each column of 512 tokens has steps of
+its own: a token with a large slope costs at most 511 others their digits. Where the layer is in bf16 and the
+processor has tiles, these slopes are in bf16.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from bertsmith.kernels.whole import LayerWeights
 INTEGERS: Any = import_module("bertsmith.kernels.integers") if compiles_for("avx2") else None
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
 
+_HAS_TILES = tiles.are_here()
+
 NATIVE: Any = (
     import_module("bertsmith.kernels.integers_in_tiles")
-    if compiles_for("amx-int8") and tiles.are_here()
+    if compiles_for("amx-int8") and _HAS_TILES
     else import_module("bertsmith.kernels.integers_in_fours")
     if compiles_for("avx512vnni")
     else None
@@ -111,7 +114,7 @@ def _multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: R
 
 def _joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
     """See `parts.joined_slopes`. Tiles make those of bf16."""
-    in_tiles = tiles.are_here() and given[0][0].dtype == torch.bfloat16
+    in_tiles = _HAS_TILES and given[0][0].dtype == torch.bfloat16
     return parts.joined_slopes(given, run) if in_tiles else parts.joined_slopes(given, run, multiply_columns)
 
 

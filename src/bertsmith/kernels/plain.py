@@ -26,6 +26,7 @@ _STEPS = 255  # from the lowest of them to the highest
 TINY = 1e-12
 # In training rows and columns of matrices that are multiplied in 8 bits are a multiple of it.
 MULTIPLE_IN_INTEGERS = 64
+MULTIPLE_OF_A_HEAD = 16  # columns, where compiled kernels compute attention
 
 
 class Drops(Protocol):
@@ -193,6 +194,7 @@ class Kernels(Products):
     logits, which are worked on together: 16 of 30,522 are 2 MB, which stay in a core's cache. columns: a row of
     logits is made as long as a multiple of this. skips_labels: whether `table_loss` counts no row whose label is
     below 0. lengths: what is computed is the same for a longest sequence of any length up to a multiple of this.
+    in_integers: whether layers that are trained multiply in 8-bit integers.
     """
 
     name: ClassVar[Name] = "torch"
@@ -201,6 +203,7 @@ class Kernels(Products):
     columns: ClassVar[int] = 1
     skips_labels: ClassVar[bool] = False
     lengths: ClassVar[int] = 1
+    in_integers: bool = False
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""

@@ -62,8 +62,8 @@ def spanned(half, x, channels, columns, least, here):
 
 @njit(inline="always", **LOOPS)
 def rows_of_a_block(rows, threads, of):
-    """How many rows, a multiple of `of`, a thread rounds and multiplies at a time: at most ROWS, so few that all
-    threads have as many of them."""
+    """How many rows, a multiple of `of`, a thread rounds and multiplies at a time: at most ROWS, and few enough
+    for threads to get about equally many."""
     blocks = (rows + ROWS * threads - 1) // (ROWS * threads) * threads
     return ((rows + blocks - 1) // blocks + of - 1) // of * of
 

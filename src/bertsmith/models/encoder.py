@@ -313,7 +313,8 @@ class Encoder(nn.Module):
     def _layout(self, packed: Packed, x: Tensor) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
         in one batch and not in another would differ in the last bits. x: what the layers' products begin with."""
-        by_library = x.is_cpu and not self.kernels.multiplies(x)
+        kernels = self.kernels
+        by_library = x.is_cpu and not (kernels.multiplies(x) or kernels.in_integers)
         prepares = self.in_integers or (
             by_library and (torch.is_autocast_enabled(x.device.type) or machine.onednn_is_faster())
         )

@@ -183,9 +183,7 @@ def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None
     for chosen in begun:
         with suppress(InputError):  # of what is not here its row will tell
             if is_processor(chosen.train.device):
-                for_training(
-                    chosen.train.kernels, chosen.model.hidden_size, tell, in_integers=chosen.train.int8
-                )
+                for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
 
 
 def _precision(

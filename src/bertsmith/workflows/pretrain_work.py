@@ -222,6 +222,7 @@ class Work:
             "seconds": round(progress.seconds, 1),
             "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
             "precision": train.precision,
+            "int8": train.int8,
             "device": train.device,
             "threads": progress.threads,
             "processes": progress.processes,
@@ -282,6 +283,7 @@ class Work:
             "steps": progress.step,
             "tokens": progress.tokens,
             "precision": self.place.precision,
+            **({"int8": True} if self.chosen.train.int8 else {}),
             "held_out": held_out,
         }
 

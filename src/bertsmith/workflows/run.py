@@ -18,8 +18,8 @@ from bertsmith import disk, machine
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
 from bertsmith.errors import InputError, MachineError, Stopped
-from bertsmith.kernels.choice import for_gpu, for_training
-from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS
+from bertsmith.kernels.choice import for_gpu, for_training, in_integers
+from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
@@ -299,8 +299,7 @@ def place_of(
     is_look: bool = False,
 ) -> Place:
     """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
-    is_look: only a few updates are made, to see how long they take. InputError for what
-    is not here."""
+    is_look: only a few updates are made, to see how long they take. InputError for what is not here."""
     updates = 0 if is_look else train.max_steps
     return with_kernels(bare_place(train), train, model, tell, updates=updates)
 
@@ -324,15 +323,15 @@ def with_kernels(
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
-        if train.int8:
-            _check_integers(model)
         asked, width = train.kernels, model.hidden_size
-        kernels = for_training(asked, width, tell, is_long=is_long, in_integers=train.int8)
-        return replace(place, kernels=kernels)
+        if not train.int8:
+            return replace(place, kernels=for_training(asked, width, tell, is_long=is_long))
+        _check_integers(model)
+        return replace(place, kernels=in_integers(asked, width, tell))
     if train.int8:
         raise InputError(
             "train.int8: layers multiply in 8-bit integers on the processor, and this run is on a GPU",
-            "leave it out, or compute on the processor: --set train.device=cpu",
+            "compute on the processor: --set train.device=cpu; or without it: --set train.int8=false",
         )
     if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
@@ -342,14 +341,17 @@ def with_kernels(
 def _check_integers(model: ModelConfig) -> None:
     """InputError for layers that do not multiply in 8-bit integers."""
     sizes = {name: getattr(model, name) for name in ("hidden_size", "intermediate_size")}
-    odd = [f"{name}={size}" for name, size in sizes.items() if size % MULTIPLE_IN_INTEGERS]
-    if model.hidden_act != "gelu":
-        odd.append(f"hidden_act={model.hidden_act}")
+    odd = [f"model.{name}={size}" for name, size in sizes.items() if size % MULTIPLE_IN_INTEGERS]
+    if (width := model.hidden_size // model.num_attention_heads) % MULTIPLE_OF_A_HEAD:
+        odd.append(f"heads of {counted(width, 'column')}")
+    odd += [f"model.hidden_act={model.hidden_act}"] if model.hidden_act != "gelu" else []
+    odd += [f"model.norm={model.norm}"] if model.norm != "post" else []
     if odd:
         raise InputError(
             f"train.int8: layers multiply in 8-bit integers where their sizes are multiples of "
-            f"{MULTIPLE_IN_INTEGERS} and their activation is gelu; this model has {', '.join(odd)}",
-            "leave train.int8 out",
+            f"{MULTIPLE_IN_INTEGERS}, those of heads of {MULTIPLE_OF_A_HEAD}, the activation is gelu and the norm "
+            f"post; this model has {', '.join(odd)}",
+            "train it without: --set train.int8=false",
         )
 
 
