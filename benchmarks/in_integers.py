@@ -40,8 +40,8 @@ from record import HERE, WORK, once, recorded, section, table, where
 RECIPE = HERE.parent / "recipes" / "laptop.yaml"
 EVERY = 300  # updates between two evaluations
 TASKS = {"sst2": 5_000, "stsb": None}  # and how many rows
-READING = """Read on 2026-11-27: at their ends all runs are within half a percent, but each in int8 a little higher, which
-chance alone would hardly do three times. With seed 1 fp32 in the place of bf16 ended at 5.5995."""
+READING = """Read on 2026-11-27: at their ends all runs are within half a percent, but each in int8 is a little
+higher, which chance alone seldom does three times. With seed 1 fp32 in the place of bf16 ended at 5.5995."""
 ARMS = {"usual": "false", "int8": "true"}
 
 
