@@ -38,7 +38,7 @@ import torch
 
 import speed_summary
 from bertsmith import machine
-from bertsmith.kernels import integer_products
+from bertsmith.kernels.choice import are_here
 from held import NAMES, hold
 from record import machine_name, median_and_range, once, ratios, recorded, section, table, versions
 
@@ -154,9 +154,18 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     names = [*SIDES, *(() if is_fixed else GROUPED), *LIMITS]
     device = torch.device(options.device)
     in_bf16 = machine.choose_precision(device).precision == "bf16"
-    if device.type != "cpu" or integer_products.NATIVE is None:
+    if device.type != "cpu" or not multiplies_integers():
         names.remove(IN_INTEGERS)
     return [name for name in names if in_bf16 or "bf16" not in name]
+
+
+def multiplies_integers() -> bool:
+    """Whether there are kernels here for ours in int8."""
+    if not are_here():  # without Numba, as on a machine with a GPU
+        return False
+    from bertsmith.kernels.integer_products import NATIVE
+
+    return NATIVE is not None
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:

@@ -369,7 +369,7 @@ def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             run.with_kernels(place, train, preset("bert-tiny-uncased", **sizes), updates=None)
         return str(caught.value)
 
-    assert run.with_kernels(place, asked, tiny, updates=3).kernels.in_integers  # type: ignore[attr-defined]
+    assert run.with_kernels(place, asked, tiny, updates=3).kernels.in_integers
     assert "this model has model.hidden_size=96" in refused(hidden_size=96, intermediate_size=128)
     assert "this model has heads of 8 columns" in refused(num_attention_heads=16)
     odd = refused(hidden_act="relu", norm="pre")

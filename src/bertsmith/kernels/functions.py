@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels import compiled, embedding, integer_products, parts
 from bertsmith.kernels.loops import bits, launch
-from bertsmith.kernels.multiplying import multiply
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.program import Program
 from bertsmith.kernels.whole import LayerWeights, layer
@@ -109,13 +108,12 @@ class FedForward(torch.autograd.Function):
         elif to_output_bias:
             found[4] = grad.sum(0, dtype=torch.float32)
         if to_x or to_weight or to_bias:
-            of_inner = torch.empty_like(inner)
-            multiply(grad, of_output, None, of_inner, before=inner)
+            of_inner = parts.multiplied_back(grad, of_output, inner, launch)
             if to_weight:
                 found[1:3] = parts.slopes(x, of_inner, launch)
             elif to_bias:
                 found[2] = of_inner.sum(0, dtype=torch.float32)
-            found[0] = parts.multiplied(of_inner, weight, None, launch) if to_x else None
+            found[0] = parts.multiplied_back(of_inner, weight, None, launch) if to_x else None
         return tuple(
             slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
         )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.kernels import compiled, parts, tiles
+from bertsmith.kernels import compiled, parts, rounding, tiles
 from bertsmith.kernels.loops import Run, bits, compiles_for
 from bertsmith.kernels.multiplying import by_rows_or_columns
 from bertsmith.kernels.parts import is_half
@@ -44,7 +44,6 @@ WEIGHTS: Any = import_module("bertsmith.kernels.weights_in_fours") if NATIVE els
 SLOPES: Any = import_module("bertsmith.kernels.slopes_in_fours") if NATIVE else None
 """The body of weights' slopes."""
 
-_AS_IT_IS, _GELU, _GELU_KEPT, _SLOPES = range(4)  # see rounding.py
 _LEAST = 1e-30  # step of a row or a column: slopes may be small
 _ONES = torch.full((64,), 1, dtype=torch.uint8)
 
@@ -70,9 +69,9 @@ def in_integers(
     bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
     room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
     beside = kept if kept is not None else before
-    finish = _AS_IT_IS if before is None else _SLOPES
+    finish = rounding.AS_IT_IS if before is None else rounding.SLOPES
     if activated:
-        finish = _GELU if kept is None else _GELU_KEPT
+        finish = rounding.GELU if kept is None else rounding.GELU_KEPT
     run(
         bodies.linear,
         *(is_half(x), x, linear.channels, linear.weight, found),

@@ -41,7 +41,8 @@ COLUMNS = 2 * WIDTH
 _CLAIMED = 64  # rows that a thread makes before it looks for others
 _LARGEST = 127
 _RIGHT = 4 * WIDTH  # bytes of a four of 16 columns
-_OF_ROWS = _RIGHT * TERMS // 4 + 4 * WIDTH  # of 16 columns of a, and behind them their scales
+_SCALES_OF_ROWS = _RIGHT * TERMS // 4  # where the scales of 16 columns of a are, behind them
+_OF_ROWS = _SCALES_OF_ROWS + 4 * WIDTH
 _FOUR = 2 * _RIGHT  # bytes of a panel's four
 _SCALES = _FOUR * TERMS // 4  # of 32 columns of b; behind them the scales, and the sums of the integers
 _OF_COLUMNS = _SCALES + 8 * COLUMNS
@@ -162,7 +163,7 @@ def by_columns(given):
         while panel < of_rows + of_columns:
             if panel < of_rows:
                 own, to = s[0] + begin * s[1] + size_a * WIDTH * panel, lefts + panel * _OF_ROWS
-                _rounded(s[2], own, s[1], some, to, _RIGHT, to + _RIGHT * TERMS // 4, least, 1)
+                _rounded(s[2], own, s[1], some, to, _RIGHT, to + _SCALES_OF_ROWS, least, 1)
                 _summed(s[2], own, s[1], some, s[16] + 4 * (rows * number + WIDTH * panel))
             else:
                 column = panel - of_rows
@@ -184,7 +185,7 @@ def by_columns(given):
                 right = rights + column * _OF_COLUMNS
                 for i in range(row, end, ROWS):
                     left, out = lefts + i // WIDTH * _OF_ROWS, s[6] + i * width + 4 * COLUMNS * column
-                    own, scales = left + i % WIDTH * 4, left + _RIGHT * TERMS // 4 + i % WIDTH * 4
+                    own, scales = left + i % WIDTH * 4, left + _SCALES_OF_ROWS + i % WIDTH * 4
                     _eight_rows(begin > 0, own, scales, right, out, width, (some + 3) // 4)
             row = _CLAIMED * next_number(counter + 8)
     wait_for_all()
