@@ -19,7 +19,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice
-from bertsmith.kernels.plain import Kernels, use_kernels
+from bertsmith.kernels.plain import Integers, Kernels, use_kernels
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import preset
@@ -103,6 +103,17 @@ def made_slopes(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return parts.joined_slopes([(x, grad)], launch, integer_products.multiply_columns)
 
 
+def there_and_back(weight: Tensor, bias: Tensor | None = None) -> tuple[Integers, Integers]:
+    """What is multiplied by a matrix [out, in] in integers."""
+    bias = torch.zeros(len(weight)) if bias is None else bias
+    (made,) = integer_products.rounded([(weight, bias)], launch)
+    return made
+
+
+def multiplied(x: Tensor, by: Integers, **more: Any) -> Tensor:
+    return integer_products.in_integers(by, x, x.dtype, launch, least=1e-30, **more)
+
+
 def apart(found: Tensor, wanted: Tensor) -> float:
     """How far, of what is wanted. Rounding to 8 bits alone is worth 0.01."""
     return float((found.float() - wanted.float()).norm() / wanted.float().norm())
@@ -130,13 +141,11 @@ def test_products_are_as_defined(
     usual = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        there = integer_products.rounded_weights(weight.T, bias, launch)
-        found = integer_products.in_integers(there, x, kind, launch, least=1e-30)
-        activated = integer_products.in_integers(
-            there, x, kind, launch, activated=True, kept=kept, least=1e-30
-        )
-        back = integer_products.BACK.multiplied(grad, weight, None, launch)
-        sloped = integer_products.BACK.multiplied(grad, weight, before, launch)
+        of_there, of_back = there_and_back(weight, bias)
+        found = multiplied(x, of_there)
+        activated = multiplied(x, of_there, activated=True, kept=kept)
+        back = multiplied(grad, of_back)
+        sloped = multiplied(grad, of_back, before=before)
     finally:
         torch.set_num_threads(usual)
     near = 3e-3 if kind == HALF else 1e-3
@@ -180,25 +189,24 @@ def test_what_is_not_a_number_stays_none(kind: torch.dtype, value: float) -> Non
     whole, x = normal(70, 64, seed=1, kind=kind), normal(70, 64, seed=1, kind=kind)
     weight, bias, others = normal(64, 64, seed=2), normal(64, seed=3), torch.arange(70) != 3
     x[3, 5] = value
-    there, kept = integer_products.rounded_weights(weight.T, bias, launch), torch.empty_like(x)
-    found = integer_products.in_integers(there, x, kind, launch)
-    activated = integer_products.in_integers(there, x, kind, launch, activated=True, kept=kept)
+    (there, back), kept = there_and_back(weight, bias), torch.empty_like(x)
+    found = multiplied(x, there)
+    activated = multiplied(x, there, activated=True, kept=kept)
     for made in (found, kept):
         assert not made[3].isfinite().any()
     assert not activated[3].isfinite().all()
     for made in (found, kept, activated):
         assert made[others].isfinite().all()
-    sloped = integer_products.BACK.multiplied(whole, weight, x, launch)
+    sloped = multiplied(whole, back, before=x)
     assert sloped.isfinite().logical_not().nonzero().tolist() == ([[3, 5]] if value != value else [])
     bias[9] = value
-    there = integer_products.rounded_weights(weight.T, bias, launch)
-    found = integer_products.in_integers(there, whole, kind, launch)
+    there, _ = there_and_back(weight, bias)
+    found = multiplied(whole, there)
     assert not found[:, 9].isfinite().any()
     assert found[:, torch.arange(64) != 9].isfinite().all()
     weight[7, 9] = value
-    for column, y in ((7, weight.T), (9, weight)):
-        there = integer_products.rounded_weights(y, None, launch)
-        found = integer_products.in_integers(there, whole, kind, launch)
+    for column, by in zip((7, 9), there_and_back(weight), strict=True):
+        found = multiplied(whole, by)
         assert not found[:, column].isfinite().any()
         assert found[:, torch.arange(64) != column].isfinite().all()
 
@@ -229,9 +237,8 @@ def test_the_number_of_threads_changes_nothing(rows: int) -> None:
     try:
         for threads in (1, 2, 3, 3):
             torch.set_num_threads(threads)
-            there = integer_products.rounded_weights(weight.T, None, launch)
-            back = integer_products.BACK.multiplied(grad, weight, None, launch)
-            found.append([integer_products.in_integers(there, x, FULL, launch), back, *made_slopes(x, grad)])
+            there, back = there_and_back(weight)
+            found.append([multiplied(x, there), multiplied(grad, back), *made_slopes(x, grad)])
     finally:
         torch.set_num_threads(usual)
     for others in found[1:]:
@@ -308,9 +315,7 @@ def test_a_layer_in_integers_reads_no_row() -> None:
 )
 def test_which_layers_are_in_integers(sizes: dict[str, Any], serves: bool) -> None:
     made, x = block(**sizes), normal(40, 128, seed=1, kind=HALF)
-    with mock.patch.object(
-        integer_products, "rounded_weights", wraps=integer_products.rounded_weights
-    ) as asked:
+    with mock.patch.object(integer_products, "rounded", wraps=integer_products.rounded) as asked:
         computed(made, fast.Fast(in_integers=True), x, layout_of(40), None)
     assert asked.called == serves
 
@@ -322,7 +327,7 @@ def test_a_layer_whose_input_learns_nothing_is_in_integers_a_frozen_one_is_not()
     assert is_whole
     assert all(map(torch.equal, found, [wanted[0], *wanted[2:]]))
     made.attention_norm.weight.requires_grad_(requires_grad=False)
-    with mock.patch.object(integer_products, "rounded_weights") as asked:
+    with mock.patch.object(integer_products, "rounded") as asked:
         computed(made, kernels, x, layout, None)
     assert not asked.called
 

@@ -18,6 +18,7 @@ from bertsmith.kernels.loops import Run, bits, launch
 from bertsmith.kernels.multiplying import COLUMNS
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
+from bertsmith.kernels.program import Program
 from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
 
 
@@ -58,7 +59,7 @@ class FastAnswers(Fast):
         over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
         drawn = drawn_by(of.dropout), drawn_by(of.dropout)
         given = x.contiguous() if isinstance(products, _IntegerProducts) else residual
-        return layer(given, residual, products, norms, over, drawn).found
+        return layer(given, residual, products, norms, over, drawn, Program()).found
 
     def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""

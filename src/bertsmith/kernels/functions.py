@@ -179,10 +179,11 @@ class Layer(torch.autograd.Function):
         weights: see `LayerWeights`."""
         x, w = x.contiguous(), LayerWeights(*weights)
         norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
-        products = integer_products.IntegerFactors(w) if in_integers else w.factors()
-        *made, found = layer(x, x, products, norms, over, drawn)
+        run, apart = Program(), over.rows is not None
+        integers = integer_products.IntegerFactors.of(w, run, apart=apart) if in_integers else None
+        *made, found = layer(x, x, integers or w.factors(), norms, over, drawn, run)
         ctx.save_for_backward(x, *made, *weights)
-        ctx.over, ctx.drawn, ctx.in_integers = over, drawn, in_integers
+        ctx.over, ctx.drawn, ctx.in_integers, ctx.integers = over, drawn, in_integers, integers
         return found
 
     @staticmethod
@@ -191,34 +192,38 @@ class Layer(torch.autograd.Function):
         x, asking, q, kv, scores, mixed, projected, stats, *others = ctx.saved_tensors
         middle, inner, activated, fed, output_stats, *weights = others
         w, drawn, over, run = LayerWeights(*weights), ctx.drawn, ctx.over, Program()
-        back = integer_products.BACK if ctx.in_integers else parts.BACK
+        apart = over.rows is not None
+        back = w.back(apart=apart)
+        if ctx.in_integers:
+            back = (ctx.integers or integer_products.IntegerFactors.of(w, run, apart=apart)).back()
+            ctx.integers = None  # torch gives back what it has saved, but not this
         grad = grad.to(x.dtype).contiguous()
         to_middle, to_fed, to_output_norm = parts.add_norm_back(
             grad, middle, fed, w.output_norm, output_stats, drawn[1], run
         )
         to_output = back.slopes([(activated, to_fed)], run)
-        to_inner = back.multiplied(to_fed, w.output, inner, run)
+        to_inner = back.multiplied(to_fed, back.output, inner, run)
         to_weight = back.slopes([(middle, to_inner)], run)
-        parts.add(to_middle, back.multiplied(to_inner, w.inner, None, run), run)
+        parts.add(to_middle, back.multiplied(to_inner, back.inner, None, run), run)
         to_asking, to_projected, to_norm = parts.add_norm_back(
             to_middle, asking, projected, w.norm, stats, drawn[0], run
         )
         to_projection = back.slopes([(mixed, to_projected)], run)
-        to_mixed = back.multiplied(to_projected, w.projection, None, run)
+        to_mixed = back.multiplied(to_projected, back.projection, None, run)
         of = to_mixed, q, kv, scores, over
         if over.rows is None:
             to_qkv = x.new_empty(len(x), 3 * x.shape[1])
             parts.attend_back(*of, *parts.sides(to_qkv), run)
             to_weights = back.slopes([(x, to_qkv)], run)
-            parts.add(to_asking, back.multiplied(to_qkv, w.qkv, None, run), run)
+            parts.add(to_asking, back.multiplied(to_qkv, back.qkv[0], None, run), run)
             run.end()
             to_x = to_asking
         else:
-            to_q, to_kv, width = torch.empty_like(q), torch.empty_like(kv), x.shape[1]
+            to_q, to_kv = torch.empty_like(q), torch.empty_like(kv)
             parts.attend_back(*of, to_q, to_kv, run)
             to_weights = back.slopes([(asking, to_q), (x, to_kv)], run)
-            parts.add(to_asking, back.multiplied(to_q, w.qkv[:width], None, run), run)
-            to_x = back.multiplied(to_kv, w.qkv[width:], None, run)
+            parts.add(to_asking, back.multiplied(to_q, back.qkv[0], None, run), run)
+            to_x = back.multiplied(to_kv, back.qkv[1], None, run)
             run.end()
             to_x += torch.zeros_like(x).index_add_(0, over.rows, to_asking)
         return (

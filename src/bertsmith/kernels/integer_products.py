@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertsmith.kernels import compiled, parts, rounding, tiles
 from bertsmith.kernels.loops import Run, bits, compiles_for
-from bertsmith.kernels.multiplying import by_rows_or_columns
 from bertsmith.kernels.parts import is_half
 from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, TINY, Integers, IntegerWeights
 from bertsmith.kernels.whole import LayerWeights
@@ -86,7 +86,7 @@ def in_integers(
 
 def has_integers(x: Tensor, weights: LayerWeights) -> bool:
     """Whether there are bodies for all products of a layer in integers, there and back."""
-    known = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
+    known = all(t.is_cpu and t.dtype == torch.float32 and t.stride(-1) == 1 for t in weights)
     return (
         x.is_cpu
         and known
@@ -94,21 +94,41 @@ def has_integers(x: Tensor, weights: LayerWeights) -> bool:
     )
 
 
-def rounded_weights(y: Tensor, bias: Tensor | None, run: Run) -> Integers:
-    """A matrix [terms, columns] whose rows or columns lie in memory as they are, as one to multiply with."""
-    y, (terms, columns) = by_rows_or_columns(y), y.shape
+class Rounded(NamedTuple):
+    """A matrix [out, in] in integers: its transpose, which is multiplied by there, with a bias, and itself, which
+    is multiplied by on the way back."""
+
+    there: Integers
+    back: Integers
+
+
+def rounded(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> list[Rounded]:
+    """Matrices in fp32, whose rows lie in memory as they are, and their biases."""
+    found, fields, widest = [], [], 0
+    for weight, bias in given:
+        outputs, inputs = weight.shape
+        made = Rounded(_integers(inputs, outputs, bias), _integers(outputs, inputs, torch.zeros(inputs)))
+        places = [part for side in made for part in (side.weight, side.of.sums, side.of.scale)]
+        at = weight.data_ptr(), 4 * weight.stride(0), outputs, inputs
+        fields.append([*at, *(part.data_ptr() for part in places)])
+        found.append(made)
+        widest = max(widest, inputs)
+    table = torch.from_numpy(np.array(fields, np.int64))
+    room = torch.empty(torch.get_num_threads(), WEIGHTS.room(widest), dtype=torch.uint8)
+    run(WEIGHTS.rounded, table, len(found), bits(_LEAST), room, room.shape[1], _ONES)
+    return found
+
+
+def _integers(terms: int, columns: int, bias: Tensor) -> Integers:
+    """A matrix [terms, columns] to multiply with, and a bias; the integers are yet to be made."""
     weight = torch.empty(columns // WEIGHTS.COLUMNS, terms // 4, WEIGHTS.COLUMNS, 4, dtype=torch.int8)
-    sums, scale, none = torch.empty(columns), torch.empty(columns), torch.zeros(columns)
-    room = torch.empty(torch.get_num_threads(), WEIGHTS.ROOM, dtype=torch.uint8)
-    at = y, 4 * y.stride(0), 4 * y.stride(1), terms, columns
-    run(WEIGHTS.rounded, *at, weight, sums, scale, bits(_LEAST), room, _ONES)
-    of = IntegerWeights(sums, scale, none if bias is None else bias.contiguous(), none)
+    of = IntegerWeights(torch.empty(columns), torch.empty(columns), bias, torch.zeros(columns))
     return Integers(torch.ones(terms), weight, of, 0)
 
 
-def _multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
+def _multiplied_back(grad: Tensor, weight: Integers, before: Tensor | None, run: Run) -> Tensor:
     """See `parts.multiplied_back`."""
-    return in_integers(rounded_weights(weight, None, run), grad, grad.dtype, run, before=before, least=_LEAST)
+    return in_integers(weight, grad, grad.dtype, run, before=before, least=_LEAST)
 
 
 def _joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
@@ -130,39 +150,53 @@ def multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor, run: Run) 
     run(SLOPES.by_columns, *matrices, *at, room, bits(_LEAST), _ONES, numbers, sums, some)
 
 
-BACK = parts.Back(_multiplied_back, _joined_slopes)
-"""The products of a layer's way back."""
-
-
 class IntegerFactors(NamedTuple):
-    """The products of a layer that is trained, see `LayerProducts`."""
+    """The products of a layer that is trained, see `LayerProducts`. qkv: of queries, keys and values; or of
+    queries, and of the others, where not every token has a query."""
 
-    weights: LayerWeights
+    qkv: Sequence[Rounded]
+    projection: Rounded
+    inner: Rounded
+    output: Rounded
 
-    def _multiplied(self, x: Tensor, weight: Tensor, bias: Tensor, run: Run) -> Tensor:
-        return in_integers(rounded_weights(weight.T, bias, run), x, x.dtype, run, least=_LEAST)
+    @classmethod
+    def of(cls, weights: LayerWeights, run: Run, *, apart: bool) -> IntegerFactors:
+        """Of these weights. apart: whether queries are made apart from keys and values."""
+        qkv = zip(
+            *(weights.parts_of(one, apart=apart) for one in (weights.qkv, weights.qkv_bias)), strict=True
+        )
+        others = zip(weights.matrices[1:], weights.biases[1:], strict=True)
+        *made, projection, inner, output = rounded([*qkv, *others], run)
+        return cls(made, projection, inner, output)
+
+    def back(self) -> parts.Back:
+        """What the way back is made with."""
+        qkv = [one.back for one in self.qkv]
+        others = self.projection.back, self.inner.back, self.output.back
+        return parts.Back(qkv, *others, _multiplied_back, _joined_slopes)
 
     def queries(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        width = x.shape[1]
-        return self._multiplied(x, self.weights.qkv[:width], self.weights.qkv_bias[:width], run)
+        return _multiplied(x, self.qkv[0], run)
 
     def keys_values(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        width = x.shape[1]
-        return self._multiplied(x, self.weights.qkv[width:], self.weights.qkv_bias[width:], run)
+        return _multiplied(x, self.qkv[1], run)
 
     def all_three(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return self._multiplied(x, self.weights.qkv, self.weights.qkv_bias, run)
+        return _multiplied(x, self.qkv[0], run)
 
     def projected(self, x: Tensor, run: Run) -> Tensor:
         """See `LayerProducts`."""
-        return self._multiplied(x, self.weights.projection, self.weights.projection_bias, run)
+        return _multiplied(x, self.projection, run)
 
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`."""
-        of, inner = self.weights, x.new_empty(len(x), len(self.weights.inner))
-        made = rounded_weights(of.inner.T, of.inner_bias, run)
-        activated = in_integers(made, x, x.dtype, run, activated=True, kept=inner, least=_LEAST)
-        return self._multiplied(activated, of.output, of.output_bias, run), inner, activated
+        inner, of = x.new_empty(len(x), len(self.inner.there.of.sums)), self.inner.there
+        activated = in_integers(of, x, x.dtype, run, activated=True, kept=inner, least=_LEAST)
+        return _multiplied(activated, self.output, run), inner, activated
+
+
+def _multiplied(x: Tensor, by: Rounded, run: Run) -> Tensor:
+    return in_integers(by.there, x, x.dtype, run, least=_LEAST)

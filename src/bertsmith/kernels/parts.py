@@ -211,15 +211,16 @@ def joined_slopes(
 
 
 class Back(NamedTuple):
-    """What makes the products of a layer's way back: `multiplied_back` and `joined_slopes`, or others that do the
-    same."""
+    """What a layer's way back is made with: its matrices as `multiplied` takes them, and what does the same as
+    `multiplied_back` and `joined_slopes`. qkv: one of queries, keys and values, or one of queries and one of the
+    others."""
 
-    multiplied: Callable[[Tensor, Tensor, Tensor | None, Run], Tensor]
-    slopes: Callable[[Sequence[tuple[Tensor, Tensor]], Run], tuple[Tensor, Tensor]]
-
-
-BACK = Back(multiplied_back, joined_slopes)
-"""Those here, in the kind of the layer."""
+    qkv: Sequence[Any]
+    projection: Any
+    inner: Any
+    output: Any
+    multiplied: Callable[[Tensor, Any, Tensor | None, Run], Tensor] = multiplied_back
+    slopes: Callable[[Sequence[tuple[Tensor, Tensor]], Run], tuple[Tensor, Tensor]] = joined_slopes
 
 
 def add(x: Tensor, y: Tensor, run: Run) -> None:

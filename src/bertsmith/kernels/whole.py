@@ -64,6 +64,20 @@ class LayerWeights(NamedTuple):
         """Those of the products, [out, in]."""
         return self.qkv, self.projection, self.inner, self.output
 
+    @property
+    def biases(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What is added behind them."""
+        return self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
+
+    def parts_of(self, qkv: Tensor, *, apart: bool) -> Sequence[Tensor]:
+        """Of these weights or biases as a whole; or, apart, those of queries, and those of keys and values."""
+        width = len(self.projection_bias)
+        return (qkv[:width], qkv[width:]) if apart else (qkv,)
+
+    def back(self, *, apart: bool) -> parts.Back:
+        """What the way back is made with. apart: queries, and keys with values."""
+        return parts.Back(self.parts_of(self.qkv, apart=apart), *self.matrices[1:])
+
     def have_bodies(self, x: Tensor) -> bool:
         """Whether there are bodies for the layer's products of as many rows as x has, in its kind."""
         return has_all_products(x, *self[:4], *self[6:10])
@@ -78,9 +92,7 @@ class LayerWeights(NamedTuple):
 
     def _factors(self, of: Callable[[Tensor], Tensor | Panels], *, kept: bool) -> LayerFactors:
         matrices = of(self.qkv.T), of(self.projection.T), of(self.inner.T), of(self.output.T)
-        return LayerFactors(
-            *matrices, self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias, kept
-        )
+        return LayerFactors(*matrices, *self.biases, kept)
 
 
 class LayerFactors(NamedTuple):
@@ -157,10 +169,11 @@ def layer(
     norms: Sequence[Norm],
     over: Sequences,
     drawn: Sequence[Seeds],
+    run: Program,
 ) -> LayerMade:
     """Of x [N, H], of the tokens that have a query; residual: x in the kind of the products. norms, drawn: the two
-    LayerNorms', and what is dropped of what they are given."""
-    run = Program()
+    LayerNorms', and what is dropped of what they are given. run: what this ends; it may begin with what makes the
+    products."""
     if over.rows is None:
         q, kv = parts.sides(products.all_three(x, run))
     else:
