@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +66,7 @@ def in_integers(
     if not rows:
         return found
     bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
-    room = torch.empty(torch.get_num_threads(), bodies.room(inputs), dtype=torch.uint8)
+    own = bodies.room(inputs)
     beside = kept if kept is not None else before
     finish = rounding.AS_IT_IS if before is None else rounding.SLOPES
     if activated:
@@ -76,7 +75,7 @@ def in_integers(
         bodies.linear,
         *(is_half(x), x, linear.channels, linear.weight, found),
         *(linear.of.sums, linear.of.scale, linear.of.bias),
-        *(rows, inputs, outputs, bits(least), room, room.shape[1], is_half(found)),
+        *(rows, inputs, outputs, bits(least), run.room(torch.get_num_threads() * own), own, is_half(found)),
         *(finish, tiles.WHOLE, linear.apart, linear.of.apart, 0 if beside is None else beside),
     )
     if activated and bodies is INTEGERS:
@@ -104,26 +103,30 @@ class Rounded(NamedTuple):
 
 def rounded(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> list[Rounded]:
     """Matrices in fp32, whose rows lie in memory as they are, and their biases."""
-    found, fields, widest = [], [], 0
+    widest = max(size for weight, _ in given for size in weight.shape)
+    ones, none = torch.ones(widest), torch.zeros(widest)  # of which bodies read as many as they need
+    found, fields = [], []
     for weight, bias in given:
         outputs, inputs = weight.shape
-        made = Rounded(_integers(inputs, outputs, bias), _integers(outputs, inputs, torch.zeros(inputs)))
+        made = Rounded(
+            Integers(ones, *_room_for(inputs, outputs, bias, none), 0),
+            Integers(ones, *_room_for(outputs, inputs, none, none), 0),
+        )
         places = [part for side in made for part in (side.weight, side.of.sums, side.of.scale)]
         at = weight.data_ptr(), 4 * weight.stride(0), outputs, inputs
-        fields.append([*at, *(part.data_ptr() for part in places)])
+        fields += [*at, *(part.data_ptr() for part in places)]
         found.append(made)
-        widest = max(widest, inputs)
-    table = torch.from_numpy(np.array(fields, np.int64))
-    room = torch.empty(torch.get_num_threads(), WEIGHTS.room(widest), dtype=torch.uint8)
-    run(WEIGHTS.rounded, table, len(found), bits(_LEAST), room, room.shape[1], _ONES)
+    table = torch.tensor(fields)
+    own = WEIGHTS.room(widest)
+    room = run.room(torch.get_num_threads() * own)
+    run(WEIGHTS.rounded, table, len(found), bits(_LEAST), room, own, _ONES)
     return found
 
 
-def _integers(terms: int, columns: int, bias: Tensor) -> Integers:
-    """A matrix [terms, columns] to multiply with, and a bias; the integers are yet to be made."""
+def _room_for(terms: int, columns: int, bias: Tensor, none: Tensor) -> tuple[Tensor, IntegerWeights]:
+    """Where the integers of a matrix [terms, columns] will be, and what its products are made with."""
     weight = torch.empty(columns // WEIGHTS.COLUMNS, terms // 4, WEIGHTS.COLUMNS, 4, dtype=torch.int8)
-    of = IntegerWeights(torch.empty(columns), torch.empty(columns), bias, torch.zeros(columns))
-    return Integers(torch.ones(terms), weight, of, 0)
+    return weight, IntegerWeights(torch.empty(columns), torch.empty(columns), bias, none)
 
 
 def _multiplied_back(grad: Tensor, weight: Integers, before: Tensor | None, run: Run) -> Tensor:
@@ -140,7 +143,7 @@ def _joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Te
 def multiply_columns(x: Tensor, y: Tensor, out: Tensor, sums: Tensor, run: Run) -> None:
     """See `multiplying.multiply_columns`, of x and y whose rows lie in memory as they are."""
     (terms, rows), columns = x.shape, y.shape[1]
-    room = torch.empty(SLOPES.room(rows, columns), dtype=torch.uint8)
+    room = run.room(SLOPES.room(rows, columns))
     numbers = torch.zeros(SLOPES.turns(terms), dtype=torch.int64)
     some = torch.empty(SLOPES.blocks(terms), rows)
     matrices = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -139,12 +140,13 @@ def my_rows(rows):
 _gomp: Any = ctypes.CDLL(str(LIBRARY)).GOMP_parallel
 _gomp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _gomp.restype = None
-_Slots = ctypes.c_int64 * SLOTS
+_NONE = [0] * SLOTS
 
 
-def slots_of(values: Sequence[int | Tensor]) -> Any:
-    """What a body reads its arguments from; of a tensor it is told where it lies."""
-    return _Slots(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
+def values_of(arguments: Sequence[int | Tensor]) -> list[int]:
+    """What a body finds in its slots; of a tensor it is told where it lies."""
+    given = [value if isinstance(value, int) else value.data_ptr() for value in arguments]
+    return given + _NONE[len(given) :]
 
 
 class Run(Protocol):
@@ -154,10 +156,25 @@ class Run(Protocol):
         """Have the body run."""
         ...
 
+    def room(self, size: int) -> Tensor:
+        """Bytes for the next body to work in, so many or more: what it leaves there may be written over."""
+        ...
 
-def launch(body: Any, *arguments: int | Tensor) -> None:
-    """Run a body at once, on as many threads as torch computes on."""
-    _gomp(body.address, ctypes.byref(slots_of(arguments)), torch.get_num_threads(), 0)
+
+class _Launch:
+    """Runs a body at once, on as many threads as torch computes on."""
+
+    def __call__(self, body: Any, *arguments: int | Tensor) -> None:
+        """See `Run`."""
+        values = array("q", values_of(arguments))
+        _gomp(body.address, values.buffer_info()[0], torch.get_num_threads(), 0)
+
+    def room(self, size: int) -> Tensor:
+        """See `Run`."""
+        return torch.empty(size, dtype=torch.uint8)
+
+
+launch = _Launch()
 
 
 def bits(value: float) -> int:

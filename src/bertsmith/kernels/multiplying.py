@@ -67,7 +67,7 @@ def has_all_products(x: Tensor, *weights: Tensor) -> bool:
 
 class Panels(NamedTuple):
     """A matrix [terms, columns] as the bodies of products in bf16 read it, of which they may be made once for many
-    products. held: uint8 [panels, bytes of one]."""
+    products. held: uint8 [panels, bytes of one]; or, of one product alone, that many and more."""
 
     held: Tensor
     terms: int
@@ -90,17 +90,15 @@ def columns_of(y: Tensor | Panels, first: int, last: int) -> Tensor | Panels:
 
 def in_panels(y: Tensor) -> Panels:
     """y, a matrix in fp32 or bf16, in panels."""
-    found = _empty_panels(y)
-    _multiply_half(
-        y.new_empty(0, y.shape[0]), by_rows_or_columns(y), found, y.new_empty(0, y.shape[1]), launch
-    )
+    (terms, columns), none = y.shape, y.new_empty(0, max(y.shape))
+    held = torch.empty(_panels(columns), HALF_BODIES.panel(terms), dtype=torch.uint8)
+    found = Panels(held, terms, columns)
+    _multiply_half(none, by_rows_or_columns(y), found, none, launch)
     return found
 
 
-def _empty_panels(y: Tensor) -> Panels:
-    terms, columns = y.shape
-    held = torch.empty(-(-columns // COLUMNS), HALF_BODIES.panel(terms), dtype=torch.uint8)
-    return Panels(held, terms, columns)
+def _panels(columns: int) -> int:
+    return -(-columns // COLUMNS)
 
 
 def by_rows_or_columns(x: Tensor) -> Tensor:
@@ -128,9 +126,10 @@ def multiply(
         return
     y = by_rows_or_columns(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        _multiply_half(x, y, _empty_panels(y), out, run, add, *more)
+        own = Panels(run.room(_panels(columns) * HALF_BODIES.panel(terms)), terms, columns)
+        _multiply_half(x, y, own, out, run, add, *more)
         return
-    room = torch.empty(BODIES.room(threads, columns, terms), dtype=torch.uint8)
+    room = run.room(BODIES.room(threads, columns, terms))
     run(
         BODIES.by_rows,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
@@ -169,7 +168,7 @@ def multiply_columns(
     is_half = torch.bfloat16 in (x.dtype, y.dtype)
     bodies = HALF_BODIES if is_half else BODIES
     size, of_rows, of_columns = bodies.room_turned(torch.get_num_threads(), rows, columns)
-    room, numbers = torch.empty(size, dtype=torch.uint8), torch.zeros(bodies.turns(terms), dtype=torch.int64)
+    room, numbers = run.room(size), torch.zeros(bodies.turns(terms), dtype=torch.int64)
     some = torch.empty(0 if sums is None else bodies.slices(terms) * rows)
     matrices: list[int | Tensor]
     matrices = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]

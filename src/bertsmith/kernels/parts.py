@@ -62,10 +62,10 @@ class Sequences(NamedTuple):
         """How many there are."""
         return self.tokens if self.rows is None else len(self.rows)
 
-    def room(self, q: Tensor, *, back: bool) -> Tensor:
-        """Where they work, a row for each thread."""
-        width = q.shape[1] // self.heads
-        return torch.empty(torch.get_num_threads(), self.bodies.room(self.longest, width, back))
+    def room(self, q: Tensor, run: Run, *, back: bool) -> tuple[Tensor, int]:
+        """Where they work; how many numbers in fp32 a thread has of it."""
+        own = self.bodies.room(self.longest, q.shape[1] // self.heads, back)
+        return run.room(4 * own * torch.get_num_threads()), own
 
 
 def is_half(x: Tensor) -> int:
@@ -91,12 +91,12 @@ def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Te
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
     found, stats = _emptied(q.new_empty(q.shape), over.queries), torch.empty(len(q), over.heads, 2)
-    room = over.room(q, back=False)
+    room, own = over.room(q, run, back=False)
     run(
         over.bodies.forward,
         *(is_half(q), q, found, stats, over.starts),
         *over.numbers(q),
-        *(room, room.shape[1], 0, tiles.WHOLE),
+        *(room, own, 0, tiles.WHOLE),
         *over.at(q, kv),
     )
     return found, stats
@@ -106,21 +106,21 @@ def attend_back(
     grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, to_q: Tensor, to_kv: Tensor, run: Run
 ) -> None:
     """Write the slopes of q and kv, which lie in memory as these do. The scores are computed again."""
-    room = over.room(q, back=True)
+    room, own = over.room(q, run, back=True)
     _emptied(to_q, over.queries)
     _emptied(to_kv, over.tokens)
     run(
         over.bodies.backward,
         *(is_half(q), q, to_q, stats, over.starts),
         *over.numbers(q),
-        *(room, room.shape[1], grad, tiles.WHOLE),
+        *(room, own, grad, tiles.WHOLE),
         *(*over.at(q, kv), to_kv),
     )
 
 
-def _rows(x: Tensor, many: int) -> Tensor:
+def _rows(x: Tensor, many: int, run: Run) -> Tensor:
     """So many rows of x in fp32 for each thread, to work in."""
-    return torch.empty(torch.get_num_threads(), many, x.shape[1])
+    return run.room(4 * many * x.shape[1] * torch.get_num_threads())
 
 
 def add_norm(
@@ -131,7 +131,7 @@ def add_norm(
     run(
         norms.add_norm,
         *(is_half(x), x, residual, found, *x.shape),
-        *(weight, bias, stats, bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1)),
+        *(weight, bias, stats, bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1, run)),
     )
     return found, stats
 
@@ -147,7 +147,7 @@ def add_norm_back(
     run(
         norms.add_norm_back,
         *(is_half(x), x, residual, of_sum, *x.shape),
-        *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2)),
+        *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2, run)),
     )
     return of_sum, of_x, summed(sums, run)
 
@@ -201,12 +201,13 @@ def joined_slopes(
 ) -> tuple[Tensor, Tensor]:
     """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
     what is made of it."""
-    width, sizes = given[0][0].shape[1], [grad.shape[1] for _, grad in given]
-    of_weight, of_bias = torch.empty(sum(sizes), width), torch.empty(sum(sizes))
-    for (x, grad), weight, bias in zip(
-        given, torch.split(of_weight, sizes), torch.split(of_bias, sizes), strict=True
-    ):
-        product(grad, x, weight, bias, run)
+    sizes = [grad.shape[1] for _, grad in given]
+    of_weight, of_bias = torch.empty(sum(sizes), given[0][0].shape[1]), torch.empty(sum(sizes))
+    begin = 0
+    for (x, grad), size in zip(given, sizes, strict=True):
+        own = slice(begin, begin + size)
+        product(grad, x, of_weight[own], of_bias[own], run)
+        begin += size
     return of_weight, of_bias
 
 

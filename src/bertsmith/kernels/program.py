@@ -6,17 +6,18 @@ processor: between two products of some megabytes that takes half a dozen times 
 
 from __future__ import annotations
 
-import ctypes
+from array import array
 from typing import Any
 
+import torch
 from llvmlite import ir
 from numba import cfunc, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from bertsmith.kernels.loops import BODY, integers, launch, slots, slots_of, wait_for_all
+from bertsmith.kernels.loops import BODY, SLOTS, integers, launch, slots, values_of, wait_for_all
 
-WRITTEN_WITH = "82d2e42b9186b3e5"  # loops.py, see there
+WRITTEN_WITH = "4d471c7b15f1d967"  # loops.py, see there
 
 
 @intrinsic
@@ -33,30 +34,40 @@ def _call(typing: Any, body: Any, given: Any) -> Any:
     return types.void(types.int64, types.int64), made
 
 
-# Slots: 0 how many bodies, 1 of each where it lies and where its slots lie.
+# Slots: 0 how many bodies, 1 where each of them lies, 2 the slots of all of them.
 @cfunc("void(voidptr)", **BODY)
 def in_turn(given):
     s = slots(given)
-    both = integers(s[1], 2 * s[0])
+    bodies = integers(s[1], s[0])
     for number in range(s[0]):
-        _call(both[2 * number], both[2 * number + 1])
+        _call(bodies[number], s[2] + 8 * SLOTS * number)
         wait_for_all()
 
 
 class Program:
-    """Bodies that are run in turn, each when the one before has ended on all threads."""
+    """Bodies that are run in turn, each when the one before has ended on all threads. They share the room
+    that they work in, so that it stays in the caches of the processor."""
 
     def __init__(self) -> None:
-        self._addresses: list[int] = []
+        self._bodies: list[int] = []
+        self._slots = array("q")
         self._kept: list[Any] = []
+        self._room = torch.empty(0, dtype=torch.uint8)
 
     def __call__(self, body: Any, *arguments: int | Tensor) -> None:
         """Add a body. Nothing that it reads or writes is given back before the program is."""
-        own = slots_of(arguments)
-        self._addresses += body.address, ctypes.addressof(own)
-        self._kept += own, arguments
+        self._bodies.append(body.address)
+        self._slots.fromlist(values_of(arguments))
+        self._kept.append(arguments)
+
+    def room(self, size: int) -> Tensor:
+        """See `Run`."""
+        if size > len(self._room):
+            self._room = torch.empty(size, dtype=torch.uint8)
+        return self._room
 
     def end(self) -> None:
         """Run them all, once: bodies count in what they are given."""
-        addresses = (ctypes.c_int64 * len(self._addresses))(*self._addresses)
-        launch(in_turn, len(self._addresses) // 2, ctypes.addressof(addresses))
+        bodies = array("q", self._bodies)
+        (at_bodies, count), (at_slots, _) = bodies.buffer_info(), self._slots.buffer_info()
+        launch(in_turn, count, at_bodies, at_slots)
