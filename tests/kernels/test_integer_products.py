@@ -182,6 +182,17 @@ def test_slopes_are_as_defined(
     assert apart(of_bias, grad.float().sum(0)) < 1e-5
 
 
+def test_slopes_may_lie_anywhere() -> None:
+    """Those of few terms are put past the caches where each row begins at a line of these."""
+    x, grad = normal(300, 64, seed=1), normal(300, 128, seed=2)
+    wanted, of_bias = made_slopes(x, grad)
+    for first, width in ((0, 80), (1, 64), (5, 70)):
+        out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
+        integer_products.multiply_columns(grad, x, out, torch.empty(128), launch)
+        assert torch.equal(out, wanted)
+    assert apart(of_bias, grad.sum(0)) < 1e-5
+
+
 @pytest.mark.parametrize("kind", [FULL, HALF])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_a_number_stays_none(kind: torch.dtype, value: float) -> None:

@@ -194,6 +194,19 @@ def test_slopes_of_a_linear_layer(terms: int, kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", [FULL, HALF])
+def test_slopes_may_lie_anywhere(kind: torch.dtype) -> None:
+    """Those of few terms in bf16 are put past the caches where each row begins at a line of these."""
+    x, grad = laid(300, 64, "rows", 1).to(kind), laid(300, 128, "rows", 2).to(kind)
+    wanted = torch.empty(128, 64)
+    multiplying.multiply_columns(grad, x, wanted)
+    torch.testing.assert_close(wanted, grad.float().T @ x.float(), rtol=1e-4, atol=1e-4)
+    for first, width in ((0, 80), (1, 64), (5, 70)):
+        out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
+        multiplying.multiply_columns(grad, x, out)
+        assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("kind", [FULL, HALF])
 def test_slopes_of_many_rows_do_not_depend_on_who_makes_them(kind: torch.dtype) -> None:
     """Nor on how many do; only the sums for the bias end in another order with another number of threads."""
     x, grad = laid(1300, 70, "rows", 0).to(kind), laid(1300, 333, "rows", 1).to(kind)

@@ -34,7 +34,7 @@ from bertsmith.kernels.loops import (
 )
 from bertsmith.kernels.normal import gelu_slope, share_below
 
-WRITTEN_WITH = "60d6b18007be7f68"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "a3249045b820eede"  # elements.py, loops.py and lanes.py, see there
 _LANES = 64
 
 

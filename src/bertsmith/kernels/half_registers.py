@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.lanes import WIDTH, every, load, put
+from bertsmith.kernels.lanes import WIDTH, every, load, put, store_past
 from bertsmith.kernels.loops import LOOPS, F
 from bertsmith.kernels.pairs import every_pair_at, pairs_at, with_halves
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
@@ -16,13 +16,22 @@ from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 ROWS = 8
 COLUMNS = 2 * WIDTH
 RIGHT = 4 * WIDTH  # bytes of the pairs that a register holds
+PAST = 2  # what is made, in fp32, is put past the caches: see `store_past`
+
+
+@njit(inline="always", **LOOPS)
+def _put(kind, address, x):
+    if kind == PAST:
+        store_past(address, x)
+    else:
+        put(kind, address, x)
 
 
 @njit(**LOOPS)
-def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, half, out, width, pairs):
+def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pairs):
     """What begins there (registers.py), and a·b. What lies between two rows, or two pairs of terms, is in bytes;
-    width: between rows of out, which is bf16 or fp32."""
-    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if half else 4 * WIDTH
+    width: between rows of out. kind: whether that is bf16, or PAST."""
+    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if kind == 1 else 4 * WIDTH
     one, two, three = out + width, out + 2 * width, out + 3 * width
     five, six, seven = under + width, under + 2 * width, under + 3 * width
     if begins == FROM_SUMS:  # in fp32
@@ -55,22 +64,22 @@ def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, half, out, width, pair
         a += a_pair
         below += a_pair
         b += b_pair
-    put(half, out, c)
-    put(half, one, d)
-    put(half, two, e)
-    put(half, three, f)
-    put(half, out + apart, g)
-    put(half, one + apart, h)
-    put(half, two + apart, i)
-    put(half, three + apart, j)
-    put(half, under, k)
-    put(half, five, m)
-    put(half, six, n)
-    put(half, seven, o)
-    put(half, under + apart, p)
-    put(half, five + apart, q)
-    put(half, six + apart, r)
-    put(half, seven + apart, s)
+    _put(kind, out, c)
+    _put(kind, one, d)
+    _put(kind, two, e)
+    _put(kind, three, f)
+    _put(kind, out + apart, g)
+    _put(kind, one + apart, h)
+    _put(kind, two + apart, i)
+    _put(kind, three + apart, j)
+    _put(kind, under, k)
+    _put(kind, five, m)
+    _put(kind, six, n)
+    _put(kind, seven, o)
+    _put(kind, under + apart, p)
+    _put(kind, five + apart, q)
+    _put(kind, six + apart, r)
+    _put(kind, seven + apart, s)
 
 
 @njit(**LOOPS)

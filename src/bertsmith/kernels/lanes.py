@@ -122,6 +122,30 @@ def store(typing: Any, address: Any, x: Any) -> Any:
 
 
 @intrinsic
+def store_past(typing: Any, address: Any, x: Any) -> Any:
+    """Put 16 numbers there past the caches, which then keep what is read sooner. A line of these begins there. See
+    `are_stored`."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        stored = builder.store(values[1], at(builder, values[0], FLOATS), align=4 * WIDTH)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([_INT(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES), made
+
+
+@intrinsic
+def are_stored(typing: Any) -> Any:
+    """Wait until other threads see what was put past the caches."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), made
+
+
+@intrinsic
 def load_half(typing: Any, address: Any) -> Any:
     """16 numbers of memory that holds bf16."""
 
