@@ -10,20 +10,22 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.lanes import WIDTH, every, load, store_unsigned_bytes
+from bertsmith.kernels.lanes import WIDTH, every, store_unsigned_bytes
 from bertsmith.kernels.loops import BODY, LOOPS, F, as_float, how_many, my_number, slots
-from bertsmith.kernels.pairs import as_integers, every_pair_at, pairs_at, with_fours
+from bertsmith.kernels.pairs import as_integers, as_numbers, every_pair_at, pairs_at, with_fours
 from bertsmith.kernels.rounding import (
     KNOWN,
     ROWS,
     finish_with,
+    loaded,
     of_outputs,
+    of_row,
     rounding_with,
     rows_of_a_block,
-    stood_for_in,
+    stood_for,
 )
 
-WRITTEN_WITH = "82c7d58f2f373343"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "f6bfcf12cea348d4"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4
@@ -32,19 +34,21 @@ _RIGHT = 4 * WIDTH  # bytes of the weights that a register holds
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return ROWS * columns + KNOWN + 4 * columns + 8 * WIDTH
+    return ROWS * columns + KNOWN + 4 * columns + 8 * COLUMNS
 
 
 _rounds = rounding_with(store_unsigned_bytes, 1)
 
 
 @njit(inline="always", **LOOPS)
-def _finished(half, finish, beside, sums, row, rows, knows, to, nowhere, of):
-    """A row's sums as what becomes of what they stand for, if there is such a row. beside: bytes from there to
-    what `finish_with` reads or writes besides."""
-    value = stood_for_in(row, sums, knows, of)
+def _finished(half, finish, beside, sums, others, row, rows, knows, to, nowhere, of, of_right):
+    """Both halves of a row's sums as what becomes of what they stand for, if there is such a row. beside: bytes
+    from there to what `finish_with` reads or writes besides."""
+    known, right = of_row(row, knows), (2 if half else 4) * WIDTH
     there = to if row < rows else nowhere
-    finish_with(half, finish, value, there, to + beside if row < rows else nowhere + 4 * WIDTH)
+    other = to + beside if row < rows else nowhere + 4 * COLUMNS
+    finish_with(half, finish, stood_for(as_numbers(sums), known, of), there, other)
+    finish_with(half, finish, stood_for(as_numbers(others), known, of_right), there + right, other + right)
 
 
 # Slots: those of integers.py; 15 what becomes of the product, see rounding.py; 19 a matrix like the result, for
@@ -60,16 +64,15 @@ def linear(given):
     mine = s[12] + s[13] * np.int64(my_number())
     knows = mine + ROWS * columns
     here = knows + KNOWN
-    nowhere, next_row, right = here + 4 * columns, size_out * outputs, size_out * WIDTH
+    nowhere, next_row = here + 4 * columns, size_out * outputs
     threads = np.int64(how_many())
     most = rows_of_a_block(s[8], threads, _AT_A_TIME)
     for first in range(most * np.int64(my_number()), s[8], most * threads):
         place, rows = s[1] + size * first * columns, min(most, s[8] - first)
         _rounds(half, place, rows, s[2], columns, s[17], least, mine, columns, knows, here)
         for column in range(0, outputs, COLUMNS):
-            of, of_right = of_outputs(s, column), of_outputs(s, column + WIDTH)
-            below = as_integers(load(of[0]) * every(F(-128)))
-            below_too = as_integers(load(of_right[0]) * every(F(-128)))
+            of, of_right = loaded(of_outputs(s, column)), loaded(of_outputs(s, column + WIDTH))
+            below, below_too = as_integers(of[0] * every(F(-128))), as_integers(of_right[0] * every(F(-128)))
             for i in range(0, rows, _AT_A_TIME):
                 own, panel = mine + i * columns, s[3] + column * columns
                 p = q = r = o = below
@@ -88,8 +91,7 @@ def linear(given):
                     own += 4
                 to = s[4] + size_out * ((first + i) * outputs + column)
                 for row, sums, others in ((i, p, t), (i + 1, q, u), (i + 2, r, v), (i + 3, o, z)):
-                    _finished(half_out, finish, beside, sums, row, rows, knows, to, nowhere, of)
                     _finished(
-                        half_out, finish, beside, others, row, rows, knows, to + right, nowhere, of_right
+                        half_out, finish, beside, sums, others, row, rows, knows, to, nowhere, of, of_right
                     )
                     to += next_row

@@ -10,6 +10,7 @@ from bertsmith.kernels.lanes import (
     WIDTH,
     bottom_of,
     every,
+    every_at,
     get,
     larger,
     load,
@@ -108,25 +109,37 @@ def rounded(given):
 
 
 @njit(inline="always", **LOOPS)
-def stood_for(sums, step, middle, apart, weights, scale, bias, of_apart):
-    """What sums of products of integers stand for. weights: of each column the sum of its own; apart: what is kept
-    apart of the row, of_apart: its weights."""
-    return (sums * step + middle * load(weights) + apart * load(of_apart)) * load(scale) + load(bias)
+def stood_for(sums, row, of):
+    """What sums of products of integers stand for. row: see `of_row`. of: see `loaded`."""
+    (step, middle, apart), (weights, scale, bias, of_apart) = row, of
+    return (sums * step + middle * weights + apart * of_apart) * scale + bias
 
 
 @njit(inline="always", **LOOPS)
 def of_outputs(s, first):
-    """Where that is which `stood_for` reads of 16 outputs; s: the slots of integers.py."""
+    """Where that is which `loaded` reads of 16 outputs; s: the slots of integers.py."""
     return s[5] + 4 * first, s[6] + 4 * first, s[7] + 4 * first, s[18] + 4 * first
 
 
 @njit(inline="always", **LOOPS)
+def loaded(of):
+    """Of 16 outputs the sums of their weights, what one of these stands for, their biases, and their weights of
+    what is kept apart."""
+    weights, scale, bias, of_apart = of
+    return load(weights), load(scale), load(bias), load(of_apart)
+
+
+@njit(inline="always", **LOOPS)
+def of_row(row, knows):
+    """Of a row its step, its middle, and what is kept apart of it; where that is known: see KNOWN."""
+    place = knows + 4 * row
+    return every_at(place), every_at(place + 4 * ROWS), every_at(place + 8 * ROWS)
+
+
+@njit(inline="always", **LOOPS)
 def stood_for_in(row, sums, knows, of):
-    """The same of a row of which that is known, see KNOWN. of: see `of_outputs`."""
-    place, (weights, scale, bias, of_apart) = knows + 4 * row, of
-    step, middle = every(floats(place, 1)[0]), every(floats(place + 4 * ROWS, 1)[0])
-    apart = every(floats(place + 8 * ROWS, 1)[0])
-    return stood_for(as_numbers(sums), step, middle, apart, weights, scale, bias, of_apart)
+    """What a row's sums stand for. of: see `of_outputs`."""
+    return stood_for(as_numbers(sums), of_row(row, knows), loaded(of))
 
 
 @njit(inline="always", **LOOPS)
@@ -155,6 +168,7 @@ def restored(given):
         begin, step, middle = number * columns, every(steps[number]), every(middles[number])
         apart = every(aparts[number])
         for j in range(0, columns, WIDTH):
-            sums, of = load_whole(s[1] + 4 * (begin + j)), 4 * j
-            value = stood_for(sums, step, middle, apart, s[6] + of, s[7] + of, s[8] + of, s[9] + of)
+            sums, at = load_whole(s[1] + 4 * (begin + j)), 4 * j
+            of = loaded((s[6] + at, s[7] + at, s[8] + at, s[9] + at))
+            value = stood_for(sums, (step, middle, apart), of)
             put(half, s[2] + (2 if half else 4) * (begin + j), value)
