@@ -235,14 +235,15 @@ the library's on Intel's; in bf16 they are ours on both. Without units for bf16 
 Older than the code are: what was measured on AVX2, tiny held to it, and natural lengths, from before
 queries of the last layer were computed only for tokens that a head reads; of AVX2, tiny and
 fine-tuning also from before clipping and AdamW by kernels; natural lengths in fp32 also from before
-products in fp32 were ours on AMD's processor with AVX-512; and all but tiny, mini and fine-tuning on
-Intel's processor from before LayerNorm was computed 16 columns at a time. On the GPU all are from when torch
-compiled the layers, base also from before attention was our own; what was timed since is under "what was
-tried", without the reference in turn. Left out are: on natural lengths with
+products in fp32 were ours on AMD's processor with AVX-512; all but tiny, mini and fine-tuning on
+Intel's processor from before LayerNorm was computed 16 columns at a time; and fine-tuning in bf16 there,
+small and base in int8 from before kernels shared the memory that they work in, a twentieth at most. On
+the GPU all are from when torch compiled the layers, base also from before attention was our own; what was
+timed since is under "what was tried", without the reference in turn. Left out are: on natural lengths with
 units for bf16 the reference's batches as they come, which did not fit into 23 GB beside the others
-(grouped by length they were the quicker); held to avx512 on AMD the reference's compiled side, which
-died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk size"; in fp32 it
-was the quicker one only with small, by a twentieth at most).
+(grouped by length they were the quicker); held to avx512 or avx512_vnni on AMD the reference's compiled side,
+which died at its first window ("malloc(): unaligned tcache chunk detected", "invalid chunk size"; in fp32
+it was the quicker one only with small, by a twentieth at most).
 
 {(chr(10) * 2).join(parts)}""",
     )

@@ -329,10 +329,10 @@ def report() -> None:
         f"""`python benchmarks/speed_infer.py`: from raw text, in shuffled order, all-MiniLM-L6-v2, mean of
 the last states. Medians of windows in turn (least and most); the last column is the median of the ratios by
 window, against the quickest peer whose vectors are within its precision's bound (cosine 0.999 in bf16,
-0.995 in int8). Without units for bf16 no side computes in it. What was measured on AMD's processors is from
-before LayerNorm was computed 16 columns at a time, and our int8 there from before the largest channel of
-each product's inputs was kept in full precision (see below: it is nearer to fp32 there, too, and not known
-to be slower). On Intel's processor speed changes by a third within minutes, and not for all sides alike: on
+0.995 in int8). Without units for bf16 no side computes in it. What was measured on AVX2 is from before
+LayerNorm was computed 16 columns at a time, and our int8 there from before the largest channel of each
+product's inputs was kept in full precision (see below: it is nearer to fp32 there, too, and not known to be
+slower). On Intel's processor speed changes by a third within minutes, and not for all sides alike: on
 another day int8 had 3.08, 2.59 and 3.29 times the quickest peer's. A limit is the rate of the products with
 the model's weights alone, without attention's; none was measured in int8.
 
