@@ -306,6 +306,18 @@ def test_a_layer_in_integers_is_near_the_one_that_is_not(
     assert min(far[number] for number in (0, 1, *matrices)) > 2e-3, far
 
 
+@pytest.mark.parametrize("rows", [None, torch.arange(0, 40, 4)])
+def test_a_way_back_may_be_gone_twice(rows: Tensor | None) -> None:
+    """The integers of the weights, which the first one gives back, are made again."""
+    made, x = block(), normal(40, 128, seed=1, kind=HALF).requires_grad_()
+    use_kernels(made, fast.Fast(in_integers=True))
+    with torch.autocast("cpu", HALF):
+        found = made(x, layout_of(40), rows)
+    learnt, upstream = [x, *made.parameters()], normal(*found.shape, seed=6, kind=found.dtype)
+    first = torch.autograd.grad(found, learnt, upstream, retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(found, learnt, upstream)))
+
+
 def test_a_layer_in_integers_reads_no_row() -> None:
     """Where a head reads none, as in a text of special tokens alone."""
     made, layout, x = block(), layout_of(5, 12), normal(17, 128, seed=1)

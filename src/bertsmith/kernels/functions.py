@@ -193,10 +193,12 @@ class Layer(torch.autograd.Function):
         middle, inner, activated, fed, output_stats, *weights = others
         w, drawn, over, run = LayerWeights(*weights), ctx.drawn, ctx.over, Program()
         apart = over.rows is not None
-        back = w.back(apart=apart)
         if ctx.in_integers:
-            back = (ctx.integers or integer_products.IntegerFactors.of(w, run, apart=apart)).back()
+            integers = ctx.integers or integer_products.IntegerFactors.of(w, run, apart=apart)
             ctx.integers = None  # torch gives back what it has saved, but not this
+            back = integers.back()
+        else:
+            back = w.back(apart=apart)
         grad = grad.to(x.dtype).contiguous()
         to_middle, to_fed, to_output_norm = parts.add_norm_back(
             grad, middle, fed, w.output_norm, output_stats, drawn[1], run
