@@ -34,6 +34,7 @@ import speed_summary
 from bertsmith import machine
 from bertsmith.kernels.choice import for_answers
 from finetune import checkpoint
+from held import held_to
 from record import (
     DATA,
     HERE,
@@ -100,7 +101,7 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    in_bf16 = machine.choose_precision().precision == "bf16"
+    in_bf16 = not held_to() and machine.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
     for_answers(WIDTH, print)  # in fp32 answers do not wait for kernels that have yet to be compiled
     for precision in (*both, "int8"):
@@ -333,8 +334,10 @@ window, against the quickest peer whose vectors are within its precision's bound
 LayerNorm was computed 16 columns at a time, and our int8 there from before the largest channel of each
 product's inputs was kept in full precision (see below: it is nearer to fp32 there, too, and not known to be
 slower). On Intel's processor speed changes by a third within minutes, and not for all sides alike: on
-another day int8 had 3.08, 2.59 and 3.29 times the quickest peer's. A limit is the rate of the products with
-the model's weights alone, without attention's; none was measured in int8.
+another day int8 had 3.08, 2.59 and 3.29 times the quickest peer's. "Held to avx512_vnni": no side computes
+in bf16; ONNX Runtime and OpenVINO cannot be held, but know no later instructions of that processor for fp32
+and 8 bits. A limit is the rate of the products with the model's weights alone, without attention's; none was
+measured in int8.
 
 {(chr(10) * 2).join(parts)}""",
     )

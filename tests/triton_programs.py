@@ -81,7 +81,7 @@ def main(width: int, capability: int) -> None:
     assert made is not None
     for share in (0.1, 0.0):
         dropout.p = share
-        made = kernels.layer(made, bounds, LayerParts(*parts, width // 64, dropout, dropout, F.gelu))
+        made = kernels.layers(made, bounds, [LayerParts(*parts, width // 64, dropout, dropout, F.gelu)])
         assert made is not None
     made.sum().backward()
     kernels.table_loss(torch.randn(8, 128).to(LOW), torch.zeros(128), torch.zeros(8, dtype=torch.long))

@@ -151,8 +151,8 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     monkeypatch.setattr(multiplying, "BODIES", products)
     monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
     layers: list[int] = []
-    forward = functions.Layer.forward
-    monkeypatch.setattr(functions.Layer, "forward", lambda *given: (layers.append(1), forward(*given))[1])
+    forward = functions.Layers.forward
+    monkeypatch.setattr(functions.Layers, "forward", lambda *given: (layers.append(1), forward(*given))[1])
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
         *("train.threads=2", "train.checkpoint_every=2"),

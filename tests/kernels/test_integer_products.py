@@ -52,7 +52,7 @@ FULL, HALF = torch.float32, torch.bfloat16
 class ByParts(fast.Fast):
     """The same kernels, which know no layer as a whole."""
 
-    def layer(self, *_: Any, **__: Any) -> Tensor | None:
+    def layers(self, *_: Any, **__: Any) -> Tensor | None:
         return None
 
 
@@ -283,7 +283,7 @@ def computed(
         found = made(x, layout, rows)
     upstream = normal(*found.shape, seed=6, kind=found.dtype)
     learnt = [one for one in (x, *made.parameters()) if one.requires_grad]
-    is_whole = isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    is_whole = isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
     return is_whole, [found.detach(), *torch.autograd.grad(found, learnt, upstream)]
 
 

@@ -519,6 +519,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("compiled", ("elements.py", "exponential.py", "normal.py", *both)),
         ("embedding", ("elements.py", "loops.py")),
         ("attending", (*both, "exponential.py", "registers.py")),
+        ("rows", both),
         ("rounding", (*both, "pairs.py", "compiled.py", "normal.py")),
         ("updating", ("loops.py",)),
         ("program", ("loops.py",)),

@@ -60,7 +60,7 @@ if tiles.are_here():
 class ByParts(fast.Fast):
     """The same kernels, which know no layer as a whole."""
 
-    def layer(self, *_: Any, **__: Any) -> Tensor | None:
+    def layers(self, *_: Any, **__: Any) -> Tensor | None:
         return None
 
 
@@ -136,8 +136,8 @@ def test_a_whole_layer_is_its_parts_to_the_bit(
         parts, wanted = computed(made, BY_PARTS, x, layout, rows)
     finally:
         torch.set_num_threads(before)
-    assert isinstance(whole, functions.Layer._backward_cls)  # type: ignore[attr-defined]
-    assert not isinstance(parts, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(whole, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(parts, functions.Layers._backward_cls)  # type: ignore[attr-defined]
     assert [one.dtype for one in found] == [other.dtype for other in wanted]
     assert [
         n for n, (one, other) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(one, other)
@@ -176,7 +176,7 @@ def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[Block], Non
     change(made)
     use_kernels(made, FAST)
     x = torch.randn(40, WIDTH, requires_grad=True)
-    assert not isinstance(made(x, layout).grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(made(x, layout).grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
 
 
 def test_hooks_see_the_products_of_a_feed_forward() -> None:
@@ -198,7 +198,7 @@ def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
         use_kernels(made, FAST)
         x = torch.randn(sum(lengths), WIDTH, requires_grad=True)
         found = made(x, layout_of(lengths), rows)
-        assert not isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+        assert not isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
     made = block(0.0)
     use_kernels(made, FAST)
     with torch.no_grad():
@@ -246,15 +246,15 @@ def test_layers_that_share_weights() -> None:
 
 
 class Answers(answers.FastAnswers):
-    """What answers are computed by; keeps in mind whether it made each layer as a whole."""
+    """What answers are computed by; keeps in mind how many layers each call of it made as a whole."""
 
     def __init__(self, *, whole: bool) -> None:
         super().__init__()
-        self.whole, self.made = whole, list[bool]()
+        self.whole, self.made = whole, list[int]()
 
-    def layer(self, *given: Any, **named: Any) -> Tensor | None:
-        found = super().layer(*given, **named) if self.whole else None
-        self.made.append(found is not None)
+    def layers(self, x: Tensor, bounds: Any, of: Any, rows: Tensor | None = None) -> Tensor | None:
+        found = super().layers(x, bounds, of, rows) if self.whole else None
+        self.made.append(0 if found is None else len(of))
         return found
 
 
@@ -270,7 +270,8 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     lengths: list[int], kind: torch.dtype, way: str, chosen: int, threads: int
 ) -> None:
     sizes = {"hidden_size": WIDTH, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 50}
-    encoder = build_encoder(preset("bert-tiny-uncased", **sizes), torch.Generator().manual_seed(0)).eval()
+    config = preset("bert-tiny-uncased", num_hidden_layers=3, **sizes)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     count = sum(lengths)
     ids = torch.randint(5, 50, (count,), generator=torch.Generator().manual_seed(1)).numpy()
     packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
@@ -290,9 +291,9 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
         torch.set_num_threads(before)
     (whole, one), (parts, other) = found
     # the libraries make products of fewer rows
-    enough = [count, min(count, chosen or count)] if way == "numbers" else [16, 16]
-    assert whole == [number >= 16 for number in enough]
-    assert parts == [False, False]
+    first, last = [count >= 16, (chosen or count) >= 16] if way == "numbers" else [True, True]
+    assert whole == ([3] if first and last else [0, 2, 0] if first else [0, 0, 0, 0, 0])
+    assert parts == [0, 0, 0, 0, 0]
     assert torch.equal(one, other)
 
 
@@ -355,7 +356,7 @@ def test_answers_with_slopes_are_made_as_in_training() -> None:
     made = block(0.0)
     use_kernels(made, answers.FastAnswers())
     found = made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
-    assert isinstance(found.grad_fn, functions.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("change", [relu, watched, another_norm])

@@ -4,6 +4,7 @@ integers."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels import integer_products, rounding
-from bertsmith.kernels.fast import KINDS, Fast, drawn_by, is_known
+from bertsmith.kernels.fast import KINDS, Fast, asked_of, is_known
 from bertsmith.kernels.integer_products import in_integers
 from bertsmith.kernels.loops import Run, bits, launch
 from bertsmith.kernels.multiplying import COLUMNS
-from bertsmith.kernels.parts import is_half
+from bertsmith.kernels.parts import Sequences, is_half
 from bertsmith.kernels.plain import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
 from bertsmith.kernels.program import Program
 from bertsmith.kernels.whole import LayerFactors, LayerProducts, LayerWeights, Norm, layer, weights_of
@@ -43,23 +44,40 @@ class FastAnswers(Fast):
     def _serves(self, x: Tensor) -> bool:
         return is_known(x) and x.numel() > 0
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
-        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
-        the same as part by part."""
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where nothing is trained and their products are ours, in 8-bit integers or not, by one program. To the
+        bit the same as part by part."""
         if torch.is_grad_enabled():
-            return super().layer(x, bounds, of, rows)
-        least, norms = len(x) if rows is None else len(rows), _norms_of(of)
-        if of.activation is not F.gelu or norms is None or not least or not self._serves(x):
+            return super().layers(x, bounds, of, rows)
+        least = len(x) if rows is None else len(rows)
+        if not least or not self._serves(x):
             return None
         residual = x.to(kind_of(x)).contiguous()
-        products = self._products_of(of, residual[:least])
-        over = self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        if products is None or over is None:
+        known = []
+        for number, each in enumerate(of, 1):
+            own = self._answering(residual[:least] if number == len(of) else residual, each, bounds)
+            if own is None:
+                return None
+            known.append(own)
+        run, x = Program(), x.contiguous()
+        for number, (each, own) in enumerate(zip(of, known, strict=True), 1):
+            run.again()
+            asked = asked_of(each, own.over.of(rows if number == len(of) else None))
+            given = x if isinstance(own.products, _IntegerProducts) else residual
+            x, _ = layer(given, residual, own.products, own.norms, asked, run)
+            residual = x
+        run.end()
+        return x
+
+    def _answering(self, x: Tensor, of: LayerParts, bounds: Bounds) -> _Answering | None:
+        """What computes a layer as a whole, of as many rows as x has and in its kind; None where nothing does."""
+        norms, products = _norms_of(of), self._products_of(of, x)
+        over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        if of.activation is not F.gelu or norms is None or products is None or over is None:
             return None
-        over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
-        drawn = drawn_by(of.dropout), drawn_by(of.dropout)
-        given = x.contiguous() if isinstance(products, _IntegerProducts) else residual
-        return layer(given, residual, products, norms, over, drawn, Program()).found
+        return _Answering(products, norms, over)
 
     def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
@@ -145,6 +163,14 @@ class FastAnswers(Fast):
             *products.shape,
         )
         return found
+
+
+class _Answering(NamedTuple):
+    """A layer that answers: see `whole`."""
+
+    products: LayerProducts
+    norms: Sequence[Norm]
+    over: Sequences
 
 
 class _IntegerProducts(NamedTuple):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels import attending, compiled, parts, tiles, updating
-from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
+from bertsmith.kernels.functions import AddNorm, Attended, Embedded, FedForward, Gelu, Layers, called
 from bertsmith.kernels.integer_products import has_integers
 from bertsmith.kernels.loops import Run, bits, launch, multiplies_half
 from bertsmith.kernels.multiplying import (
@@ -46,10 +46,11 @@ from bertsmith.kernels.plain import (
     kind_of,
 )
 from bertsmith.kernels.program import Program
-from bertsmith.kernels.whole import weights_of
+from bertsmith.kernels.whole import AskedOfLayer, LayerWeights, weights_of
 
 KINDS = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
+_TOGETHER = 2**20  # numbers of the states of layers in one program
 
 HALF: Any = (
     import_module("bertsmith.kernels.attending_half") if tiles.are_here() or multiplies_half() else None
@@ -160,27 +161,44 @@ class Fast(Kernels):
         own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind
         return called(Embedded, x, *weights, *own)
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
-        """Where all of it is trained and its products are ours, by one program there and one back."""
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where all of them are trained and their products are ours. As many as have little to compute are one
+        program there and one back: in between, what Python needs falls out of the processor's caches."""
+        if rows is not None and not len(rows):
+            return None
+        learns, x = x.requires_grad, x.to(kind_of(x))
+        known = []
+        for number, each in enumerate(of, 1):
+            own = self._trained(
+                x, each, bounds, rows if number == len(of) else None, learns=learns or number > 1
+            )
+            if own is None:
+                return None
+            known.append(own)
+        together = max(1, _TOGETHER // x.numel())
+        for at in range(0, len(of), together):
+            some = list(zip(of, known, strict=True))[at : at + together]
+            asked = [asked_of(parts, own.over, in_integers=own.in_integers) for parts, own in some]
+            x = called(Layers, x, asked, *(weight for _, own in some for weight in own.weights))
+        return x
+
+    def _trained(
+        self, x: Tensor, of: LayerParts, bounds: Bounds, rows: Tensor | None, *, learns: bool
+    ) -> _Trained | None:
+        """What trains a layer of such an x as a whole; None where nothing does. learns: whether x has slopes."""
         weights = weights_of(of)
         if of.activation is not F.gelu or not self._serves(x) or weights is None:
-            return None
-        if rows is not None and not len(rows):
             return None
         in_integers = self.in_integers and has_integers(x, weights)
         if not (in_integers or self.multiplies(x)) or not all(weight.requires_grad for weight in weights):
             return None
-        learns, x = x.requires_grad, x.to(kind_of(x))
         few = x if rows is None else x[: len(rows)]
         if not (in_integers or (learns and weights.have_bodies(few))):
             return None
         over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        if over is None:
-            return None
-        over = over.of(rows)._replace(drawn=drawn_by(of.attention_dropout))
-        drawn = drawn_by(of.dropout), drawn_by(of.dropout)
-        epsilons = tuple(norm.eps for norm in of.norms)
-        return called(Layer, x, over, drawn, epsilons, in_integers, *weights)
+        return None if over is None else _Trained(weights, over.of(rows), in_integers)
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
@@ -369,6 +387,21 @@ class Fast(Kernels):
             *(*kept, where, gradients),
             *(*table.shape, len(gradients), *_numbers_of(step)),
         )
+
+
+class _Trained(NamedTuple):
+    """A layer that is trained: see `whole`."""
+
+    weights: LayerWeights
+    over: Sequences
+    in_integers: bool
+
+
+def asked_of(of: LayerParts, over: Sequences, *, in_integers: bool = False) -> AskedOfLayer:
+    """How this call of a layer computes: draws what is dropped."""
+    over = over._replace(drawn=drawn_by(of.attention_dropout))
+    first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
+    return AskedOfLayer(over, (drawn_by(of.dropout), drawn_by(of.dropout)), (first, last), in_integers)
 
 
 def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:

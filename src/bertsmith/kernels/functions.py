@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels import compiled, embedding, integer_products, parts
-from bertsmith.kernels.loops import bits, launch
+from bertsmith.kernels import compiled, embedding, parts
+from bertsmith.kernels.integer_products import IntegerFactors
+from bertsmith.kernels.loops import Run, bits, launch
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.program import Program
-from bertsmith.kernels.whole import LayerWeights, layer
+from bertsmith.kernels.whole import AskedOfLayer, LayerMade, LayerWeights, layer, layer_back
 
 
 def called(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -57,9 +59,8 @@ class Attended(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         stats, *given = ctx.saved_tensors
-        grad, found = grad.to(given[0].dtype).contiguous(), [torch.empty_like(x) for x in given]
-        parts.attend_back(grad, *parts.sides(*given), stats, ctx.over, *parts.sides(*found), launch)
-        return None, *found
+        grad = grad.to(given[0].dtype).contiguous()
+        return None, *parts.attend_back(grad, *parts.sides(*given), stats, ctx.over, launch)
 
 
 class AddNorm(torch.autograd.Function):
@@ -161,74 +162,53 @@ class Embedded(torch.autograd.Function):
         return to_x, to_first, to_second, *parts.summed(sums, launch), None, None, None, None
 
 
-class Layer(torch.autograd.Function):
-    """A layer as a whole, in one program there and one back: the same, to the bit, as its parts one after the
-    other."""
+class Layers(torch.autograd.Function):
+    """Layers one behind the other, in one program there and one back: the same, to the bit, as their parts one
+    after the other."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        over: Sequences,
-        drawn: tuple[Seeds, Seeds],
-        epsilons: tuple[float, float],
-        in_integers: bool,
-        *weights: Tensor,
-    ) -> Tensor:
-        """drawn, epsilons: of both LayerNorms. in_integers: whether products are those of `integer_products`.
-        weights: see `LayerWeights`."""
-        x, w = x.contiguous(), LayerWeights(*weights)
-        norms = (w.norm, w.norm_bias, epsilons[0]), (w.output_norm, w.output_norm_bias, epsilons[1])
-        run, apart = Program(), over.rows is not None
-        integers = integer_products.IntegerFactors.of(w, run, apart=apart) if in_integers else None
-        *made, found = layer(x, x, integers or w.factors(), norms, over, drawn, run)
-        ctx.save_for_backward(x, *made, *weights)
-        ctx.over, ctx.drawn, ctx.in_integers, ctx.integers = over, drawn, in_integers, integers
-        return found
+    def forward(ctx: Any, x: Tensor, asked: Sequence[AskedOfLayer], *weights: Tensor) -> Tensor:
+        """asked: of each layer. weights: one layer's behind the other's, see `LayerWeights`."""
+        x, run = x.contiguous(), Program()
+        ctx.asked, ctx.integers, kept = asked, [], list[Tensor]()
+        for own, each in zip(_each(LayerWeights, weights), asked, strict=True):
+            integers = _in_integers(own, each, run)
+            x, made = layer(x, x, integers or own.factors(), own.norms(each.epsilons), each, run)
+            ctx.integers.append(integers)
+            kept += made
+        run.end()
+        ctx.save_for_backward(*kept, *weights)
+        return x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, asking, q, kv, scores, mixed, projected, stats, *others = ctx.saved_tensors
-        middle, inner, activated, fed, output_stats, *weights = others
-        w, drawn, over, run = LayerWeights(*weights), ctx.drawn, ctx.over, Program()
-        apart = over.rows is not None
-        if ctx.in_integers:
-            integers = ctx.integers or integer_products.IntegerFactors.of(w, run, apart=apart)
-            ctx.integers = None  # torch gives back what it has saved, but not this
-            back = integers.back()
-        else:
-            back = w.back(apart=apart)
-        grad = grad.to(x.dtype).contiguous()
-        to_middle, to_fed, to_output_norm = parts.add_norm_back(
-            grad, middle, fed, w.output_norm, output_stats, drawn[1], run
-        )
-        to_output = back.slopes([(activated, to_fed)], run)
-        to_inner = back.multiplied(to_fed, back.output, inner, run)
-        to_weight = back.slopes([(middle, to_inner)], run)
-        parts.add(to_middle, back.multiplied(to_inner, back.inner, None, run), run)
-        to_asking, to_projected, to_norm = parts.add_norm_back(
-            to_middle, asking, projected, w.norm, stats, drawn[0], run
-        )
-        to_projection = back.slopes([(mixed, to_projected)], run)
-        to_mixed = back.multiplied(to_projected, back.projection, None, run)
-        of = to_mixed, q, kv, scores, over
-        if over.rows is None:
-            to_qkv = x.new_empty(len(x), 3 * x.shape[1])
-            parts.attend_back(*of, *parts.sides(to_qkv), run)
-            to_weights = back.slopes([(x, to_qkv)], run)
-            parts.add(to_asking, back.multiplied(to_qkv, back.qkv[0], None, run), run)
-            run.end()
-            to_x = to_asking
-        else:
-            to_q, to_kv = torch.empty_like(q), torch.empty_like(kv)
-            parts.attend_back(*of, to_q, to_kv, run)
-            to_weights = back.slopes([(asking, to_q), (x, to_kv)], run)
-            parts.add(to_asking, back.multiplied(to_q, back.qkv[0], None, run), run)
-            to_x = back.multiplied(to_kv, back.qkv[1], None, run)
-            run.end()
-            to_x += torch.zeros_like(x).index_add_(0, over.rows, to_asking)
-        return (
-            *(to_x, None, None, None, None, *to_weights, *to_projection, *to_norm),
-            *(*to_weight, *to_output, *to_output_norm),
-        )
+        run, slopes = Program(), list[Tensor]()
+        count = len(ctx.asked) * len(LayerMade._fields)
+        kept = _each(LayerMade, ctx.saved_tensors[:count])
+        weights = _each(LayerWeights, ctx.saved_tensors[count:])
+        grad = grad.to(kept[0].x.dtype).contiguous()
+        for made, own, each in zip(reversed(kept), reversed(weights), reversed(ctx.asked), strict=True):
+            run.again()
+            # torch gives back what it has saved, but not these
+            integers = ctx.integers.pop() if ctx.integers else _in_integers(own, each, run)
+            back = integers.back() if integers else own.back(apart=each.over.rows is not None)
+            grad, found = layer_back(grad, made, back, own, each, run)
+            slopes[:0] = found
+        run.end()
+        return grad, None, *slopes
+
+
+def _in_integers(weights: LayerWeights, asked: AskedOfLayer, run: Run) -> IntegerFactors | None:
+    """A layer's products, where they are of integers."""
+    apart = asked.over.rows is not None
+    return IntegerFactors.of(weights, run, apart=apart) if asked.in_integers else None
+
+
+_Kind = TypeVar("_Kind", LayerMade, LayerWeights)
+
+
+def _each(kind: type[_Kind], given: Sequence[Tensor]) -> list[_Kind]:
+    """Each layer's, of those of all of them."""
+    size = len(kind._fields)
+    return [kind(*given[at : at + size]) for at in range(0, len(given), size)]

@@ -62,7 +62,7 @@ def in_integers(
     taken of is put; before: where GELU's slopes are taken that multiply the result; both by native bodies alone.
     least: a step."""
     rows, inputs, outputs = *x.shape, len(linear.of.sums)
-    found = x.new_empty(rows, outputs, dtype=kind)
+    found = run.empty((rows, outputs), kind)
     if not rows:
         return found
     bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
@@ -196,7 +196,8 @@ class IntegerFactors(NamedTuple):
 
     def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`."""
-        inner, of = x.new_empty(len(x), len(self.inner.there.of.sums)), self.inner.there
+        of = self.inner.there
+        inner = run.empty((len(x), len(of.of.sums)), x.dtype)
         activated = in_integers(of, x, x.dtype, run, activated=True, kept=inner, least=_LEAST)
         return _multiplied(activated, self.output, run), inner, activated
 

@@ -25,7 +25,7 @@ from bertsmith.kernels.loops import (
     slots,
 )
 
-WRITTEN_WITH = "15c5bcf7d17e32ef"  # elements.py, loops.py and lanes.py, see loops.py
+WRITTEN_WITH = "62f536028c472013"  # elements.py, loops.py and lanes.py, see loops.py
 
 
 @njit(**LOOPS)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels import compiled, norms, tiles
+from bertsmith.kernels import rows as chosen_rows
 from bertsmith.kernels.loops import Run, bits
 from bertsmith.kernels.multiplying import Panels, multiply, multiply_columns
 
@@ -73,11 +74,25 @@ def is_half(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
 
 
-def _emptied(x: Tensor, used: int) -> Tensor:
-    """x, with zeros in its rows of no token, which lie behind so many."""
-    if used < len(x):
-        x[used:] = 0
-    return x
+def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype, run: Run) -> Tensor:
+    """Where rows of so many tokens will be, with zeros in those of none, which lie behind them."""
+    if used == shape[0]:
+        return run.empty(shape, kind)
+    found = torch.empty(shape, dtype=kind)
+    found[used:] = 0
+    return found
+
+
+def chosen(x: Tensor, rows: Tensor, run: Run) -> Tensor:
+    """These rows of x, whose rows lie in memory one behind the other."""
+    found = run.empty((len(rows), x.shape[1]), x.dtype)
+    run(chosen_rows.chosen, is_half(x), x, found, rows, *found.shape)
+    return found
+
+
+def add_to_rows(x: Tensor, rows: Tensor, y: Tensor, run: Run) -> None:
+    """Add y to these rows of x, in ascending order; y is written over where one of them is there twice."""
+    run(chosen_rows.add_to, is_half(x), x, y, rows, *y.shape)
 
 
 def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -90,7 +105,7 @@ def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
 def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
-    found, stats = _emptied(q.new_empty(q.shape), over.queries), torch.empty(len(q), over.heads, 2)
+    found, stats = _for_tokens(over.queries, q.shape, q.dtype, run), torch.empty(len(q), over.heads, 2)
     room, own = over.room(q, run, back=False)
     run(
         over.bodies.forward,
@@ -103,12 +118,18 @@ def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Te
 
 
 def attend_back(
-    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, to_q: Tensor, to_kv: Tensor, run: Run
-) -> None:
-    """Write the slopes of q and kv, which lie in memory as these do. The scores are computed again."""
+    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, run: Run
+) -> list[Tensor]:
+    """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
     room, own = over.room(q, run, back=True)
-    _emptied(to_q, over.queries)
-    _emptied(to_kv, over.tokens)
+    if over.rows is None:
+        found = [_for_tokens(over.tokens, (len(q), 3 * q.shape[1]), q.dtype, run)]
+    else:
+        found = [
+            _for_tokens(over.queries, q.shape, q.dtype, run),
+            _for_tokens(over.tokens, kv.shape, kv.dtype, run),
+        ]
+    to_q, to_kv = sides(*found)
     run(
         over.bodies.backward,
         *(is_half(q), q, to_q, stats, over.starts),
@@ -116,6 +137,7 @@ def attend_back(
         *(room, own, grad, tiles.WHOLE),
         *(*over.at(q, kv), to_kv),
     )
+    return found
 
 
 def _rows(x: Tensor, many: int, run: Run) -> Tensor:
@@ -127,7 +149,7 @@ def add_norm(
     residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds, run: Run
 ) -> tuple[Tensor, Tensor]:
     """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
-    found, stats = torch.empty_like(x), torch.empty(len(x), 2)
+    found, stats = run.empty(x.shape, x.dtype), torch.empty(len(x), 2)
     run(
         norms.add_norm,
         *(is_half(x), x, residual, found, *x.shape),
@@ -141,8 +163,8 @@ def add_norm_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
     more is kept than what is added up."""
-    of_sum = torch.empty_like(x)
-    of_x = torch.empty_like(x) if drawn[2] else of_sum
+    of_sum = run.empty(x.shape, x.dtype)
+    of_x = run.empty(x.shape, x.dtype) if drawn[2] else of_sum
     sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
     run(
         norms.add_norm_back,
@@ -170,15 +192,16 @@ def feed_forward(
     kept: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """GELU(x·y1 + b1)·y2 + b2, and what GELU is taken of, and gives. kept: whether the former is wanted."""
-    inner = x.new_empty(len(x), y.shape[1])
-    activated = torch.empty_like(inner) if kept else inner
+    shape = len(x), y.shape[1]
+    inner = run.empty(shape, x.dtype)
+    activated = run.empty(shape, x.dtype) if kept else inner
     multiply(x, y, bias, inner, activated=activated, run=run)
     return multiplied(activated, of_output, output_bias, run), inner, activated
 
 
 def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> Tensor:
     """x [N, K] · y [K, M] + bias [M], of the kind of x."""
-    found = x.new_empty(len(x), y.shape[1])
+    found = run.empty((len(x), y.shape[1]), x.dtype)
     multiply(x, y, bias, found, run=run)
     return found
 
@@ -186,7 +209,7 @@ def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> 
 def multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
     """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
     GELU's slopes are taken that multiply them."""
-    found = grad.new_empty(len(grad), weight.shape[1])
+    found = run.empty((len(grad), weight.shape[1]), grad.dtype)
     multiply(grad, weight, None, found, before=before, run=run)
     return found
 

@@ -221,10 +221,12 @@ class Kernels(Products):
         is the better way. tables: with the numbers of each token's row, long [N]. kind: of the result."""
         return None
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
-        """A layer as a whole, [N, H] → [N, H], by another way than part by part; None where that is the better
-        way. rows: long [M], those that are wanted, [M, H]: on a processor in ascending order, on a GPU in any, and
-        of a batch that was filled up some twice."""
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Layers one behind the other, [N, H] → [N, H], by another way than part by part; None where that is the
+        better way. rows: long [M], those that are wanted of the last layer, [M, H]: on a processor in ascending
+        order, on a GPU in any, and of a batch that was filled up some twice."""
         return None
 
     def fed_forward(

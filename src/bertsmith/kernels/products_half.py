@@ -41,7 +41,7 @@ from bertsmith.kernels.panels import (
 )
 from bertsmith.kernels.registers import FROM_0, FROM_BIAS, FROM_SUMS
 
-WRITTEN_WITH = "83c0a54c433316c2"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "8277b3d0c01551fb"  # what is imported here, and what these import, see the first
 _CLAIMED = WIDTH  # rows that a thread makes before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _ROW_PAIR = 4 * WIDTH  # of one in a panel of the rows of `by_columns`, 16 of them

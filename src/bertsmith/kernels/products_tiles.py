@@ -53,7 +53,7 @@ from bertsmith.kernels.tiles import (
     store_block,
 )
 
-WRITTEN_WITH = "66a50de6476945e3"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "73864132f108b884"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others

@@ -37,7 +37,7 @@ from bertsmith.kernels.loops import (
 from bertsmith.kernels.normal import gelu_slope
 from bertsmith.kernels.pairs import as_numbers
 
-WRITTEN_WITH = "a9cd917b037a7485"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "12178a15e859ad46"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
 ROWS = 64  # whose integers a thread keeps
 # What becomes of a product: nothing more; its GELU; the same, and it is kept; it is multiplied by GELU's slopes.

@@ -39,7 +39,7 @@ from bertsmith.kernels.pairs import (
     with_sizes,
 )
 
-WRITTEN_WITH = "ffc40ade0e615eea"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "234545e526576c97"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = 2 * WIDTH  # of a panel
 MULTIPLE = 64  # of which both sides of a matrix are one, see MULTIPLE_IN_INTEGERS in plain.py
 FIELDS = 10  # of a matrix, see below

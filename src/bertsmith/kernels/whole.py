@@ -12,7 +12,6 @@ from bertsmith.kernels.loops import Run
 from bertsmith.kernels.multiplying import Panels, columns_of, has_all_products, in_panels
 from bertsmith.kernels.parts import Seeds, Sequences
 from bertsmith.kernels.plain import LayerParts
-from bertsmith.kernels.program import Program
 
 Norm = tuple[Tensor, Tensor, float]
 """A LayerNorm's weight, bias and epsilon."""
@@ -68,6 +67,11 @@ class LayerWeights(NamedTuple):
     def biases(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is added behind them."""
         return self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
+
+    def norms(self, epsilons: tuple[float, float]) -> tuple[Norm, Norm]:
+        """The LayerNorms."""
+        first, last = epsilons
+        return (self.norm, self.norm_bias, first), (self.output_norm, self.output_norm_bias, last)
 
     def parts_of(self, qkv: Tensor, *, apart: bool) -> Sequence[Tensor]:
         """Of these weights or biases as a whole; or, apart, those of queries, and those of keys and values."""
@@ -143,10 +147,21 @@ def weights_of(of: LayerParts) -> LayerWeights | None:
     return None if any(weight is None for weight in weights) else LayerWeights(*weights)
 
 
+class AskedOfLayer(NamedTuple):
+    """How a layer computes: what attention is over; what is dropped of what each LayerNorm is given; and their
+    epsilons. in_integers: whether products are those of `integer_products`."""
+
+    over: Sequences
+    drawn: tuple[Seeds, Seeds]
+    epsilons: tuple[float, float]
+    in_integers: bool = False
+
+
 class LayerMade(NamedTuple):
-    """What a layer has made, in the order in which it has; found: the last of it. asking: what queries are made
+    """What the way back reads of the way there, in the order in which it was made. asking: what queries are made
     of; kv: keys and values."""
 
+    x: Tensor
     asking: Tensor
     q: Tensor
     kv: Tensor
@@ -159,7 +174,6 @@ class LayerMade(NamedTuple):
     activated: Tensor
     fed: Tensor
     output_stats: Tensor
-    found: Tensor
 
 
 def layer(
@@ -167,24 +181,51 @@ def layer(
     residual: Tensor,
     products: LayerProducts,
     norms: Sequence[Norm],
-    over: Sequences,
-    drawn: Sequence[Seeds],
-    run: Program,
-) -> LayerMade:
-    """Of x [N, H], of the tokens that have a query; residual: x in the kind of the products. norms, drawn: the two
-    LayerNorms', and what is dropped of what they are given. run: what this ends; it may begin with what makes the
-    products."""
+    asked: AskedOfLayer,
+    run: Run,
+) -> tuple[Tensor, LayerMade]:
+    """Of x [N, H], of the tokens that have a query. residual: x in the kind of the products. norms: the two
+    LayerNorms'."""
+    over, drawn = asked.over, asked.drawn
     if over.rows is None:
         q, kv = parts.sides(products.all_three(x, run))
     else:
-        asking = x.index_select(0, over.rows)
-        residual = asking if residual is x else residual.index_select(0, over.rows)
+        asking = parts.chosen(x, over.rows, run)
+        residual = asking if residual is x else parts.chosen(residual, over.rows, run)
         q, kv = products.queries(asking, run), products.keys_values(x, run)
     mixed, scores = parts.attend(q, kv, over, run)
     projected = products.projected(mixed, run)
     middle, stats = parts.add_norm(residual, projected, *norms[0], drawn[0], run)
     fed, inner, activated = products.fed_forward(middle, run)
     found, output_stats = parts.add_norm(middle, fed, *norms[1], drawn[1], run)
-    run.end()
     own = residual, q, kv, scores, mixed, projected, stats
-    return LayerMade(*own, middle, inner, activated, fed, output_stats, found)
+    return found, LayerMade(x, *own, middle, inner, activated, fed, output_stats)
+
+
+def layer_back(
+    grad: Tensor, made: LayerMade, back: parts.Back, weights: LayerWeights, asked: AskedOfLayer, run: Run
+) -> tuple[Tensor, LayerWeights]:
+    """The slopes of x, and of the weights, from those of what was found, [N, H]."""
+    over, drawn = asked.over, asked.drawn
+    to_middle, to_fed, to_output_norm = parts.add_norm_back(
+        grad, made.middle, made.fed, weights.output_norm, made.output_stats, drawn[1], run
+    )
+    to_output = back.slopes([(made.activated, to_fed)], run)
+    to_inner = back.multiplied(to_fed, back.output, made.inner, run)
+    to_weight = back.slopes([(made.middle, to_inner)], run)
+    parts.add(to_middle, back.multiplied(to_inner, back.inner, None, run), run)
+    to_asking, to_projected, to_norm = parts.add_norm_back(
+        to_middle, made.asking, made.projected, weights.norm, made.stats, drawn[0], run
+    )
+    to_projection = back.slopes([(made.mixed, to_projected)], run)
+    to_mixed = back.multiplied(to_projected, back.projection, None, run)
+    to_qkv = parts.attend_back(to_mixed, made.q, made.kv, made.scores, over, run)
+    given = [made.x] if over.rows is None else [made.asking, made.x]
+    to_weights = back.slopes(list(zip(given, to_qkv, strict=True)), run)
+    parts.add(to_asking, back.multiplied(to_qkv[0], back.qkv[0], None, run), run)
+    to_x = to_asking
+    if over.rows is not None:
+        to_x = back.multiplied(to_qkv[1], back.qkv[1], None, run)
+        parts.add_to_rows(to_x, over.rows, to_asking, run)
+    slopes = *to_weights, *to_projection, *to_norm, *to_weight, *to_output, *to_output_norm
+    return to_x, LayerWeights(*slopes)

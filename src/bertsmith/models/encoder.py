@@ -5,7 +5,7 @@ The encoder is given its parts: members of the family hand it other ones, and on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -117,14 +117,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
         """[N, H] → [N, H]. rows: long [M] in ascending order, the tokens that are wanted: [M, H]; of the others
         only what attention reads is computed."""
-        parts = None if self._norm_first else self._parts()
-        if parts is None:
-            return self._by_parts(x, layout, rows)
-        found = self.kernels.layer(x, layout.bounds, parts, rows)
+        parts = self.parts()
+        found = None if parts is None else self.kernels.layers(x, layout.bounds, [parts], rows)
         return self._by_parts(x, layout, rows) if found is None else found
 
-    def _parts(self) -> LayerParts | None:
+    def parts(self) -> LayerParts | None:
         """Those of BERT's layer; None where they are others, or watched by hooks."""
+        if self._norm_first:
+            return None
         attention, feed_forward = owner(self.attention), owner(self.feed_forward)
         if type(attention) is not Attention or type(feed_forward) is not FeedForward:
             return None
@@ -278,8 +278,7 @@ class Encoder(nn.Module):
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
         with self.computing():
-            for state in self._states(inputs, rows):
-                x = state
+            x = self._last_state(inputs, rows)
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
@@ -291,24 +290,53 @@ class Encoder(nn.Module):
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
 
-    def _states(self, packed: Packed, rows: Tensor | None = None) -> Iterator[Tensor]:
-        """The embeddings' output and each layer's; of the last one these rows alone. Between layers there are rows
-        of no token behind the others."""
+    def _begun(self, packed: Packed) -> tuple[Tensor, Layout]:
+        """The embeddings' output, with rows of no token behind the others, and how attention is laid out."""
         x: Tensor = self.embeddings(packed)
-        layout, count = self._layout(packed, x), len(packed.tokens)
-        if layout.spare:
-            x = F.pad(x, (0, 0, 0, layout.spare))
+        layout = self._layout(packed, x)
+        return (F.pad(x, (0, 0, 0, layout.spare)) if layout.spare else x), layout
+
+    def _states(self, packed: Packed) -> Iterator[Tensor]:
+        """The embeddings' output and each layer's."""
+        (x, layout), count = self._begun(packed), len(packed.tokens)
         yield x[:count]
-        *earlier, last = self.layers
-        for layer in earlier:
+        for layer in self.layers:
             x = layer(x, layout)
             yield x[:count]
+
+    def _last_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
+        """The last layer's, or these rows of it."""
+        (x, layout), count = self._begun(packed), len(packed.tokens)
         if rows is None or not count:
-            yield last(x, layout)[:count]
-        else:
-            chosen, back = layout.in_order(rows)
-            x = last(x, layout, chosen)
-            yield x[: len(rows)] if back is None else x.index_select(0, back)
+            return self._through(x, layout, None)[:count]
+        chosen, back = layout.in_order(rows)
+        x = self._through(x, layout, chosen)
+        return x[: len(rows)] if back is None else x.index_select(0, back)
+
+    def _through(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
+        """x as it comes out of all layers; rows: of the last one, in ascending order."""
+        layers = self.layers
+        found = self._together(x, layers, layout, rows)
+        if found is not None:
+            return found
+        *earlier, last = layers  # of few rows the last one may be another way's
+        found = self._together(x, earlier, layout, None)
+        if found is None:
+            for layer in earlier:
+                x = layer(x, layout)
+        return last(x if found is None else found, layout, rows)  # type: ignore[no-any-return]
+
+    def _together(
+        self, x: Tensor, layers: Sequence[nn.Module], layout: Layout, rows: Tensor | None
+    ) -> Tensor | None:
+        """x as it comes out of these layers, where kernels compute them as one; rows: of the last one."""
+        parts = []
+        for layer in layers:
+            own = layer.parts() if type(layer) is Block and not watched(layer) else None
+            if own is None:
+                return None
+            parts.append(own)
+        return self.kernels.layers(x, layout.bounds, parts, rows) if parts else None
 
     def _layout(self, packed: Packed, x: Tensor) -> Layout:
         """Where nothing is trained, sequences share a product with those of their own length alone: what is padded

@@ -74,8 +74,11 @@ def use_generator(module: nn.Module, generator: torch.Generator) -> None:
 
 
 def watched(*parts: nn.Module) -> bool:
-    """Whether hooks see what goes in and out of one of these, so that it must be called itself."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    """Whether hooks see what goes in and out of one of these, there or back, so that it must be called itself."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in parts
+    )
 
 
 class Linear(nn.Linear):

@@ -66,10 +66,20 @@ class ByTriton(flash.Flash):
         )
         return found
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
         kind = kind_of(x)
-        if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds) or not _is_usual(of):
+        if not len(x) or not all(
+            _takes(kind, x.shape[1], each.heads, bounds) and _is_usual(each) for each in of
+        ):
             return None
+        *earlier, last = of
+        for each in earlier:
+            x = self._layer(x, bounds, each, None)
+        return self._layer(x, bounds, last, rows)
+
+    def _layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None) -> Tensor:
         shares = flash.share_of(of.attention_dropout), flash.share_of(of.dropout)
         seeds = _seeds(3, x.device, of.dropout, of.attention_dropout)
         parts: Sequence[Any] = of.weighted  # which `_is_usual` knows
@@ -78,7 +88,7 @@ class ByTriton(flash.Flash):
             (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
             of.activation,
             (parts[2].eps, parts[5].eps),
-            kind,
+            kind_of(x),
         )
         return layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
 
