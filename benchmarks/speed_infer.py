@@ -333,7 +333,8 @@ window, against the quickest peer whose vectors are within its precision's bound
 0.995 in int8). Without units for bf16 no side computes in it. What was measured on AVX2 is from before
 LayerNorm was computed 16 columns at a time, and our int8 there from before the largest channel of each
 product's inputs was kept in full precision (see below: it is nearer to fp32 there, too, and not known to be
-slower). On Intel's processor speed changes by a third within minutes, and not for all sides alike: on
+slower); on Intel's all is from before answers were one program, 1.04 to 1.08 times as fast on AMD's in bf16 and
+int8. On Intel's processor speed changes by a third within minutes, and not for all sides alike: on
 another day int8 had 3.08, 2.59 and 3.29 times the quickest peer's. "Held to avx512_vnni": no side computes
 in bf16; ONNX Runtime and OpenVINO cannot be held, but know no later instructions of that processor for fp32
 and 8 bits. A limit is the rate of the products with the model's weights alone, without attention's; none was
