@@ -314,7 +314,7 @@ class Encoder(nn.Module):
         return x[: len(rows)] if back is None else x.index_select(0, back)
 
     def _through(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-        """x as it comes out of all layers; rows: of the last one, in ascending order."""
+        """x as it comes out of all layers; rows: of the last one, as `Layout.in_order` has them."""
         layers = self.layers
         found = self._together(x, layers, layout, rows)
         if found is not None:
