@@ -72,7 +72,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.held_to:
         if options.what == "infer" and not peers_are_within(options.held_to):
-            parser.error("--held-to: peers in infer ask the processor themselves, and would not be held")
+            parser.error(
+                "--held-to: of infer only avx512_vnni, on a processor without AMX: peers ask it themselves"
+            )
         hold(options.held_to)
     if options.what == "infer":
         import speed_infer

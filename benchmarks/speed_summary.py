@@ -80,10 +80,11 @@ SHORT = """What falls short, and why, as of 2026-11-28; the profiles are under "
 * Fine-tuning with units for bf16. On AMD's processor 4 times the quickest peer would be some 52 ms an update. Of
   the 80 that one took in 8-bit integers, products had 39, at three quarters of the instruction's rate and more,
   AdamW 11, at the memory's, attention 6, rounding the weights 5, the norm and LayerNorm 4, and Python between
-  programs most of the rest, of which about a third has gone since. On Intel's processor neither training in
-  integers nor layers as one program have been measured.
-* Answers to short texts with units for bf16: beside sentence-transformers and ONNX Runtime 3 times is had on AMD's
-  processor, or missed by a hundredth; beside OpenVINO in bf16 it is not. Products of integers have three quarters
+  programs most of the rest; layers as one program have since made an update a tenth quicker. On Intel's
+  processor neither that nor training in integers has been measured.
+* Answers to short texts with units for bf16. On AMD's processor they come 3 times as fast as from
+  sentence-transformers and ONNX Runtime, or miss that by a hundredth, but not 3 times as fast as from OpenVINO in
+  bf16. Products of integers have three quarters
   of both cores' time, at 75 to 85 % of the instruction's rate, attention has a tenth, and 13 % are spent outside
   of programs, half of it waiting.
 * Answers to short texts in fp32: the products with the weights alone come to 1.6 to 1.7 times the quickest peer's
@@ -92,8 +93,9 @@ SHORT = """What falls short, and why, as of 2026-11-28; the profiles are under "
   updates in fine-tuning, where 3.3 was asked, and 1.7 to 1.9 in base, where 2.1 was. Base is at 95 % of that and
   more on AMD's processors, at 76 % on Intel's, where these products are the library's. Mini and small, held to
   AVX2 and, on Intel's processor, to AVX-512, miss their aims by 1 to 6 %.
-* One GPU. Of mini's update products, attention, the loss over the vocabulary and AdamW, each as quick as we know
-  to make it, take what 5 times the reference leaves for all; base's products alone take what 3 times leaves.
+* One GPU. At 5 times the reference's speed an update of mini would have 2.7 ms, which products, attention, the
+  loss over the vocabulary and AdamW take by themselves, each as quick as we know how to make it. At 3 times its
+  speed one of base would have 24 ms, which products alone take.
 """
 
 

@@ -45,15 +45,9 @@ from bertsmith.kernels import (
     weights_in_fours,
 )
 from bertsmith.kernels.loops import launch
+from by_parts import ByParts
 
 FULL, HALF = torch.float32, torch.bfloat16
-
-
-class ByParts(fast.Fast):
-    """The same kernels, which know no layer as a whole."""
-
-    def layers(self, *_: Any, **__: Any) -> Tensor | None:
-        return None
 
 
 BY_PARTS = ByParts()

@@ -47,6 +47,7 @@ from bertsmith.kernels import (
 )
 from bertsmith.kernels.loops import launch
 from bertsmith.kernels.program import Program
+from by_parts import ByParts
 
 FULL, HALF = torch.float32, torch.bfloat16
 WIDTH = 64
@@ -55,13 +56,6 @@ if tiles.are_here():
     from bertsmith.kernels import integers_in_tiles
 
     NATIVES["tiles"] = integers_in_tiles
-
-
-class ByParts(fast.Fast):
-    """The same kernels, which know no layer as a whole."""
-
-    def layers(self, *_: Any, **__: Any) -> Tensor | None:
-        return None
 
 
 FAST, BY_PARTS = fast.Fast(), ByParts()
@@ -364,9 +358,10 @@ def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(change: Callable[
     made, kernels = block(0.0), Answers(whole=True)
     change(made)
     use_kernels(made, kernels)
-    with torch.inference_mode():
+    with torch.inference_mode(), in_kind(HALF):
         made(torch.randn(40, WIDTH), layout_of([40]))
     assert not any(kernels.made)
+    assert not kernels._kept  # no weights in panels, which nobody would read
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -20,22 +20,25 @@ from bertsmith.packed import Packed
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, fast, integer_products, multiplying, products, products_half
+from bertsmith.kernels import (
+    answers,
+    fast,
+    integer_products,
+    integers_in_fours,
+    multiplying,
+    products,
+    products_half,
+    slopes_in_fours,
+    weights_in_fours,
+)
 from bertsmith.kernels import rows as bodies
 from bertsmith.kernels.loops import launch
 from bertsmith.kernels.program import Program
+from by_parts import ByParts
 
 HALF = torch.bfloat16
 LENGTHS = [30, 7, 19]
 ROWS = torch.tensor([40, 3, 3, 17, 0, 55, 3, 40, 22, 21, 20, 31, 33, 35, 9, 8])  # in no order, and some twice
-needs_integers = pytest.mark.skipif(not integer_products.NATIVE, reason="no products of 8-bit integers here")
-
-
-class ByParts(fast.Fast):
-    """The same kernels, which know no layer as a whole."""
-
-    def layers(self, *_: Any, **__: Any) -> Tensor | None:
-        return None
 
 
 @pytest.fixture(autouse=True)
@@ -100,11 +103,14 @@ def test_layers_in_one_program_are_their_parts_to_the_bit(
     assert len(programs) == 2
 
 
-@needs_integers
 @pytest.mark.parametrize("rows", [None, ROWS, ROWS[:3]])
 def test_so_are_those_in_integers_and_those_in_programs_of_their_own(
     rows: Tensor | None, programs: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also on a processor that has no products of integers."""
+    monkeypatch.setattr(integer_products, "NATIVE", integers_in_fours)
+    monkeypatch.setattr(integer_products, "WEIGHTS", weights_in_fours)
+    monkeypatch.setattr(integer_products, "SLOPES", slopes_in_fours)
     encoder, kernels = encoder_of(), fast.Fast(in_integers=True)
     found = trained(encoder, kernels, rows=rows)
     for together, count in ((2 * sum(LENGTHS) * 64, 2), (1, 3)):

@@ -73,11 +73,11 @@ class FastAnswers(Fast):
 
     def _answering(self, x: Tensor, of: LayerParts, bounds: Bounds) -> _Answering | None:
         """What computes a layer as a whole, of as many rows as x has and in its kind; None where nothing does."""
-        norms, products = _norms_of(of), self._products_of(of, x)
-        over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        if of.activation is not F.gelu or norms is None or products is None or over is None:
+        norms, over = _norms_of(of), self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        if of.activation is not F.gelu or norms is None or over is None:
             return None
-        return _Answering(products, norms, over)
+        products = self._products_of(of, x)  # which may be made for it, and kept
+        return None if products is None else _Answering(products, norms, over)
 
     def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""

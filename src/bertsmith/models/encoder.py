@@ -320,11 +320,13 @@ class Encoder(nn.Module):
         if found is not None:
             return found
         *earlier, last = layers  # of few rows the last one may be another way's
-        found = self._together(x, earlier, layout, None)
-        if found is None:
+        between = self._together(x, earlier, layout, None)
+        if between is None:
+            between = x
             for layer in earlier:
-                x = layer(x, layout)
-        return last(x if found is None else found, layout, rows)  # type: ignore[no-any-return]
+                between = layer(between, layout)
+        state: Tensor = last(between, layout, rows)
+        return state
 
     def _together(
         self, x: Tensor, layers: Sequence[nn.Module], layout: Layout, rows: Tensor | None
