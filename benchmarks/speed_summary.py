@@ -77,16 +77,14 @@ One GPU, pre-training:
 
 SHORT = """What falls short, and why, as of 2026-11-28; the profiles are under "What was tried for speed":
 
-* Fine-tuning with units for bf16. On AMD's processor 4 times the quickest peer would be some 52 ms an update. Of
-  the 80 that one took in 8-bit integers, products had 39, at three quarters of the instruction's rate and more,
-  AdamW 11, at the memory's, attention 6, rounding the weights 5, the norm and LayerNorm 4, and Python between
-  programs most of the rest; layers as one program have since made an update a tenth quicker. On Intel's
-  processor neither that nor training in integers has been measured.
+* Fine-tuning with units for bf16. On AMD's processor 4 times the quickest peer would be some 55 ms an update. In
+  8-bit integers products have 39, at three quarters of the instruction's rate and more, AdamW 11, at the memory's,
+  attention 6, rounding the weights 5, the norm and LayerNorm 4: 65 before Python, which has most of the rest of
+  the 80 or so that an update takes. On Intel's processor training in integers has not been measured.
 * Answers to short texts with units for bf16. On AMD's processor they come 3 times as fast as from
   sentence-transformers and ONNX Runtime, or miss that by a hundredth, but not 3 times as fast as from OpenVINO in
-  bf16. Products of integers have three quarters
-  of both cores' time, at 75 to 85 % of the instruction's rate, attention has a tenth, and 13 % are spent outside
-  of programs, half of it waiting.
+  bf16. Products of integers have three quarters of both cores' time, at 75 to 85 % of the instruction's rate,
+  attention has a tenth, and 13 % are spent outside of programs, half of it waiting.
 * Answers to short texts in fp32: the products with the weights alone come to 1.6 to 1.7 times the quickest peer's
   whole answers.
 * Fine-tuning and base in fp32, without VNNI: the products alone come to 1.9 to 2.3 times the quickest peer's whole
