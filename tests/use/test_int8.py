@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ TEXTS = [
     "what a day!",
     "It rains in the mountains, and the river rises under the old bridge.",
 ]
+
+CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
 
 
 @pytest.fixture(scope="module")
@@ -206,12 +209,62 @@ def test_a_model_that_has_answered_is_pickled(run: Path, precision: str) -> None
         assert again.predict(TEXTS) == answers
 
 
-def test_what_has_no_answers_in_int8_says_so(run: Path) -> None:
-    base = bs.load(run.parent / "base", precision="int8")
-    with pytest.raises(InputError, match="score has no answers in int8"):
-        base.score(["kaba lobe"])
-    with pytest.raises(InputError, match="fill-mask has no answers in int8"):
-        base.fill_mask("kaba [MASK]")
+@pytest.mark.parametrize("own", [(), CAUSAL], ids=["masked", "causal"])
+def test_scores_are_near_and_compared_first(run: Path, tmp_path: Path, own: Sequence[str]) -> None:
+    folder = tmp_path / "model"
+    tiny_run.run(run.parent / "shards", folder, "train.max_steps=2", *own)
+    texts, told = ["kaba lobe mide", "tuzu", "", "lobe lobe kaba tuzu mide kaba"], list[str]()
+    model = bs.load(folder, precision="int8", tell=told.append)
+    with pytest.warns(UserWarning, match="1 text is empty and not scored"):
+        found, exact = model.score(texts), bs.load(folder, precision="fp32").score(texts)
+    apart = [
+        abs(a["score"] - b["score"]) for a, b in zip(found, exact, strict=True) if a["score"] is not None
+    ]
+    tokens = sum(one["tokens"] for one in exact)
+    assert 0 < sum(apart) < 0.02 * tokens
+    assert told == [
+        f"int8 against fp32 on 4 texts: scores differ by {sum(apart) / tokens:.4f} nats a token on average"
+    ]
+    assert model.score(texts[:1])[0] == found[0]
+    assert len(told) == 1  # once a model
+
+
+def test_pairs_are_scored_in_int8(run: Path, tmp_path: Path) -> None:
+    pairs = tiny_run.table(tmp_path / "pairs.csv", [("kaba lobe", "lobe"), ("tuzu", "mide kaba")], "good,bad")
+    told: list[str] = []
+    base = run.parent / "base"
+    found = bs.load(base, precision="int8", tell=told.append).score_pairs(pairs, tell=lambda _: None)
+    assert found["pairs"] == 2
+    assert told[0].startswith("int8 against fp32 on 4 texts: scores differ by 0.0")
+
+
+def test_guesses_are_near_and_compared_first(run: Path) -> None:
+    texts, told = ["kaba [MASK] mide", "[MASK] tuzu [MASK]"], list[str]()
+    model = bs.load(run.parent / "base", precision="int8", tell=told.append)
+    found = model.fill_mask(texts, top_k=1)
+    exact = bs.load(run.parent / "base", precision="fp32").fill_mask(texts, top_k=1)
+    shares = [[best["score"] for of_text in one for best, *_ in of_text] for one in (found, exact)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)
+    assert shares[0] != shares[1]
+    assert len(told) == 1
+    assert told[0].startswith("int8 against fp32 on 3 masks: the likeliest token is the same for ")
+    assert model.fill_mask(texts[1]) == model.fill_mask(texts)[1]
+    assert len(told) == 1  # once a model
+
+
+def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bs.load("bert-mini-uncased-en", precision="int8", tell=print)
+    spoilt = copy.deepcopy(model.encoder)
+    for block in spoilt.blocks:
+        torch.nn.init.zeros_(block.attention.output.weight)
+    monkeypatch.setattr("bertsmith.use.model.in_int8", lambda *_: spoilt)
+    with pytest.raises(InputError, match=r"scores differ by .* nats a token on average; at most 0\.05 is"):
+        model.score(TEXTS)
+    with pytest.raises(InputError, match=r"its probability differs by .* on average; at most 0\.05 is"):
+        model.fill_mask("Paris is the [MASK] of France.")
+
+
+def test_a_precision_that_is_not_known_is_refused(run: Path) -> None:
     with pytest.raises(InputError, match="known: auto, fp32, bf16, int8"):
         bs.load(run, precision="int4")
 

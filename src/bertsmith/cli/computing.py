@@ -12,15 +12,12 @@ import click
 from bertsmith import machine
 
 DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
-_NAMED = (
-    "Asked for by name, each uses the kernels of the extra fast: that pays with many texts [what the run was "
-    "trained in, bf16 where it is faster here]."
+_PRECISIONS = (
+    "Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, first checked against fp32: "
+    "a task's answers on the run's dev file, anything else on some of the texts. Asked for by name, each uses the "
+    "kernels of the extra fast: that pays with many texts [what the run was trained in, bf16 where it is faster "
+    "here]."
 )
-_IN_INT8 = (
-    "Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, for a task's answers, first "
-    "checked against fp32 on the run's dev file, and for vectors. "
-)
-_IN_FLOATS = "Of the encoder's products: fp32, or bf16 with about three digits. "
 
 
 class On(TypedDict):
@@ -33,15 +30,7 @@ class On(TypedDict):
 
 def computed(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb on a finished model both options, as its argument `on`."""
-    return _with_both(verb, _IN_INT8)
 
-
-def computed_in_floats(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same of a verb that refuses int8, in its own words."""
-    return _with_both(verb, _IN_FLOATS)
-
-
-def _with_both(verb: Callable[..., None], precisions: str) -> Callable[..., None]:
     @wraps(verb)
     def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
         with machine.importing():
@@ -54,6 +43,6 @@ def _with_both(verb: Callable[..., None], precisions: str) -> Callable[..., None
         type=click.Choice(["auto", "fp32", "bf16", "int8"]),
         default="auto",
         metavar="P",
-        help=precisions + _NAMED,
+        help=_PRECISIONS,
     )
     return DEVICE(option(with_both))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options
-from bertsmith.cli.computing import On, computed_in_floats
+from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 from bertsmith.wording import counted, percent
@@ -60,7 +60,7 @@ _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
     metavar="FILE",
     help="Write a row for each text or pair here: .csv, .jsonl, .json or .txt.",
 )
-@computed_in_floats
+@computed
 @options.as_json
 def score(
     model: str,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertsmith.cli import options, task_options
-from bertsmith.cli.computing import On, computed, computed_in_floats
+from bertsmith.cli.computing import On, computed
 from bertsmith.cli.of_run import OfRun, formats, quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.wording import counted
@@ -224,7 +224,7 @@ def _show_answers(
 @click.command("fill-mask", cls=Verb)
 @click.argument("run")
 @click.argument("text")
-@computed_in_floats
+@computed
 @click.option(
     "--top-k",
     type=click.IntRange(1, 1000),

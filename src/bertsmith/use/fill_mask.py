@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,17 @@ _CHUNK = 1024  # texts that are encoded at a time
 _Guesses = tuple[list[list[float]], list[list[int]]]
 
 
+@dataclass(frozen=True)
 class MaskFiller:
-    """A model's guesses. max_length: tokens read at a time, special ones included; None: what the model takes."""
+    """A model's guesses. max_length: tokens read at a time, special ones included; None: what the model takes.
+    check: sees the first texts before their masks are filled."""
 
-    def __init__(
-        self, encoder: Encoder, head: MaskedHead, tokenizer: Tokenizer, place: Place, max_length: int | None
-    ) -> None:
-        self._encoder, self._head, self._tokenizer, self._place = encoder, head, tokenizer, place
-        self._limit = min(encoder.config.longest, max_length or encoder.config.longest)
+    encoder: Encoder
+    head: MaskedHead
+    tokenizer: Tokenizer
+    place: Place
+    max_length: int | None
+    check: Callable[[Sequence[str]], None] | None = None
 
     def __call__(
         self, texts: Sequence[str], top_k: int, tell: Callable[[str], None] = lambda text: None
@@ -42,13 +46,17 @@ class MaskFiller:
         mask in one."""
 
         def read(some: Sequence[str]) -> list[Encoding]:
-            return self._tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
+            return self.tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
 
-        answers = []
+        answers, check = [], self.check
+        limit = min(self.encoder.config.longest, self.max_length or self.encoder.config.longest)
         with closing(ahead(in_parts(whole_texts(map(self._checked, texts)), _CHUNK), read)) as parts:
             for some, encodings in parts:
+                if check is not None:
+                    check(some)
+                    check = None
                 windows = [
-                    list(mask_windows(encoding, self._tokenizer.mask_id, self._limit, tell))
+                    list(mask_windows(encoding, self.tokenizer.mask_id, limit, tell))
                     for encoding in encodings
                 ]
                 best = iter(self._best([window for own in windows for window in own], top_k))
@@ -58,7 +66,7 @@ class MaskFiller:
         return answers
 
     def _checked(self, text: str) -> str:
-        mask = self._tokenizer.mask_token
+        mask = self.tokenizer.mask_token
         if not isinstance(text, str):
             raise InputError(f"{text!r:.60} is not a string", "give each text as a string")
         if mask not in text:
@@ -82,7 +90,7 @@ class MaskFiller:
             answers.append(
                 [
                     {
-                        "token": (token := self._tokenizer.tokens[i]),
+                        "token": (token := self.tokenizer.tokens[i]),
                         "score": score,
                         "text": filled(text, start, end, self._as_text(i, token)),
                     }
@@ -100,28 +108,28 @@ class MaskFiller:
             begins = np.cumsum(packed.lengths) - packed.lengths
             rows = [begin + row for begin, window in zip(begins, own, strict=True) for row, _ in window.masks]
             with torch.inference_mode():
-                wanted = sent(torch.tensor(rows), self._place.device)
-                hidden = self._place.reader(self._encoder)(self._place.send(packed), rows=wanted)
-                shares = self._head(hidden, self._encoder.embeddings.token.weight).softmax(-1)
+                wanted = sent(torch.tensor(rows), self.place.device)
+                hidden = self.place.reader(self.encoder)(self.place.send(packed), rows=wanted)
+                shares = self.head(hidden, self.encoder.embeddings.token.weight).softmax(-1)
                 best = shares.topk(min(top_k, shares.shape[1]))
             masks = [len(window.masks) for window in own]
             parts = (torch.split(found, masks) for found in (best.values.cpu(), best.indices.cpu()))
             return [(scores.tolist(), ids.tolist()) for scores, ids in zip(*parts, strict=True)]
 
         sizes = [len(window.ids) for window in windows]
-        passes = list(within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self._place))
+        passes = list(within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self.place))
         found = dict(
             pair
-            for some, made in zip(passes, self._place.spread(guessed, passes), strict=True)
+            for some, made in zip(passes, self.place.spread(guessed, passes), strict=True)
             for pair in zip(some, made, strict=True)
         )
         return (found[i] for i in range(len(windows)))
 
     def _as_text(self, number: int, token: str) -> str:
         """A token as it stands in text: a blank in front where it begins a word, "##" where it goes on one."""
-        kind = self._tokenizer.kind
+        kind = self.tokenizer.kind
         if kind == "byte_level_bpe":
-            return self._tokenizer.decode([number])
+            return self.tokenizer.decode([number])
         return token.replace("▁", " ") if kind == "unigram" else token
 
 

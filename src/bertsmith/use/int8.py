@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,19 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.wording import counted
 
+if TYPE_CHECKING:  # what one verb alone needs: the others begin sooner
+    from bertsmith.use.fill_mask import MaskFiller
+    from bertsmith.use.pseudo_likelihood import Scorer
+
 INT8 = "int8"
 _FALL = 0.01  # of the score that decides: a larger fall is refused
 _COSINE = 0.995  # of each vector with that in single precision
+_NATS = 0.05  # a token, by which scores may differ on average
+_SHARE = 0.05  # by which the probability of the likeliest token may differ on average
 _MOST = 1_000  # examples of the dev file that are answered twice
-_FEW = 64  # texts whose vectors are made twice
+_FEW = 64  # texts whose vectors are made twice, or whose masks are filled
+_FEW_SCORED = 16  # texts that are scored twice, each with every token of it masked in turn
+_GUESSES = 10  # tokens for a mask among which the likeliest is looked for
 # Of random tokens. Texts are short, so that their special tokens, some channels of which are by far the largest,
 # weigh as much as in real ones.
 _SEQUENCES, _LENGTH = 128, 16
@@ -96,7 +104,7 @@ def check_vectors(
 ) -> None:
     """Tell how near the vectors of some of the texts are to those in single precision; InputError where they are
     too far apart."""
-    some = texts[:: -(-len(texts) // _FEW)] if texts else []
+    some = _some(texts, _FEW)
     if not some:
         return
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
@@ -108,3 +116,48 @@ def check_vectors(
     if not least >= _COSINE:  # also where it is not a number
         raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
     tell(said)
+
+
+def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Tell by how much the scores of some of the texts differ from those in single precision; InputError where it
+    is too much."""
+    some = _some(texts, _FEW_SCORED)
+    before, after = exact.scores(some), quick.scores(some)
+    tokens = sum(one.tokens for one in before)
+    if not tokens:
+        return
+    apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
+    said = f"int8 against fp32 on {counted(len(some), 'text')}: scores differ by {apart:.4f} nats a token on average"
+    if not apart <= _NATS:  # also where it is not a number
+        raise InputError(f"{said}; at most {_NATS:g} is accepted", _OTHERWISE)
+    tell(said)
+
+
+def check_guesses(
+    exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], tell: Callable[[str], None]
+) -> None:
+    """Tell how the guesses for the masks of some of the texts differ from those in single precision; InputError
+    where it is too much."""
+    some = _some(texts, _FEW)
+    before = [best for of_text in exact(some, 1) for best, *_ in of_text]
+    after = [guesses for of_text in quick(some, _GUESSES) for guesses in of_text]
+    if not before:
+        return
+    same = sum(best["token"] == guesses[0]["token"] for best, guesses in zip(before, after, strict=True))
+    apart = 0.0
+    for best, guesses in zip(before, after, strict=True):
+        # a token that is no longer among the likeliest counts as if it had no probability left
+        share = next((one["score"] for one in guesses if one["token"] == best["token"]), 0.0)
+        apart += abs(best["score"] - share) / len(before)
+    said = (
+        f"int8 against fp32 on {counted(len(before), 'mask')}: the likeliest token is the same for {same:,}, its "
+        f"probability differs by {apart:.4f} on average"
+    )
+    if not apart <= _SHARE:  # also where it is not a number
+        raise InputError(f"{said}; at most {_SHARE:g} is accepted", _OTHERWISE)
+    tell(said)
+
+
+def _some(texts: Sequence[str], most: int) -> Sequence[str]:
+    """At most so many of them, evenly spread."""
+    return texts[:: -(-len(texts) // most)] if texts else []

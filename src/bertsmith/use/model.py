@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering, nobody
-from bertsmith.use.int8 import INT8, check_answers, check_vectors, in_int8
+from bertsmith.use.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.predictor import Predictor, wants_list
 from bertsmith.use.vectors import Embedder, made_so
@@ -42,7 +42,10 @@ from bertsmith.use.vectors import Embedder, made_so
 if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others begin sooner
     from bertsmith.retrieval.index import Index
     from bertsmith.use.attention import AttentionMaps
+    from bertsmith.use.fill_mask import MaskFiller
     from bertsmith.use.pseudo_likelihood import Scorer, Variant
+
+_Reads = TypeVar("_Reads", Embedder, "MaskFiller", "Scorer")
 
 
 def _warn(sentence: str) -> None:
@@ -74,7 +77,7 @@ class Model(Predictor):
     precision: str = "auto"
     tell: Callable[[str], None] = field(default=nobody, repr=False)
     mapped: bool = field(default=False, repr=False)
-    _checked: bool = field(default=False, init=False, repr=False)  # whether vectors in int8 were compared
+    _checked: set[object] = field(default_factory=set, init=False, repr=False)  # what was compared, in int8
     _quick: _Quick | None = field(default=None, init=False, repr=False)
     _answering: Answering | None = field(default=None, init=False, repr=False)
 
@@ -145,17 +148,9 @@ class Model(Predictor):
                 raise
             known = None  # its own steps are none of ours, and left out on request
         made = made_so(known, pooling, normalize, max_length)
-        if self.precision != INT8:
-            return Embedder(self.encoder, self.tokenizer, self.place, made)
-        exact = Embedder(self.encoder, self.tokenizer, Place.of(self.device, "fp32"), made)
-        quick = Embedder(self._in_int8, self.tokenizer, self.place, made)
-
-        def check(texts: Sequence[str]) -> None:
-            if not self._checked:
-                check_vectors(exact, quick, texts, self.tell)
-                self._checked = True
-
-        return replace(quick, check=check)
+        return self._compared(
+            lambda encoder, place: Embedder(encoder, self.tokenizer, place, made), check_vectors
+        )
 
     def index(
         self,
@@ -236,12 +231,26 @@ class Model(Predictor):
         quick, weights = self._quick, list(self.encoder.parameters())
         if quick is None or not quick.weights.is_of(weights):
             quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer, self.tell))
-            self._quick, self._checked = quick, False
+            self._quick, self._checked = quick, set()
         return quick.encoder
 
-    def _refuse_int8(self, verb: str) -> None:
-        if self.precision == INT8:
-            raise InputError(f"{verb} has no answers in int8", "predict, evaluate, embed and search do")
+    def _compared(
+        self,
+        made: Callable[[Encoder, Place], _Reads],
+        check: Callable[[_Reads, _Reads, Sequence[str], Callable[[str], None]], None],
+    ) -> _Reads:
+        """What is made of the encoder and where it computes. In int8 `check` compares it with the same in single
+        precision on the first texts that it reads, unless that was done before."""
+        if self.precision != INT8:
+            return made(self.encoder, self.place)
+        exact, quick = made(self.encoder, Place.of(self.device, "fp32")), made(self._in_int8, self.place)
+
+        def checked(texts: Sequence[str]) -> None:
+            if check not in self._checked:
+                check(exact, quick, texts, self.tell)
+                self._checked.add(check)
+
+        return replace(quick, check=checked)
 
     @property
     def _direction(self) -> str:
@@ -321,8 +330,10 @@ class Model(Predictor):
 
         if top_k < 1:
             raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
-        self._refuse_int8("fill-mask")
-        fill = MaskFiller(self.encoder, self._masked, self.tokenizer, self.place, max_length)
+        fill = self._compared(
+            lambda encoder, place: MaskFiller(encoder, self._masked, self.tokenizer, place, max_length),
+            check_guesses,
+        )
         if not isinstance(text, str):
             return fill(column_of(text, "texts"), top_k, tell)
         return fill([text], top_k, tell)[0]
@@ -344,12 +355,14 @@ class Model(Predictor):
         from bertsmith.use.left_to_right import LeftToRight
         from bertsmith.use.pseudo_likelihood import Scorer
 
-        self._refuse_int8("score")
-        if self.folder.config.causal:
-            return LeftToRight(
-                self.encoder, self._vocabulary_head, self.tokenizer, self.place, variant or "left_to_right"
-            )
-        return Scorer(self.encoder, self._masked, self.tokenizer, self.place, variant or "within_word")
+        def made(encoder: Encoder, place: Place) -> Scorer:
+            if self.folder.config.causal:
+                return LeftToRight(
+                    encoder, self._vocabulary_head, self.tokenizer, place, variant or "left_to_right"
+                )
+            return Scorer(encoder, self._masked, self.tokenizer, place, variant or "within_word")
+
+        return self._compared(made, check_scores)
 
     def score(
         self, texts: Any, *, variant: Variant | None = None, tell: Callable[[str], None] = console.tell
@@ -453,8 +466,10 @@ def load(
     model is in use. InputError where no model is found, or none is written yet.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
-    where the score that decides falls by more than 0.01, that is an InputError. Vectors of a model that was
-    fine-tuned for nothing are compared on the first texts instead, and have a cosine of 0.995 or more.
+    where the score that decides falls by more than 0.01, that is an InputError. What a model gives without a task
+    is compared on some of the first texts instead, and refused in the same way: vectors whose cosine is below
+    0.995, scores that differ by more than 0.05 nats a token on average, and guesses for masks where the
+    probability of the likeliest token differs by more than 0.05 on average.
     """
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
