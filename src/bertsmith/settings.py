@@ -349,7 +349,7 @@ def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Se
     if near := nearest(full, names):
         return did_you_mean(near)
     here = [name for name in names if name.startswith(prefix)]
-    if len(here) <= _FEW:
+    if len(here) <= _FEW or not (groups or prefix):
         return f"known here: {', '.join(here)}"
     if not prefix:
         return f"the groups are: {', '.join(groups)}; --help lists their settings"

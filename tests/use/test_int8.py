@@ -264,9 +264,16 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
         model.fill_mask("Paris is the [MASK] of France.")
 
 
-def test_a_precision_that_is_not_known_is_refused(run: Path) -> None:
+def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path) -> None:
     with pytest.raises(InputError, match="known: auto, fp32, bf16, int8"):
         bs.load(run, precision="int4")
+    with pytest.raises(InputError, match="'precision' is no setting of the task") as error:
+        bs.load(run).predict(["kaba"], precision="int8")
+    assert "load(…, precision='int8')" in str(error.value)
+    with pytest.raises(
+        InputError, match="there is no setting 'precisoin'\nknown here: text_column, second_column"
+    ):
+        bs.load(run).predict(["kaba"], precisoin="int8")
 
 
 def test_the_command_line_tells_the_change(run: Path) -> None:

@@ -26,6 +26,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 from bertsmith.use.lines import texts_of_lines
 from bertsmith.use.predictions import Answered, answered_of, told_of_unanswered
 
+_OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
 
 Changes = Mapping[str, Any]
@@ -162,6 +163,13 @@ class Answering:
         """The settings of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in changes.items() if value is not None}
         known = self.task.settings_type.model_fields
+        for name in _OF_LOADING:
+            if name in given and name not in known:
+                raise InputError(
+                    f"{verb}: '{name}' is no setting of the task",
+                    f"give it as --{name} {given[name]}",
+                    python=f"give it where the model is loaded: load(…, {name}={given[name]!r})",
+                )
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
         settings = self.task.settings_type.of(self.task.settings.model_dump() | given, verb)

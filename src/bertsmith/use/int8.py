@@ -127,7 +127,10 @@ def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Calla
     if not tokens:
         return
     apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
-    said = f"int8 against fp32 on {counted(len(some), 'text')}: scores differ by {apart:.4f} nats a token on average"
+    said = (
+        f"int8 against fp32 on {counted(len(some), 'text')}: scores differ by {apart:.4f} nats a token on "
+        "average"
+    )
     if not apart <= _NATS:  # also where it is not a number
         raise InputError(f"{said}; at most {_NATS:g} is accepted", _OTHERWISE)
     tell(said)
