@@ -167,7 +167,7 @@ class Answering:
             if name in given and name not in known:
                 raise InputError(
                     f"{verb}: '{name}' is no setting of the task",
-                    f"give it as --{name} {given[name]}",
+                    "give it as an option of its own: --device, --precision",
                     python=f"give it where the model is loaded: load(…, {name}={given[name]!r})",
                 )
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
