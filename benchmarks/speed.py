@@ -6,11 +6,12 @@
 
 train: masked LM with next sentence and the preset's dropout. fixed:N: random text, each sequence of N tokens.
 natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
-on a task's own rows. Ours: fp32, bf16, and int8 (train.int8, the rest in the quicker of both). The reference
-library: fp32, bf16 by autocast, compiled; on texts of different lengths its batches are also grouped by length, as
-its Trainer's group_by_length does. infer: speed_infer.py. Sides in bf16 are left out where a product in bf16 is
-slower than in fp32, ours in int8 where the processor has no products of such integers. --device cuda: on a GPU;
-ours then builds its batches while it is timed, the reference's are there before.
+on a task's own rows. Ours: fp32, bf16, and int8 (train.int8, the rest in the quicker of both); fp32 and bf16 also
+by torch's operations alone, as without the extra fast. The reference library: fp32, bf16 by autocast, compiled; on
+texts of different lengths its batches are also grouped by length, as its Trainer's group_by_length does. infer:
+speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32, ours in int8 where the
+processor has no products of such integers. --device cuda: on a GPU; ours then builds its batches while it is
+timed, the reference's are there before.
 
 Each side is a process of its own with its memory; windows of updates go round them (on a GPU all sides begin, and
 warm up, at once). Before a time is kept, the losses that all sides have of one batch, from the same weights and
@@ -46,6 +47,7 @@ CLOSE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 2e-2}  # relative, of losses and of
 EXACT = "reference, fp32"  # whose loss is the others' measure
 IN_INTEGERS = "ours, int8"
 SIDES = ("ours, fp32", "ours, bf16", IN_INTEGERS, EXACT, "reference, bf16", "reference, compiled")
+ALONE = ("ours, fp32, torch alone", "ours, bf16, torch alone")  # without the extra fast
 GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
 LIMITS = ("limit, fp32", "limit, bf16")
 
@@ -158,11 +160,13 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     slower than in fp32, as without units for it, no side computes in bf16. Ours in int8 is, where the processor
     multiplies such integers."""
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
-    names = [*SIDES, *(() if is_fixed else GROUPED), *LIMITS]
+    names = [*SIDES, *ALONE, *(() if is_fixed else GROUPED), *LIMITS]
     device = torch.device(options.device)
     in_bf16 = machine.choose_precision(device).precision == "bf16"
     if device.type != "cpu" or not multiplies_integers():
         names.remove(IN_INTEGERS)
+    if device.type != "cpu" or not are_here():
+        names = [name for name in names if name not in ALONE]
     return [name for name in names if in_bf16 or "bf16" not in name]
 
 
@@ -233,7 +237,8 @@ computes all. On a GPU attention's scores are written to memory in it, as flash 
 Of the limit: the share of that rate, by window. Against the best peer: the median of the ratios by
 window, to the quickest of the reference's sides whose loss is the same, and the norm of whose
 gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16 and int8). "Ours, int8" is `train.int8`, the
-rest in the quicker of both precisions; what it does to losses is under "Training in integers".
+rest in the quicker of both precisions; what it does to losses is under "Training in integers". "Torch alone":
+without the extra `fast`, where that was measured.
 
 "Held to avx2", "avx512" and "avx512_vnni" (`--held-to`): no side uses the processor's later instructions, so
 that a class is seen that was not at hand. Products in fp32 are ours on AMD's processors up to Zen 4,

@@ -216,7 +216,12 @@ class Ours:
     ) -> None:
         self.work, self.updates = work, options.updates
         rest = precision if precision != "int8" else machine.choose_precision().precision
-        settings = TrainSettings(precision=rest, int8=precision == "int8", batch_size=options.batch)
+        settings = TrainSettings(
+            precision=rest,
+            int8=precision == "int8",
+            kernels="torch" if "torch alone" in options.side else "auto",
+            batch_size=options.batch,
+        )
         self.trainer = OurTrainer(work.encoder, work.objective, settings, options.device)
         self.device = self.trainer.place.device
         self.batches = work.batches() if self.device.type == "cpu" else beside(work)
