@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +31,7 @@ def recorded(name: str) -> dict[str, Any]:
 def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     """What `measure` gave for this key, now or in an earlier run of the script."""
     if key in (known := recorded(name)):
+        print(f"measured before, see records/{name}.jsonl: {key}", file=sys.stderr)
         return known[key]
     value = measure()
     RECORDS.mkdir(parents=True, exist_ok=True)

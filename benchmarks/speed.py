@@ -28,7 +28,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,9 @@ import torch
 
 import speed_summary
 from bertsmith import machine
+from bertsmith.errors import InputError
 from bertsmith.kernels.choice import are_here
+from bertsmith.models.family import preset
 from held import NAMES, hold
 from record import machine_name, median_and_range, once, ratios, recorded, section, table, versions
 
@@ -49,6 +51,7 @@ IN_INTEGERS = "ours, int8"
 SIDES = ("ours, fp32", "ours, bf16", IN_INTEGERS, EXACT, "reference, bf16", "reference, compiled")
 ALONE = ("ours, fp32, torch alone", "ours, bf16, torch alone")  # without the extra fast
 GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
+LEAST = 16  # tokens of a sequence: fewer are hardly two sentences
 LIMITS = ("limit, fp32", "limit, bf16")
 
 
@@ -61,10 +64,10 @@ def main() -> None:
     parser.add_argument("--lengths", default="fixed:128")
     parser.add_argument("--task", default="sst2")
     parser.add_argument("--sets", nargs="+")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=6, help="of a window")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=at_least(1), default=32)
+    parser.add_argument("--windows", type=at_least(5), default=5, help="5 or more, of which medians are told")
+    parser.add_argument("--updates", type=at_least(1), default=6, help="of a window")
+    parser.add_argument("--threads", type=at_least(1), default=2)
     parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
     parser.add_argument("--sides", nargs="+", help="time these alone: all are in memory at once")
     parser.add_argument(
@@ -89,10 +92,48 @@ def main() -> None:
 
         speed_sides.serve(options)
     else:
+        check(options, parser)
         key = key_of(options)
         once("speed", key, lambda: measured(options))
         report()
         speed_summary.report()
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """What reads such a number on the command line."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: give a whole number from {least} on")
+        return int(text)
+
+    return number
+
+
+def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """End with one sentence where sides could not begin."""
+    if options.threads > (cores := machine.describe().cores):
+        parser.error(f"--threads {options.threads}: this machine has {cores} cores")
+    if unknown := set(options.sides or ()) - set(names := sides_of(options)):
+        parser.error(f"--sides: none here is {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
+    if options.what == "finetune":
+        from finetune import BENCHES
+        from speed_sides import KINDS
+
+        tasks = [name for name, bench in BENCHES.items() if bench.verb in KINDS]
+        if options.task not in tasks:
+            parser.error(f"--task {options.task}: not one of {', '.join(tasks)}")
+        return
+    try:
+        config = preset(options.preset)
+    except InputError as error:
+        parser.error(f"--preset: {error}")
+    tokens = options.lengths.removeprefix("fixed:")
+    known = tokens != options.lengths and tokens.isdecimal() and LEAST <= int(tokens) <= config.longest
+    if not known and options.lengths != "natural":
+        parser.error(
+            f"--lengths {options.lengths}: give natural, or fixed:N, N from {LEAST} to {config.longest}"
+        )
 
 
 def peers_are_within(to: str) -> bool:
@@ -182,8 +223,6 @@ def multiplies_integers() -> bool:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Each side's loss, tokens a second by window, and peak memory."""
     names = sides_of(options)
-    if unknown := set(options.sides or ()) - set(names):
-        raise SystemExit(f"no side here: {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
     found: dict[str, Any] = {}
     exact: Any = None
     children = []
@@ -208,6 +247,15 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 apart = [abs(one[what] - exact[what]) / exact[what] for what in ("loss", "gradient")]
                 one["difference"], one["gradient_difference"] = apart
                 one["within"] = max(apart) <= CLOSE[one["precision"]]
+        for child in [child for child in children if not found[child.side].get("within", True)]:
+            print(f"{child.side} is not timed: its loss or gradients differ too much", flush=True)
+            child.close()
+            children.remove(child)
+            del found[child.side]
+        if not any(name.startswith("reference") for name in found):
+            raise SystemExit(
+                "no side of the reference computes what it does in fp32: nothing to compare with"
+            )
         for window in range(options.windows + 1):  # the first one warms up
             for child, answer in asked(children, "window", at_once=together and not window):
                 if answer is None:
