@@ -162,6 +162,7 @@ class TrainSettings(Settings):
     threads: int | None = Field(
         None,
         ge=1,
+        le=1024,
         description="threads of computation; none: OMP_NUM_THREADS, or the number that is measured to be fastest, "
         "also while the run goes",
         json_schema_extra=MAY_CHANGE,

@@ -152,5 +152,5 @@ def _settings(
     files = {name: value for name, value in files.items() if value is not None}
     if resuming:
         named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
-        return settings_of_run(settings_type(kind), out, named)
+        return settings_of_run(settings_type(kind), out, named, tell)
     return new_settings(kind, base, files, recipe, values, budgets_aside(assignments), tell)

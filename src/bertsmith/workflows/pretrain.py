@@ -106,7 +106,7 @@ def pretrain(
         base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
         if not (resuming or base or recipe or preset):
             preset = size_in_minutes(assignments, shards.tokenizer, tell)
-        chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, resuming=resuming)
+        chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, tell, resuming=resuming)
         if not resuming and base is None and recipe is None:
             _tell_of_learning(chosen, tell)
         if not resuming:
@@ -152,7 +152,7 @@ def _followed(
         if asked is None:
             chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
         else:
-            chosen = _chosen(out, *asked, shards.tokenizer, None, resuming=True)
+            chosen = _chosen(out, *asked, shards.tokenizer, None, silent, resuming=True)
         base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
         follow_run(Work.of(shards, chosen, base, silent, restored=begun > 0), out, several, begun)
     except Left as left:
@@ -168,6 +168,7 @@ def _chosen(
     assignments: Sequence[str],
     tokenizer: Tokenizer,
     base: Model | None,
+    tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> PretrainSettings:
@@ -179,7 +180,7 @@ def _chosen(
         settled = {**learning_settings(sizes).get("model", {}), **needed_by(kind.from_file(out / SETTINGS))}
         sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
-        return settings_of_run(kind, out, asked)
+        return settings_of_run(kind, out, asked, tell)
     if base is not None:
         return settings_from(base, sizes, values, recipe, assignments, tokenizer)
     return resolved(sizes, values, recipe, assignments, tokenizer)

@@ -39,6 +39,7 @@ _LEFT_OPEN = {
     "train.kernels": "auto",
     "train.evaluate_every": None,
 }
+_HOW_COMPUTED = ("train.kernels", "train.int8")  # may change on resume, and change the last digits, or more
 _LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
@@ -206,8 +207,11 @@ def start_over(out: Path, *used: Any) -> None:
     disk.clear_folder(out)
 
 
-def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[str]) -> AnySettings:
-    """A run's own settings; assignments may repeat them, or change what leaves its numbers alone.
+def settings_of_run(
+    kind: type[AnySettings], out: Path, assignments: Sequence[str], tell: Callable[[str], None]
+) -> AnySettings:
+    """A run's own settings; assignments may repeat them, or change what leaves its numbers alone, or how they are
+    computed, which is told.
 
     What was settled when the run began is not compared, so that the same command with --resume continues. A budget
     among the assignments stands in place of the run's own.
@@ -225,6 +229,12 @@ def settings_of_run(kind: type[AnySettings], out: Path, assignments: Sequence[st
             raise InputError(
                 f"{out}: this run has {name}={before[name]}, it cannot continue with {value}",
                 f"leave --set {name} out, or start a new run in another --out",
+            )
+        if value != before[name] and name in _HOW_COMPUTED:
+            now, was = str(value).lower(), str(before[name]).lower()
+            tell(
+                f"computing with {name}={now} from here on, not {was}: numbers are rounded in another way, so the "
+                "run is no longer equal to the bit to one not interrupted"
             )
     return changed
 
