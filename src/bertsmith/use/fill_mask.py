@@ -29,7 +29,7 @@ _Guesses = tuple[list[list[float]], list[list[int]]]
 @dataclass(frozen=True)
 class MaskFiller:
     """A model's guesses. max_length: tokens read at a time, special ones included; None: what the model takes.
-    check: sees the first texts before their masks are filled."""
+    check: sees texts before their masks are filled."""
 
     encoder: Encoder
     head: MaskedHead
@@ -48,13 +48,12 @@ class MaskFiller:
         def read(some: Sequence[str]) -> list[Encoding]:
             return self.tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
 
-        answers, check = [], self.check
+        answers = []
         limit = min(self.encoder.config.longest, self.max_length or self.encoder.config.longest)
         with closing(ahead(in_parts(whole_texts(map(self._checked, texts)), _CHUNK), read)) as parts:
             for some, encodings in parts:
-                if check is not None:
-                    check(some)
-                    check = None
+                if self.check is not None:
+                    self.check(some)
                 windows = [
                     list(mask_windows(encoding, self.tokenizer.mask_id, limit, tell))
                     for encoding in encodings

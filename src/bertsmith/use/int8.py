@@ -101,12 +101,12 @@ def check_vectors(
     quick: Callable[[Sequence[str]], NDArray[np.float32]],
     texts: Sequence[str],
     tell: Callable[[str], None],
-) -> None:
+) -> bool:
     """Tell how near the vectors of some of the texts are to those in single precision; InputError where they are
-    too far apart."""
+    too far apart. Returns whether there was something to compare, as the others do."""
     some = _some(texts, _FEW)
     if not some:
-        return
+        return False
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
     lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
     least = float(((a * b).sum(1) / lengths).min())
@@ -116,16 +116,17 @@ def check_vectors(
     if not least >= _COSINE:  # also where it is not a number
         raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
     tell(said)
+    return True
 
 
-def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Callable[[str], None]) -> None:
+def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Callable[[str], None]) -> bool:
     """Tell by how much the scores of some of the texts differ from those in single precision; InputError where it
     is too much."""
     some = _some(texts, _FEW_SCORED)
     before, after = exact.scores(some), quick.scores(some)
     tokens = sum(one.tokens for one in before)
     if not tokens:
-        return
+        return False
     apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
     said = (
         f"int8 against fp32 on {counted(len(some), 'text')}: scores differ by {apart:.4f} nats a token on "
@@ -134,18 +135,19 @@ def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Calla
     if not apart <= _NATS:  # also where it is not a number
         raise InputError(f"{said}; at most {_NATS:g} is accepted", _OTHERWISE)
     tell(said)
+    return True
 
 
 def check_guesses(
     exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], tell: Callable[[str], None]
-) -> None:
+) -> bool:
     """Tell how the guesses for the masks of some of the texts differ from those in single precision; InputError
     where it is too much."""
     some = _some(texts, _FEW)
     before = [best for of_text in exact(some, 1) for best, *_ in of_text]
     after = [guesses for of_text in quick(some, _GUESSES) for guesses in of_text]
     if not before:
-        return
+        return False
     same = sum(best["token"] == guesses[0]["token"] for best, guesses in zip(before, after, strict=True))
     apart = 0.0
     for best, guesses in zip(before, after, strict=True):
@@ -159,6 +161,7 @@ def check_guesses(
     if not apart <= _SHARE:  # also where it is not a number
         raise InputError(f"{said}; at most {_SHARE:g} is accepted", _OTHERWISE)
     tell(said)
+    return True
 
 
 def _some(texts: Sequence[str], most: int) -> Sequence[str]:

@@ -237,17 +237,16 @@ class Model(Predictor):
     def _compared(
         self,
         made: Callable[[Encoder, Place], _Reads],
-        check: Callable[[_Reads, _Reads, Sequence[str], Callable[[str], None]], None],
+        check: Callable[[_Reads, _Reads, Sequence[str], Callable[[str], None]], bool],
     ) -> _Reads:
         """What is made of the encoder and where it computes. In int8 `check` compares it with the same in single
-        precision on the first texts that it reads, unless that was done before."""
+        precision on the first texts that there is something to compare of; once for these weights."""
         if self.precision != INT8:
             return made(self.encoder, self.place)
         exact, quick = made(self.encoder, Place.of(self.device, "fp32")), made(self._in_int8, self.place)
 
         def checked(texts: Sequence[str]) -> None:
-            if check not in self._checked:
-                check(exact, quick, texts, self.tell)
+            if check not in self._checked and check(exact, quick, texts, self.tell):
                 self._checked.add(check)
 
         return replace(quick, check=checked)

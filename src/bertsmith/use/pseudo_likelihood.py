@@ -74,7 +74,7 @@ def pseudo_perplexity(found: Sequence[PseudoLikelihood]) -> float | None:
 @dataclass(frozen=True)
 class Scorer:
     """A masked model that scores texts. Its modules are in evaluation, on the place's device; nothing is drawn.
-    check: sees the first texts before they are scored.
+    check: sees texts before they are scored.
 
     InputError for an unknown variant, a vocabulary without a mask token, or one that does not tell words.
     """
@@ -138,12 +138,10 @@ class Scorer:
         def read(some: Sequence[str]) -> list[Encoding]:
             return self.tokenizer.encode_many(some, max_length=UNCUT)
 
-        check = self.check
         with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
             for some, encodings in parts:
-                if check is not None:
-                    check(some)
-                    check = None
+                if self.check is not None:
+                    self.check(some)
                 keys = [_key(encoding.ids) for encoding in encodings]
                 new = {key: one for key, one in zip(keys, encodings, strict=True) if key not in known}
                 times = Counter(keys)

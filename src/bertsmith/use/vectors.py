@@ -28,7 +28,7 @@ _CHUNK = 4096  # texts encoded at a time
 class Embedder:
     """What makes vectors of texts. made: the pooling, whether vectors get the length 1, so that products are
     cosines, and how many tokens are read; what is longer, or longer than the model takes, is cut at its end.
-    check: sees the first texts before vectors are made of them."""
+    check: sees texts before vectors are made of them."""
 
     encoder: Encoder
     tokenizer: Tokenizer
@@ -54,12 +54,10 @@ class Embedder:
             encodings = self.tokenizer.encode_many(some, max_length=limit)
             return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
 
-        check = self.check
         with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
             for some, items in parts:
-                if check is not None:
-                    check(some)
-                    check = None
+                if self.check is not None:
+                    self.check(some)
                 yield self._vectors(items)
 
     def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:
