@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 import bertsmith as bs
 import speed_summary
 from bertsmith import machine
-from bertsmith.kernels.choice import for_answers
+from bertsmith.kernels.choice import for_training
 from finetune import checkpoint
 from held import held_to
 from record import (
@@ -103,7 +103,7 @@ def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
     in_bf16 = not held_to() and machine.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
-    for_answers(WIDTH, print)  # in fp32 answers do not wait for kernels that have yet to be compiled
+    for_training("auto", WIDTH, print)  # answers do not wait for kernels that have yet to be compiled
     for precision in (*both, "int8"):
         own = bs.load(CHECKPOINT, precision=precision)
         # its folder asks for half of what the model takes, which all others are told to take

@@ -26,7 +26,7 @@ from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.split import Split
-from bertsmith.kernels.choice import for_answers
+from bertsmith.kernels.choice import for_answers, for_training
 from bertsmith.kernels.plain import Products
 from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
@@ -420,6 +420,7 @@ def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 def products_here() -> list[Products]:
     """Other ways than the library's."""
     by_onednn = [ONEDNN] if hasattr(torch.ops.mkldnn, "_linear_pointwise") else []
+    for_training("auto", WIDE, print)  # answers do not wait for kernels that have yet to be compiled
     return [*by_onednn, for_answers(WIDE, print)]
 
 

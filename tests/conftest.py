@@ -48,7 +48,7 @@ def kernels_are_waited_for() -> Iterator[None]:
     from bertsmith.kernels import choice
     from bertsmith.workflows import run
 
-    choice.for_answers(128)  # a width from which on there are kernels
+    choice.for_training("auto", 128)  # a width from which on there are kernels
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_LONG", 0)
         patch.setattr(run, "_LONG_MINUTES", 0.0)

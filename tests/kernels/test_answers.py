@@ -35,12 +35,18 @@ def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
     assert loaded("auto").encoder.blocks[0].kernels is TORCH
 
 
-def test_fp32_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_no_answer_waits_for_them(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(choice, "_are_compiled", lambda: False)
+    monkeypatch.setattr(choice, "compile_all", lambda: pytest.fail("is waited for"))
     monkeypatch.setattr(beside, "compile_beside", lambda: begun.append("beside"))
-    assert loaded("fp32").encoder.blocks[0].kernels is TORCH
+    told: list[str] = []
+    model = bs.load(CHECKPOINT, "cpu", told.append, precision=precision)
+    answering = model._in_int8 if precision == "int8" else model.encoder
+    assert answering.blocks[0].kernels is TORCH
     assert begun == ["beside"]
+    assert "being compiled for this machine, once, in the background" in told[0]
 
 
 def test_vectors_are_near_those_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,18 @@ def test_answers_are_checked_on_dev(run: Path) -> None:
         assert bs.load(run / "model", precision="int8").evaluate(run.parent / "dev.csv")["accuracy"] == 1
 
 
+def test_what_is_to_be_answered_is_read_first(run: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    model = bs.load(run, precision="int8", tell=told.append)
+    for answer in (model.predict_file, model.evaluate, Ensemble([model]).evaluate):
+        with pytest.raises(InputError, match=r"no such file"):
+            list(answer(tmp_path / "nothing.csv"))
+    assert told == []
+    Ensemble([model]).predict(["kaba"])
+    model.predict(["kaba"])
+    assert len(told) == 1
+
+
 def test_a_score_that_falls_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Int8Linear, "forward", lambda self, x, **_: -x[:, :1].expand(-1, len(self.bias)))
     with pytest.raises(InputError, match=r"accuracy 0\.\d+ where it was 1\.0000 .*; more than 0\.01 is lost"):
@@ -141,7 +153,7 @@ def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"dev\.csv is not in {Path.cwd()}"):
         int8.dev_file(moved)
     alone = bs.load(run).save(tmp_path / "alone")
-    with pytest.raises(InputError, match="it names none"):
+    with pytest.raises(InputError, match="this folder names none"):
         bs.load(alone, precision="int8").predict(["kaba"])
 
 

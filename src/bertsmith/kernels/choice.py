@@ -226,12 +226,10 @@ def _why(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def for_answers(
-    width: int, tell: Callable[[str], None] = lambda text: None, *, waits: bool = True
-) -> Kernels:
-    """The kernels of a model of this width that answers: the same, also where nothing is trained. waits: for
-    kernels that have not been compiled yet; else torch computes, and they are compiled beside."""
-    if for_training("auto", width, tell, is_long=waits) is TORCH:
+def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+    """The kernels of a model of this width that answers: the same, also where nothing is trained. An answer does
+    not wait for kernels that have not been compiled yet: torch computes it, and they are compiled beside."""
+    if for_training("auto", width, tell, is_long=False) is TORCH:
         return TORCH
     _imported("bertsmith.kernels.answers", tell)
     from bertsmith.kernels.answers import FastAnswers

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from bertsmith.ahead import ahead, in_parts
 from bertsmith.errors import InputError, in_python
@@ -19,6 +21,7 @@ from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers
+from bertsmith.tasks.items import Item
 from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
@@ -38,12 +41,16 @@ def nobody(sentence: str) -> None:
 
 @dataclass(frozen=True)
 class Answering:
-    """A task's model, ready to answer. `changes` are settings of the task for one call, such as max_length."""
+    """A task's model, ready to answer. `changes` are settings of the task for one call, such as max_length.
+
+    check: is called before something is answered."""
 
     task: Task
     encoder: Encoder
     tokenizer: Tokenizer
     place: Place
+    _: KW_ONLY
+    check: Callable[[], None] | None = None
 
     def of_inputs(self, inputs: Sequence[Any], changes: Changes) -> list[dict[str, Any]]:
         """`Model.predict`: inputs are lists or columns, or one table. InputError where they do not fit."""
@@ -214,10 +221,16 @@ class Answering:
         """What the model reads of some examples: their items."""
         return self.task.under(settings).items(examples, self.tokenizer)
 
+    def outputs_of(self, task: Task, items: Sequence[Item]) -> list[Tensor]:
+        """What the model makes of items, under the settings of `task`."""
+        if self.check is not None:
+            self.check()
+        return task.outputs_of(self.encoder, items, self.place)
+
     def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
         """The answers to what was read."""
         task = self.task.under(settings)
-        outputs = task.outputs_of(self.encoder, read, self.place)
+        outputs = self.outputs_of(task, read)
         return Answers(outputs, read, examples, task.decode(outputs, read, examples))
 
 

@@ -74,7 +74,7 @@ class _Together(Answering):
         alone = []
         items = [own for _, own in read]
         for member, (task, own) in zip(self.members, read, strict=True):
-            outputs = task.outputs_of(member.encoder, own, member.place)
+            outputs = member.outputs_of(task, own)
             alone.append(task.decode(outputs, own, examples))
             every.append(outputs)
             votes.append([task.vote(output) for output in outputs])

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
 from bertsmith.errors import InputError
 from bertsmith.kernels.choice import for_answers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.int8 import quantized
-from bertsmith.packed import Packed
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
+from bertsmith.use.bf16 import random_texts
 from bertsmith.wording import counted
 
 if TYPE_CHECKING:  # what one verb alone needs: the others begin sooner
@@ -33,24 +32,14 @@ _MOST = 1_000  # examples of the dev file that are answered twice
 _FEW = 64  # texts whose vectors are made twice, or whose masks are filled
 _FEW_SCORED = 16  # texts that are scored twice, each with every token of it masked in turn
 _GUESSES = 10  # tokens for a mask among which the likeliest is looked for
-# Of random tokens. Texts are short, so that their special tokens, some channels of which are by far the largest,
-# weigh as much as in real ones.
-_SEQUENCES, _LENGTH = 128, 16
+_SEQUENCES = 128  # of random tokens
 _OTHERWISE = "answer in bf16 or fp32 (--precision)"
 
 
 def in_int8(encoder: Encoder, tokenizer: Tokenizer, tell: Callable[[str], None]) -> Encoder:
     """The encoder with its layers' products in 8 bits; the same for every call. tell: hears of kernels that are
     compiled for it."""
-    length = min(_LENGTH, encoder.config.longest)
-    special = np.zeros(tokenizer.vocab_size, dtype=bool)
-    special[sorted(tokenizer.special_ids)] = True
-    usual = np.flatnonzero(~special)
-    drawn = usual[draws.integers(0, "int8", len(usual), np.arange(_SEQUENCES * length))]
-    ids = drawn.reshape(_SEQUENCES, length)
-    ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
-    lengths = np.full(_SEQUENCES, length)
-    texts = Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), lengths)
+    texts = random_texts(encoder, tokenizer, _SEQUENCES)
     return quantized(encoder, texts, for_answers(encoder.config.hidden_size, tell))
 
 
@@ -89,7 +78,8 @@ def dev_file(run: Path) -> Path:
     if known and not Path(known).is_absolute():
         what, remedy = f"{known} is not in {Path.cwd()}", "call this in the folder that the run was made from"
     else:
-        what, remedy = f"{known} is not there" if known else "it names none", "put it back"
+        what = f"{known} is not there" if known else "this folder names none"
+        remedy = "put it back" if known else "name the run's own folder"
     raise InputError(
         f"{run}: answers in int8 are first checked on the run's dev file, and {what}",
         f"{remedy}, or {_OTHERWISE}",

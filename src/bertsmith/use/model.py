@@ -34,6 +34,7 @@ from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering, nobody
+from bertsmith.use.bf16 import is_near_in_bf16
 from bertsmith.use.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.predictor import Predictor, wants_list
@@ -66,8 +67,8 @@ class Model(Predictor):
     path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU
     if there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16
     where it is faster on the device, unless the model was trained in fp32. `encoder` itself, when called,
-    computes in fp32. tell: hears what answers in int8 differ by, and of kernels that are compiled. mapped:
-    whether the encoder's weights stay in their file's pages.
+    computes in fp32. tell: hears what answers in int8 and bf16 differ by, and of kernels that are compiled.
+    mapped: whether the encoder's weights stay in their file's pages.
     """
 
     path: Path
@@ -86,12 +87,24 @@ class Model(Predictor):
         return vars(self) | {"_quick": None, "_answering": None}
 
     @cached_property
-    def place(self) -> Place:
-        """Where it computes, and in what precision; in int8, all but the products."""
+    def _asked(self) -> Place:
+        """Where it computes, and in the precision that its settings and the device ask for."""
         if self.precision in ("auto", INT8):
             trained_in = self.folder.record.get("precision")
             return Place.of(self.device, "fp32" if trained_in == "fp32" else "auto")
         return Place.of(self.device, self.precision)
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it computes, and in what precision; in int8, all but the products. Under "auto" in fp32 where
+        bf16 makes another model of it."""
+        asked, by_name = self._asked, self.precision == "bf16"
+        # where it was trained so, its weights were rounded in each pass, and learnt like that
+        trained_so = self.folder.record.get("precision") == "bf16"
+        if asked.precision != "bf16" or self.precision == INT8 or trained_so:
+            return asked
+        is_near = is_near_in_bf16(self.encoder, self.tokenizer, asked, self.tell if by_name else nobody)
+        return asked if is_near or by_name else Place.of(self.device, "fp32")
 
     @property
     def model_folder(self) -> Path:
@@ -214,14 +227,13 @@ class Model(Predictor):
     def encoder(self) -> Encoder:
         """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
         with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
-            encoder = self.folder.encoder(self.place.drawing, copied=not self.mapped)
-            self.place.settle(encoder)
+            encoder = self.folder.encoder(self._asked.drawing, copied=not self.mapped)
+            self._asked.settle(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
-        if self.precision in ("fp32", "bf16") and self.place.uses_threads:
-            width, waits = encoder.config.hidden_size, self.precision == "bf16"
-            use_kernels(encoder, for_answers(width, self.tell, waits=waits))
-        elif self.place.runs_ahead and self.place.precision == "bf16":
-            use_kernels(encoder, for_gpu("auto", self.place.device, is_long=False, tell=self.tell))
+        if self.precision in ("fp32", "bf16") and self._asked.uses_threads:
+            use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
+        elif self._asked.runs_ahead and self._asked.precision == "bf16":
+            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False, tell=self.tell))
         encoder.eval()
         return encoder
 
@@ -277,13 +289,13 @@ class Model(Predictor):
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())
             self.folder.fill("masked", head)
-            self.place.settle(head)
+            self._asked.settle(head)
         return head.eval()
 
     @cached_property
     def task(self) -> Task:
         """The task that it was fine-tuned for, ready to answer. InputError where it was for none."""
-        return loaded_task(self.path, self.folder, self.place)
+        return loaded_task(self.path, self.folder, self._asked)
 
     @property
     def answering(self) -> Answering:
@@ -291,11 +303,19 @@ class Model(Predictor):
         task, encoder = self.task, self._in_int8 if self.precision == INT8 else self.encoder
         if self._answering is None or self._answering.encoder is not encoder:
             answering = Answering(task, encoder, self.tokenizer, self.place)
-            if self.precision == INT8:
-                exact = Answering(task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
-                check_answers(exact, answering, self.path, self.tell)
-            self._answering = answering
+            self._answering = answering if self.precision != INT8 else self._checked_first(answering)
         return self._answering
+
+    def _checked_first(self, quick: Answering) -> Answering:
+        """What answers in int8, compared on the run's dev file before its first answer."""
+
+        def checked() -> None:
+            if check_answers not in self._checked:
+                exact = Answering(quick.task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
+                check_answers(exact, quick, self.path, self.tell)
+                self._checked.add(check_answers)
+
+        return replace(quick, check=checked)
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -459,10 +479,10 @@ def load(
     bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
     device, unless the model was trained in fp32. On a processor one that is asked for by name computes with
     compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
-    tell: is told that the model's run has not finished, what int8 changes, and of kernels that are compiled; by
-    default these are warnings. mapped: leave fp32 weights in the pages of their file instead of copying them, so
-    that the first answer comes sooner and processes share the memory; the file must then stay as it is while the
-    model is in use. InputError where no model is found, or none is written yet.
+    tell: is told that the model's run has not finished, what int8 changes, where bf16 changes more than usual, and
+    of kernels that are compiled; by default these are warnings. mapped: leave fp32 weights in the pages of their
+    file instead of copying them, so that the first answer comes sooner and processes share the memory; the file
+    must then stay as it is while the model is in use. InputError where no model is found, or none is written yet.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
     where the score that decides falls by more than 0.01, that is an InputError. What a model gives without a task
