@@ -282,7 +282,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(f"{path}: a recipe is a mapping of settings, not {type(values).__name__}")
+        raise InputError(
+            f"{path}: a recipe is a mapping of settings, not {type(values).__name__}",
+            "compare it with a recipe in recipes/",
+        )
     return values
 
 

@@ -296,7 +296,7 @@ def test_doubles_that_fp32_cannot_hold_are_refused_and_others_read(tmp_path: Pat
 def test_weights_of_other_kinds_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     path = written(tmp_path / "m")
     weigh(path, **{"embeddings.LayerNorm.bias": torch.zeros(8).to(dtype)})
-    with pytest.raises(InputError, match="not floating point numbers"):
+    with pytest.raises(InputError, match="not floating-point numbers"):
         read_folder(path).encoder()
 
 

@@ -304,7 +304,10 @@ def _labels(names: Mapping[str, Any] | None, classes: int | None, place: str) ->
     if names is None:
         return [f"LABEL_{i}" for i in range(classes)]
     if set(names) != {str(i) for i in range(classes)}:
-        raise InputError(f"{place}: id2label does not name the ids 0 to {classes - 1} of the classifier")
+        raise InputError(
+            f"{place}: id2label does not name the ids 0 to {classes - 1} of the classifier",
+            "give each of them a name there",
+        )
     found = [str(names[str(i)]) for i in range(classes)]
     label, times = Counter(found).most_common(1)[0]
     if times > 1:  # answers are by name: one of the two would vanish

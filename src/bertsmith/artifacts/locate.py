@@ -30,7 +30,10 @@ def locate(name: str | Path) -> Path:
             return candidate
     refuse_several(path)
     if path.exists():
-        raise InputError(f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)")
+        raise InputError(
+            f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)",
+            "name the folder that training wrote, or one with config.json and model.safetensors",
+        )
     if (ours := _PRETRAINED / path.name / CONFIG).is_file() and path.name == str(name):
         return ours.parent
     refuse_mistyped(str(name))

@@ -12,6 +12,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.family import Family
 from bertsmith.models.names import NameTable
 
+_AGAIN = "take the folder again from where it came"
+
 
 def table_of_file(
     table: NameTable, kind: Family, architecture: str | None, names: Collection[str]
@@ -88,7 +90,7 @@ def check_names(names: Iterable[str], table: NameTable, place: str) -> None:
         if plain not in known:
             unexpected.append(name)
         elif plain in seen:
-            raise InputError(f"{place}: tensor '{plain}' occurs twice, under two names")
+            raise InputError(f"{place}: tensor '{plain}' occurs twice, under two names", _AGAIN)
         seen.add(plain)
     if unexpected:
         raise InputError(
@@ -113,10 +115,10 @@ def join(fields: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str
         if not missing:
             parts = [plain[name] for name in theirs]
             if any(part.shape != parts[0].shape for part in parts):
-                raise InputError(f"{place}: {_listed(theirs)} have unlike shapes")
+                raise InputError(f"{place}: {_listed(theirs)} have unlike shapes", _AGAIN)
             out[ours] = parts[0] if len(parts) == 1 else _above_each_other(parts)
         elif len(missing) < len(theirs):
-            raise InputError(f"{place}: missing {_listed(missing)}")
+            raise InputError(f"{place}: missing {_listed(missing)}", _AGAIN)
     return out
 
 

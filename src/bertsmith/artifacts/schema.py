@@ -18,6 +18,7 @@ from bertsmith.models.heads import ProblemType
 from bertsmith.nearest import absent
 
 _LARGEST_JSON = 16 * 2**20  # bytes; a config with a hundred thousand labels is far below
+_REMEDY = "correct the file, or copy it again from its source"
 _SHOWN = 60  # characters of a wrong value that a sentence repeats
 
 # Keys of the field's configs that would change the numbers: the value that every family has, or refused.
@@ -110,7 +111,7 @@ def typed(kind: type[Kind], values: Mapping[str, Any], place: str) -> Kind:
         got = "" if isinstance(first["input"], dict) else f" (got {_short(first['input'])})"
         raise InputError(
             f"{place}: {repr(key) + ' ' if key else ''}{said}{got}",
-            "correct the file, or copy it again from its source",
+            _REMEDY,
         ) from None
 
 
@@ -118,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of finite numbers; anything else is an `InputError`."""
     values = _read(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path}: is not a JSON object")
+        raise InputError(f"{path}: is not a JSON object", _REMEDY)
     return values
 
 
@@ -126,14 +127,14 @@ def read_json_list(path: Path) -> list[Any]:
     """The same for a JSON list."""
     values = _read(path)
     if not isinstance(values, list):
-        raise InputError(f"{path}: is not a JSON list")
+        raise InputError(f"{path}: is not a JSON list", _REMEDY)
     return values
 
 
 def _read(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(f"{path}: is larger than any of its kind")
+            raise InputError(f"{path}: is larger than any of its kind", _REMEDY)
         values = json.loads(path.read_bytes().decode("utf-8"))
         infinite = _infinite(values)
     except FileNotFoundError:

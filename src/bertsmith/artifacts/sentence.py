@@ -90,7 +90,10 @@ def _length(folder: Path) -> int | None:
         if length is None:
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise InputError(f"{folder / name}: {key} is {length!r:.40}, not a number of tokens")
+            raise InputError(
+                f"{folder / name}: {key} is {length!r:.40}, not a number of tokens",
+                "correct the file",
+            )
         return length
     return None
 
@@ -99,7 +102,10 @@ def _within(folder: Path, place: str) -> Path:
     """The configuration of a pooling in a folder of another name, which must not lead out of the model's."""
     parts = Path(place).parts
     if len(parts) != 1 or parts[0] in ("..", "/"):
-        raise InputError(f"{folder / MODULES}: the pooling's path {place!r:.40} is not a folder of this one")
+        raise InputError(
+            f"{folder / MODULES}: the pooling's path {place!r:.40} is not a folder of this one",
+            "take the folder again from where it came",
+        )
     return folder / parts[0] / "config.json"
 
 

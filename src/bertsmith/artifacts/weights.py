@@ -67,7 +67,10 @@ def open_weights(folder: Path) -> Stored:
                 f"{pickle}: this is a pickle, which can run code of its writer; it is not opened",
                 "where you trust it, load it with transformers and save_pretrained() it as safetensors",
             )
-    raise InputError(f"{folder}: there is no {WEIGHTS} in it")
+    raise InputError(
+        f"{folder}: there is no {WEIGHTS} in it",
+        "copy the whole folder again, or name the one that has the weights",
+    )
 
 
 def _sharded(folder: Path) -> Stored:
@@ -102,7 +105,11 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
     if tensor.dtype not in _FLOATS:
-        raise InputError(f"{path}: tensor '{name}' holds {tensor.dtype}, not floating point numbers")
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise InputError(
+            f"{path}: tensor '{name}' holds {kind}, not floating-point numbers",
+            "weights are read as fp32, fp16, bf16 or fp64: take the model as it was before it was converted",
+        )
     wide = tensor.float() if tensor.dtype == torch.float64 else tensor  # what we compute with: fp32 at most
     if tensor.numel() and not bool(torch.stack(torch.aminmax(wide)).isfinite().all()):  # a NaN is both ends
         raise InputError(

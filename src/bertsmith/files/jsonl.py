@@ -70,7 +70,9 @@ def _text(path: str, number: int, line: str, key: str) -> str:
     text = value[key]
     if not isinstance(text, str):
         found = "null" if text is None else f"{_KINDS[type(text)]}"
-        raise InputError(f"{path}:{number}: the field '{key}' is not a string, but {found}")
+        raise InputError(
+            f"{path}:{number}: the field '{key}' is not a string, but {found}", "write texts in quotes"
+        )
     return text
 
 

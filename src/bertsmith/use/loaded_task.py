@@ -49,7 +49,10 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
         kind = task_type(name)
         facts = record["facts"] if "facts" in record else kind.facts_before(record, folder)
         if facts is None:
-            raise InputError(f"{own}: bertsmith.json and config.json do not belong together")
+            raise InputError(
+                f"{own}: bertsmith.json and config.json do not belong together",
+                "one was changed: copy both again",
+            )
         settings = kind.settings_type.of(record.get("settings", {}), str(own / "bertsmith.json"))
         kind = kind.variant(settings, facts)
         typed(kind.facts_type, facts, f"{own / 'bertsmith.json'}: facts")
