@@ -8,6 +8,7 @@ import pickle
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,24 @@ def test_a_text_and_a_pair_are_laid_out(small: Tokenizer) -> None:
     assert two.sources == [None, 0, 0, None, 1, 1, 1, None]
     assert two.words == [None, 0, 0, None, 0, 1, 2, None]
     assert two.cut == 0
+
+
+@given(
+    texts=st.lists(st.tuples(st.text(), st.text()), max_size=5),
+    paired=st.booleans(),
+    specials=st.sampled_from(["text", "parse", "mask"]),
+    longest=st.integers(6, 20),
+)
+def test_what_is_not_located_is_the_same_but_for_that(
+    texts: list[tuple[str, str]], paired: bool, specials: Any, longest: int
+) -> None:
+    tokenizer = Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=16)
+    firsts, seconds = [a for a, _ in texts], [b for _, b in texts] if paired else None
+    how = {"max_length": longest, "specials": specials, "tell": UNHEARD}
+    located = tokenizer.encode_many(firsts, seconds, **how)
+    assert tokenizer.encode_many(firsts, seconds, located=False, **how) == [
+        replace(one, offsets=[], words=[]) for one in located
+    ]
 
 
 def test_empty_texts_have_only_specials(small: Tokenizer) -> None:
@@ -134,6 +153,8 @@ def test_too_long_without_truncation_tells_both_lengths(small: Tokenizer) -> Non
 def test_half_a_character_is_told(small: Tokenizer) -> None:
     with pytest.raises(InputError, match="text 2 holds half a character"):
         small.encode_many(["a", "b \ud800"])
+    with pytest.raises(InputError, match="text 2 holds half a character"):
+        small.encode_many(["a", "b \ud800"], located=False)
 
 
 def test_the_digest_follows_what_determines_the_ids(small: Tokenizer, tmp_path: Path) -> None:

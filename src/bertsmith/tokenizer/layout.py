@@ -21,7 +21,8 @@ _SHOWN = 12  # tokens of an encoding's repr
 
 @dataclass(frozen=True)
 class Encoding:
-    """One sequence of n tokens as a model takes it; every list has n entries.
+    """One sequence of n tokens as a model takes it; every list has n entries, but for `offsets` and `words` where
+    they were not asked for, which are empty then.
 
     `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
     text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
@@ -116,10 +117,16 @@ class SequenceLayout:
         return any(part.segment == 1 for part in self.pair)
 
     def laid_out(
-        self, texts: Sequence[Any], limit: int, truncation: Truncation, vocabulary: Sequence[str] = ()
+        self,
+        texts: Sequence[Any],
+        limit: int,
+        truncation: Truncation,
+        vocabulary: Sequence[str] = (),
+        *,
+        located: bool = True,
     ) -> Encoding:
         """One or two encodings of the library (without specials) in the frame, at most `limit` tokens together.
-        vocabulary: the tokens by id."""
+        vocabulary: the tokens by id. located: whether offsets and words are wanted."""
         parts = self.single if len(texts) == 1 else self.pair
         lengths = [len(text) for text in texts]
         kept = _kept(lengths, limit - sum(len(part.ids) for part in parts), limit, truncation)
@@ -132,13 +139,15 @@ class SequenceLayout:
             if part.text is None:
                 n = len(part.ids)
                 ids += part.ids
-                offsets += [(0, 0)] * n
-                words += [None] * n
+                if located:
+                    offsets += [(0, 0)] * n
+                    words += [None] * n
             else:
                 text, n = texts[part.text], kept[part.text]
                 ids += text.ids[:n]
-                offsets += text.offsets[:n]
-                words += text.word_ids[:n]
+                if located:
+                    offsets += text.offsets[:n]
+                    words += text.word_ids[:n]
             segments += [part.segment] * n
             sources += [part.text] * n
         return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(kept), vocabulary)

@@ -51,7 +51,7 @@ class Embedder:
         limit = min(self.encoder.config.longest, self.made.max_length or self.encoder.config.longest)
 
         def read(some: Sequence[str]) -> list[Item]:
-            encodings = self.tokenizer.encode_many(some, max_length=limit)
+            encodings = self.tokenizer.encode_many(some, max_length=limit, located=False)
             return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
 
         with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:

@@ -230,7 +230,7 @@ class Embed(Task):
         """[CLS] text [SEP] for each text of an example, cut to max_length or to what the model takes."""
         limit = self.reads
         texts = list(dict.fromkeys(text for example in examples for text in example.texts))
-        encodings = tokenizer.encode_many(texts, max_length=limit)
+        encodings = tokenizer.encode_many(texts, max_length=limit, located=False)
         known = {text: Encoded.of(encoding) for text, encoding in zip(texts, encodings, strict=True)}
         return [
             EmbedItem(

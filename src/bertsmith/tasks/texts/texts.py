@@ -271,6 +271,7 @@ class TextTask(Task):
             max_length=limit if self.settings.stride is None else UNCUT,
             specials=self.settings.specials_in_text,
             tell=lambda sentence: None,  # `finetune` tells it of all texts
+            located=self.settings.stride is not None,
         )
         return [
             item
