@@ -76,6 +76,18 @@ def note(text: str) -> None:
         _console(stderr=True).print(visible(text), markup=False)
 
 
+def once(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """What tells a sentence the first time only: several models may have the same to say."""
+    told: set[str] = set()
+
+    def tell_once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            tell(text)
+
+    return tell_once
+
+
 def in_notebook() -> bool:
     """Whether a notebook's kernel runs this, whose pages show HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -22,6 +22,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ClassHead, MaskedHead, Pooler
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
     vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
@@ -209,6 +210,22 @@ def test_foreign_keys_and_half_precision_are_read(tmp_path: Path) -> None:
     save_file(weights, path / "model.safetensors")
     made = read_folder(path).encoder()
     assert all(p.dtype == torch.float32 for p in made.parameters())
+
+
+@pytest.mark.parametrize(("entries", "fits"), [(10, True), (11, True), (12, False)])
+def test_a_tokenizer_with_tokens_that_the_model_has_no_row_for_is_refused(
+    entries: int, fits: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "m")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"][:entries]
+    Tokenizer.of_vocabulary(words, lowercase=True, max_length=6).save(path)
+    if fits:
+        assert read_folder(path).tokenizer().vocab_size == entries
+    else:
+        with pytest.raises(
+            InputError, match=r"the tokenizer has 12 entries, the model 11\nthey do not belong"
+        ):
+            read_folder(path).tokenizer()
 
 
 def test_locate_finds_runs_and_model_folders(tmp_path: Path) -> None:

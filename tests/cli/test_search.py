@@ -129,6 +129,22 @@ def test_an_index_is_built_and_searched(call: Call, world: Path, tmp_path: Path)
     assert answer["results"] == bs.search(world / "index", TEXTS[7])
 
 
+@pytest.mark.parametrize(("verb", "run"), [("embed", "near"), ("predict", "moods")])
+def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "null.jsonl").write_text('{"text": null}\n')
+    found = call(verb, run, "--file", tmp_path / "null.jsonl")
+    assert found.code == 2
+    assert "null.jsonl:1: " in found.err.replace("\n", "")
+    assert len(found.err.splitlines()) == 2
+
+
+def test_what_the_model_tells_is_a_note(call: Call) -> None:
+    found = call("search", "index", TEXTS[7], "--precision", "int8")
+    assert found.code == 0, found.err
+    assert "int8 against fp32 on 1 text" in found.err
+    assert "Warning" not in found.err
+
+
 def test_what_is_found_is_what_cosines_say(world: Path) -> None:
     vectors = bs.load(world / "near").embed(TEXTS)
     found = bs.search(world / "index", TEXTS[:3], top_k=len(TEXTS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 import tempfile
 import time
@@ -121,13 +122,25 @@ def test_a_look_is_short(begun: list[str]) -> None:
     assert begun == ["beside", "numba"]
 
 
-def test_one_process_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_compiles_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of those that would compile the same."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("answers", "fast"):  # their import fails
         monkeypatch.setitem(sys.modules, f"bertsmith.kernels.{name}", None)
-    with pytest.raises(ImportError):
+    with pytest.raises(SystemExit) as ended:
         beside.main()
+    assert ended.value.code == 2
+    assert re.fullmatch(
+        r"error: the kernels cannot be compiled here: import of .*\n       repair or remove Numba\n",
+        capsys.readouterr().err,
+    )
     (lock,) = tmp_path.iterdir()
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
+        assert beside._lock() != lock
+    assert beside._lock() == lock
     monkeypatch.setattr(sys, "argv", ["beside", beside._UNLESS])
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)

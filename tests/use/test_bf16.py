@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import bertsmith as bs
 from bertsmith import machine
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.models.family import build_encoder, preset
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 STORED_IN_BF16 = "bert-mini-uncased-en"
 TEXTS = ["a short text", "what a day !", "it rains in the mountains , and the river rises under the bridge ."]
@@ -68,11 +71,52 @@ def test_what_rounding_takes_back_is_told(tmp_path: Path) -> None:
     assert least_cosine(folder) < 0.999
     (told,) = told_by(folder, "bf16")
     assert re.fullmatch(
-        r"in bf16 this model's hidden states are off: on 64 random tokens their cosine with those in fp32 is down "
-        r"to 0\.9\d+ \(0\.999 or more is usual\); precision fp32 answers as it was trained",
+        re.escape(f"{folder}: ")
+        + r"in bf16 hidden states of this model are off: of random texts the cosine with "
+        r"those in fp32 falls to 0\.9\d+, where 0\.999 or more is usual; answer in fp32 \(--precision\)",
         told,
     )
     for precision in ("fp32", "auto"):
+        assert told_by(folder, precision) == []
+
+
+def test_it_is_told_once_for_the_same_weights_and_only_where_something_is_read(tmp_path: Path) -> None:
+    folder, told = moved(tmp_path / "short", 0.9, {}), list[str]()
+    model = bs.load(folder, "cpu", told.append, precision="bf16")
+    model.embed([])
+    assert told == []
+    for _ in range(2):
+        model.embed(TEXTS)
+    assert len(told) == 1
+    stored = bs.load(STORED_IN_BF16, "cpu", precision="fp32").encoder.state_dict()
+    moved_by = model.encoder.state_dict()
+    moved_by = {name: weight.clone() for name, weight in moved_by.items()}
+    for weights, number in ((stored, 1), (moved_by, 2)):
+        model.encoder.load_state_dict(weights)
+        model.embed(TEXTS)
+        assert len(told) == number
+
+
+def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        machine, "choose_precision", lambda _: machine.PrecisionChoice("bf16", "it is faster")
+    )
+    short = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="fp32")
+    model = bs.load(moved(tmp_path / "stored", 0, {}), "cpu")
+    assert model.place.precision == "bf16"
+    model.encoder.load_state_dict(short.encoder.state_dict())
+    assert model.place.precision == "fp32"
+    exact = bs.load(short.path, "cpu").embed(TEXTS)
+    np.testing.assert_array_equal(model.embed(TEXTS), exact)
+
+
+def test_a_vocabulary_of_special_tokens_alone_is_tried(tmp_path: Path) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer.of_vocabulary(tokens, lowercase=True, max_length=16)
+    config = preset("bert-tiny-uncased", vocab_size=5)
+    encoder = build_encoder(config, torch.Generator().manual_seed(0))
+    folder = write_folder(tmp_path / "model", config, {"encoder": encoder}, tokenizer=tokenizer)
+    for precision in ("auto", "bf16", "fp32"):
         assert told_by(folder, precision) == []
 
 

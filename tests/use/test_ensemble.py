@@ -13,6 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.kernels.plain import TORCH
 from bertsmith.use.compare import told
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
@@ -107,6 +108,19 @@ def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.Captur
     out, err = run(capsys, "compare", folder / "a", folder / "b", "--data", data)
     assert "95 % interval" in out
     assert "10,000 rounds of resampling, seed 0" in err
+
+
+def test_what_several_models_tell_is_told_once_or_of_each(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.use.int8.for_answers", lambda _, tell: tell("kernels are made") or TORCH)
+    runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")
+    for verb in ("evaluate", "compare"):
+        _, err = run(capsys, verb, *runs)
+        said = err.replace("\n", " ")
+        assert said.count("kernels are made") == 1, verb
+        for name in "ab":
+            assert said.count(f"{folder / name}: int8 against fp32 on") == 1, verb
 
 
 def test_what_is_compared_must_be_the_same_texts(folder: Path, tmp_path: Path) -> None:

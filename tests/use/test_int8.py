@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,9 @@ def test_vectors_of_a_real_checkpoint_are_near(checkpoint: Path) -> None:
     found = model.embed(TEXTS)
     assert cosines(found, exact).min() >= 0.995
     assert len(told) == 1
-    assert told[0].startswith("int8 against fp32 on 4 texts: cosines of the vectors are at least 0.99")
+    assert told[0].startswith(
+        f"{checkpoint}: int8 against fp32 on 4 texts: cosines of the vectors are at least 0.99"
+    )
     for i, text in enumerate(TEXTS):
         np.testing.assert_array_equal(model.embed([text])[0], found[i])
     assert len(told) == 1  # once a model
@@ -101,7 +104,7 @@ def test_answers_are_checked_on_dev(run: Path) -> None:
     answers = model.predict(["kaba lobe mide", "tuzu lobe mide"])
     assert [answer["label"] for answer in answers] == ["a", "b"]
     assert told == [
-        f"int8 against fp32 on 10 examples of {run.parent / 'dev.csv'}: accuracy 1.0000 where it was "
+        f"{run}: int8 against fp32 on 10 examples of {run.parent / 'dev.csv'}: accuracy 1.0000 where it was "
         "1.0000 (+0.0000)"
     ]
     exact = bs.load(run, precision="fp32").predict(["kaba lobe mide", "tuzu lobe mide"])
@@ -219,6 +222,23 @@ def test_a_model_that_has_answered_is_pickled(run: Path, precision: str) -> None
         again = pickle.loads(pickle.dumps(model))
         assert np.array_equal(again.embed(TEXTS), vectors)
         assert again.predict(TEXTS) == answers
+        together = Ensemble([model])
+        of_all = together.predict(TEXTS)
+        assert pickle.loads(pickle.dumps(together)).predict(TEXTS) == of_all
+        embedder = pickle.loads(pickle.dumps(model.embedder()))
+        assert np.array_equal(embedder(TEXTS), vectors)
+
+
+def test_threads_that_begin_together_answer_alike(run: Path) -> None:
+    """The integers are made once, and of nobody else's texts."""
+    expected, told = bs.load(run, precision="int8", tell=print).predict(TEXTS), list[str]()
+    for _ in range(3):
+        model = bs.load(run, precision="int8", tell=told.append)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _, model=model: model.predict(TEXTS), range(4)))
+        assert found == [expected] * 4
+        assert model.predict(TEXTS) == expected
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize("own", [(), CAUSAL], ids=["masked", "causal"])
@@ -238,7 +258,8 @@ def test_scores_are_near_and_compared_first(run: Path, tmp_path: Path, own: Sequ
     tokens = sum(one["tokens"] for one in exact)
     assert 0 < sum(apart) < 0.02 * tokens
     assert told == [
-        f"int8 against fp32 on 4 texts: scores differ by {sum(apart) / tokens:.4f} nats a token on average"
+        f"{folder}: int8 against fp32 on 4 texts: scores differ by {sum(apart) / tokens:.4f} nats a token on "
+        "average"
     ]
     assert model.score(texts[:1])[0] == found[0]
     assert len(told) == 1  # once a model
@@ -250,7 +271,7 @@ def test_pairs_are_scored_in_int8(run: Path, tmp_path: Path) -> None:
     base = run.parent / "base"
     found = bs.load(base, precision="int8", tell=told.append).score_pairs(pairs, tell=lambda _: None)
     assert found["pairs"] == 2
-    assert told[0].startswith("int8 against fp32 on 4 texts: scores differ by 0.0")
+    assert told[0].startswith(f"{base}: int8 against fp32 on 4 texts: scores differ by 0.0")
 
 
 def test_guesses_are_near_and_compared_first(run: Path) -> None:
@@ -262,7 +283,9 @@ def test_guesses_are_near_and_compared_first(run: Path) -> None:
     assert shares[0] == pytest.approx(shares[1], abs=0.01)
     assert shares[0] != shares[1]
     assert len(told) == 1
-    assert told[0].startswith("int8 against fp32 on 3 masks: the likeliest token is the same for ")
+    assert told[0].startswith(
+        f"{run.parent / 'base'}: int8 against fp32 on 3 masks: the likeliest token is the same for "
+    )
     assert model.fill_mask(texts[1]) == model.fill_mask(texts)[1]
     assert len(told) == 1  # once a model
 

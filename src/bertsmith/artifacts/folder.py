@@ -40,6 +40,8 @@ from bertsmith.models.family import family
 from bertsmith.models.heads import PARTS, ProblemType
 from bertsmith.models.names import NameTable
 from bertsmith.nearest import absent
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.wording import counted
 
 RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
@@ -89,6 +91,17 @@ class ModelFolder:
         encoder = _on_meta(config or self.config, own)  # no memory, no time: its weights are replaced at once
         self.fill("encoder", encoder, own.device, copied=copied)
         return encoder
+
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer. InputError where it has tokens that the model has no row for."""
+        found = Tokenizer.load(self.path)
+        if found.vocab_size > self.config.vocab_size:
+            raise InputError(
+                f"{self.path}: the tokenizer has {counted(found.vocab_size, 'entry', 'entries')}, the model "
+                f"{self.config.vocab_size:,}",
+                "they do not belong together: copy the folder again from its source",
+            )
+        return found
 
     @property
     def sentence_task(self) -> str:
@@ -305,8 +318,8 @@ def _labels(names: Mapping[str, Any] | None, classes: int | None, place: str) ->
         return [f"LABEL_{i}" for i in range(classes)]
     if set(names) != {str(i) for i in range(classes)}:
         raise InputError(
-            f"{place}: id2label does not name the ids 0 to {classes - 1} of the classifier",
-            "give each of them a name there",
+            f"{place}: id2label names other ids than the classifier's, 0 to {classes - 1}",
+            "give each of these a name there, and no other",
         )
     found = [str(names[str(i)]) for i in range(classes)]
     label, times = Counter(found).most_common(1)[0]

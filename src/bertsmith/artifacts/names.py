@@ -12,7 +12,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.family import Family
 from bertsmith.models.names import NameTable
 
-_AGAIN = "take the folder again from where it came"
+_AGAIN = "copy the folder again from its source"
 
 
 def table_of_file(
@@ -115,7 +115,7 @@ def join(fields: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str
         if not missing:
             parts = [plain[name] for name in theirs]
             if any(part.shape != parts[0].shape for part in parts):
-                raise InputError(f"{place}: {_listed(theirs)} have unlike shapes", _AGAIN)
+                raise InputError(f"{place}: {_listed(theirs)} have different shapes", _AGAIN)
             out[ours] = parts[0] if len(parts) == 1 else _above_each_other(parts)
         elif len(missing) < len(theirs):
             raise InputError(f"{place}: missing {_listed(missing)}", _AGAIN)

@@ -103,8 +103,8 @@ def _within(folder: Path, place: str) -> Path:
     parts = Path(place).parts
     if len(parts) != 1 or parts[0] in ("..", "/"):
         raise InputError(
-            f"{folder / MODULES}: the pooling's path {place!r:.40} is not a folder of this one",
-            "take the folder again from where it came",
+            f"{folder / MODULES}: the pooling's path {place!r:.40} does not lie in this folder",
+            "copy the folder again from its source",
         )
     return folder / parts[0] / "config.json"
 

@@ -84,7 +84,7 @@ def _sharded(folder: Path) -> Stored:
     if outside := [name for name in beside if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]:
         raise InputError(
             f"{place}: {outside[0][:80]!r} is not the name of a safetensors file in this folder",
-            "an index names files beside it: take the folder again from where it came",
+            "an index names files beside it: copy the folder again from its source",
         )
     for name in beside:
         if not (folder / name).is_file():

@@ -56,7 +56,8 @@ def compare(
     from bertsmith.wording import counted
 
     quiet_machine()
-    models = [load(name, tell=console.note, **on) for name in (a, b)]
+    tell = console.once(console.note)
+    models = [load(name, tell=tell, **on) for name in (a, b)]
     changes = task_options.as_settings(own, assignments)
     report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
     if as_json:

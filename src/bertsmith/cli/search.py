@@ -166,9 +166,10 @@ def _searched(
 
     opened = Index(index)
     opened.refuse_without_graph(approximately)
-    reranker = None if rerank is None else Reranker(load(rerank, tell=console.note, **on), rerank_label)
+    tell = console.once(console.note)
+    reranker = None if rerank is None else Reranker(load(rerank, tell=tell, **on), rerank_label)
     how = Wanted(top_k, approximately, reranker, rerank_top)
-    return kind(queries, searcher_of(opened, model, **on), how)
+    return kind(queries, searcher_of(opened, model, tell=tell, **on), how)
 
 
 def _check_out(out: str) -> None:

@@ -77,7 +77,8 @@ def _evaluate_together(
     from bertsmith.use.ensemble import Ensemble
     from bertsmith.use.model import load
 
-    together = Ensemble([load(run, tell=console.note, **on) for run in runs])
+    tell = console.once(console.note)
+    together = Ensemble([load(run, tell=tell, **on) for run in runs])
     scores = together.scores(data, **changes)
     if as_json:
         alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]

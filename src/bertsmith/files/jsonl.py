@@ -71,7 +71,8 @@ def _text(path: str, number: int, line: str, key: str) -> str:
     if not isinstance(text, str):
         found = "null" if text is None else f"{_KINDS[type(text)]}"
         raise InputError(
-            f"{path}:{number}: the field '{key}' is not a string, but {found}", "write texts in quotes"
+            f"{path}:{number}: the field '{key}' is not a string, but {found}",
+            "write each text as a string in quotes",
         )
     return text
 

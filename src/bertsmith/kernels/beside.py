@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
-from bertsmith.kernels.choice import compile_all
+from bertsmith.kernels.choice import cannot_compile, compile_all
 
 _UNLESS = "unless-another-does"
 
@@ -26,17 +27,30 @@ def compile_beside() -> None:
 
 
 def main() -> None:
-    """Compile them. Where another process of this user is at it, wait for it, or leave it to that one."""
+    """Compile them. Where another process is at the same, wait for it, or leave it to that one. Ends with 2 where
+    it cannot be done here."""
     mode = fcntl.LOCK_EX | (fcntl.LOCK_NB if _UNLESS in sys.argv else 0)
-    lock = Path(tempfile.gettempdir()) / f"bertsmith-kernels-{os.getuid()}.lock"
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    handle = os.open(_lock(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, mode)
-        compile_all()
     except BlockingIOError:
+        os.close(handle)
         return
+    try:
+        compile_all()
+    except Exception as error:  # Numba's are of no type that is known before it is loaded
+        found = cannot_compile(error)
+        print(f"error: {found.sentence}\n       {found.remedy}", file=sys.stderr)
+        sys.exit(2)
     finally:
         os.close(handle)
+
+
+def _lock() -> Path:
+    """A file of this user, this installation and the folder that Numba is told to keep code in."""
+    where = f"{Path(__file__).parent} {os.environ.get('NUMBA_CACHE_DIR')} {os.environ.get('XDG_CACHE_HOME')}"
+    name = f"bertsmith-kernels-{os.getuid()}-{zlib.crc32(where.encode()):08x}.lock"
+    return Path(tempfile.gettempdir()) / name
 
 
 if __name__ == "__main__":

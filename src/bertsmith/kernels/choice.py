@@ -60,17 +60,21 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
         _imported("bertsmith.kernels.fast", tell)  # takes Numba along
         from bertsmith.kernels.fast import Fast
     except Exception as error:  # Numba's are of no type that is known before it is loaded
-        is_of_place = isinstance(error, OSError) or not _can_keep()
-        first = (
-            "name a folder with room that can be written to in the environment variable NUMBA_CACHE_DIR"
-            if is_of_place
-            else "repair or remove Numba"
-        )
-        raise InputError(
-            f"the kernels cannot be compiled here: {_why(error)}",
-            f"{first}, or train without compiled kernels: --set train.kernels=torch",
-        ) from None
+        found = cannot_compile(error)
+        without = "or train without compiled kernels: --set train.kernels=torch"
+        raise InputError(found.sentence, f"{found.remedy}, {without}") from None
     return Fast()
+
+
+def cannot_compile(error: Exception) -> InputError:
+    """What is said of what Numba raised."""
+    is_of_place = isinstance(error, OSError) or not _can_keep()
+    remedy = (
+        "name a folder with room that can be written to in the environment variable NUMBA_CACHE_DIR"
+        if is_of_place
+        else "repair or remove Numba"
+    )
+    return InputError(f"the kernels cannot be compiled here: {_why(error)}", remedy)
 
 
 def in_integers(asked: str, width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:

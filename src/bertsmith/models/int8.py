@@ -12,7 +12,6 @@ integers is exact, so that what a token gets depends on no other row.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -89,15 +88,11 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     texts: of random tokens, on which it is seen how large the inputs of the products are. kernels: compute what
     stands around the products, and between them.
     """
-    products = {
-        name: part
-        for name, part in encoder.named_modules()
-        if isinstance(part, Linear) and name.startswith("blocks.")
-    }
-    sizes = _sizes(encoder, products, texts)
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    own = {id(part): Int8Linear(part, sizes[name], kernels) for name, part in products.items()}
+    watched = copy.deepcopy(encoder, memo.copy()).eval()  # by hooks, which see no text of anybody else there
+    sizes = _sizes(watched, texts)
+    own = {id(part): Int8Linear(part, sizes[name], kernels) for name, part in _products(encoder).items()}
     found = copy.deepcopy(encoder, memo | own).eval()
     found.in_integers = any(
         part.weight.dtype == torch.int8 and part.weight.dim() == 2 for part in own.values()
@@ -106,8 +101,18 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     return found
 
 
-def _sizes(encoder: Encoder, products: Mapping[str, nn.Module], texts: Packed) -> dict[str, ChannelSizes]:
+def _products(encoder: Encoder) -> dict[str, Linear]:
+    """What is multiplied with the weights of its layers, by their names."""
+    return {
+        name: part
+        for name, part in encoder.named_modules()
+        if isinstance(part, Linear) and name.startswith("blocks.")
+    }
+
+
+def _sizes(encoder: Encoder, texts: Packed) -> dict[str, ChannelSizes]:
     """How large the inputs of each product are in these texts."""
+    products = _products(encoder)
     found: dict[str, list[ChannelSizes]] = {name: [] for name in products}  # several, where layers share it
 
     def watch(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:

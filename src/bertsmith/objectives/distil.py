@@ -176,7 +176,7 @@ _COPIED = (
 
 def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
     """InputError where the teacher reads by another tokenizer."""
-    if Tokenizer.load(teacher.path).digest != tokenizer.digest:
+    if teacher.tokenizer().digest != tokenizer.digest:
         raise InputError(
             f"{teacher.path}: the teacher's tokenizer is another than the data's",
             f"prepare the data with it: bertsmith data prepare FILES --tokenizer {teacher.path} --out SHARDS",

@@ -110,7 +110,7 @@ class MaskFiller:
                 wanted = sent(torch.tensor(rows), self.place.device)
                 hidden = self.place.reader(self.encoder)(self.place.send(packed), rows=wanted)
                 shares = self.head(hidden, self.encoder.embeddings.token.weight).softmax(-1)
-                best = shares.topk(min(top_k, shares.shape[1]))
+                best = shares[:, : self.tokenizer.vocab_size].topk(min(top_k, self.tokenizer.vocab_size))
             masks = [len(window.masks) for window in own]
             parts = (torch.split(found, masks) for found in (best.values.cpu(), best.indices.cpu()))
             return [(scores.tolist(), ids.tolist()) for scores, ids in zip(*parts, strict=True)]

@@ -56,8 +56,8 @@ def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[
         task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
     )
     said = (
-        f"int8 against fp32 on {counted(len(some), 'example')} of {file}: {task.decides} {after:.4f} where it was "
-        f"{before:.4f} ({round(after - before, 4) + 0.0:+.4f})"  # no minus before nothing
+        f"{_against(run, len(some), 'example')} of {file}: {task.decides} {after:.4f} where it was {before:.4f} "
+        f"({round(after - before, 4) + 0.0:+.4f})"  # no minus before nothing
     )
     if not after >= before - _FALL:  # also where one of them is not a number
         raise InputError(f"{said}; more than {_FALL:g} is lost", _OTHERWISE)
@@ -90,6 +90,7 @@ def check_vectors(
     exact: Callable[[Sequence[str]], NDArray[np.float32]],
     quick: Callable[[Sequence[str]], NDArray[np.float32]],
     texts: Sequence[str],
+    run: Path,
     tell: Callable[[str], None],
 ) -> bool:
     """Tell how near the vectors of some of the texts are to those in single precision; InputError where they are
@@ -100,16 +101,16 @@ def check_vectors(
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
     lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
     least = float(((a * b).sum(1) / lengths).min())
-    said = (
-        f"int8 against fp32 on {counted(len(some), 'text')}: cosines of the vectors are at least {least:.4f}"
-    )
+    said = f"{_against(run, len(some), 'text')}: cosines of the vectors are at least {least:.4f}"
     if not least >= _COSINE:  # also where it is not a number
         raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
     tell(said)
     return True
 
 
-def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Callable[[str], None]) -> bool:
+def check_scores(
+    exact: Scorer, quick: Scorer, texts: Sequence[str], run: Path, tell: Callable[[str], None]
+) -> bool:
     """Tell by how much the scores of some of the texts differ from those in single precision; InputError where it
     is too much."""
     some = _some(texts, _FEW_SCORED)
@@ -118,10 +119,7 @@ def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Calla
     if not tokens:
         return False
     apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
-    said = (
-        f"int8 against fp32 on {counted(len(some), 'text')}: scores differ by {apart:.4f} nats a token on "
-        "average"
-    )
+    said = f"{_against(run, len(some), 'text')}: scores differ by {apart:.4f} nats a token on average"
     if not apart <= _NATS:  # also where it is not a number
         raise InputError(f"{said}; at most {_NATS:g} is accepted", _OTHERWISE)
     tell(said)
@@ -129,7 +127,7 @@ def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], tell: Calla
 
 
 def check_guesses(
-    exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], tell: Callable[[str], None]
+    exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], run: Path, tell: Callable[[str], None]
 ) -> bool:
     """Tell how the guesses for the masks of some of the texts differ from those in single precision; InputError
     where it is too much."""
@@ -145,7 +143,7 @@ def check_guesses(
         share = next((one["score"] for one in guesses if one["token"] == best["token"]), 0.0)
         apart += abs(best["score"] - share) / len(before)
     said = (
-        f"int8 against fp32 on {counted(len(before), 'mask')}: the likeliest token is the same for {same:,}, its "
+        f"{_against(run, len(before), 'mask')}: the likeliest token is the same for {same:,}, its "
         f"probability differs by {apart:.4f} on average"
     )
     if not apart <= _SHARE:  # also where it is not a number
@@ -157,3 +155,8 @@ def check_guesses(
 def _some(texts: Sequence[str], most: int) -> Sequence[str]:
     """At most so many of them, evenly spread."""
     return texts[:: -(-len(texts) // most)] if texts else []
+
+
+def _against(run: Path, number: int, what: str) -> str:
+    """How what is told of a comparison begins."""
+    return f"{run}: int8 against fp32 on {counted(number, what)}"

@@ -34,7 +34,7 @@ def loaded_task(name: Path, folder: ModelFolder, place: Place) -> Task:
         if strange := sorted(BETWEEN & folder.parts - task.parts.keys()):
             raise InputError(
                 f"{written}: its settings say nothing of '{strange[0]}', and the weights have it",
-                "one was changed: copy both again",
+                "one of them was changed: copy both again from their source",
             )
         for part, head in task.parts.items():
             folder.fill(part, head)
@@ -51,7 +51,7 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
         if facts is None:
             raise InputError(
                 f"{own}: bertsmith.json and config.json do not belong together",
-                "one was changed: copy both again",
+                "one of them was changed: copy both again from their source",
             )
         settings = kind.settings_type.of(record.get("settings", {}), str(own / "bertsmith.json"))
         kind = kind.variant(settings, facts)
@@ -59,7 +59,7 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
         if facts.get("labels", folder.labels) != folder.labels:
             raise InputError(
                 f"{own}: bertsmith.json and config.json name other labels",
-                "one was changed: copy both again",
+                "one of them was changed: copy both again from their source",
             )
         return kind, facts
     if name not in (None, "pretrain"):

@@ -7,8 +7,9 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -34,7 +35,7 @@ from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering, nobody
-from bertsmith.use.bf16 import is_near_in_bf16
+from bertsmith.use.bf16 import NEAR, cosine_in_bf16, told_of_bf16
 from bertsmith.use.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
 from bertsmith.use.loaded_task import loaded_task
 from bertsmith.use.predictor import Predictor, wants_list
@@ -47,9 +48,11 @@ if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others beg
     from bertsmith.use.pseudo_likelihood import Scorer, Variant
 
 _Reads = TypeVar("_Reads", Embedder, "MaskFiller", "Scorer")
+_Check = Callable[[_Reads, _Reads, Sequence[str], Path, Callable[[str], None]], bool]
 
 
-def _warn(sentence: str) -> None:
+def warned(sentence: str) -> None:
+    """What is told, as a warning."""
     warnings.warn(sentence, stacklevel=3)
 
 
@@ -58,6 +61,13 @@ class _Quick(NamedTuple):
 
     weights: Written
     encoder: Encoder
+
+
+class _Tried(NamedTuple):
+    """How near an encoder's hidden states in bf16 are to those in fp32, and with which weights."""
+
+    weights: Written
+    cosine: float
 
 
 @dataclass
@@ -80,11 +90,20 @@ class Model(Predictor):
     mapped: bool = field(default=False, repr=False)
     _checked: set[object] = field(default_factory=set, init=False, repr=False)  # what was compared, in int8
     _quick: _Quick | None = field(default=None, init=False, repr=False)
+    _tried: _Tried | None = field(default=None, init=False, repr=False)
     _answering: Answering | None = field(default=None, init=False, repr=False)
+    _once: RLock = field(
+        default_factory=RLock, init=False, repr=False, compare=False
+    )  # for threads of others
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is made of its weights, which a copy makes itself."""
-        return vars(self) | {"_quick": None, "_answering": None}
+        state = vars(self) | {"_quick": None, "_tried": None, "_answering": None}
+        return {name: value for name, value in state.items() if name != "_once"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The contrary."""
+        vars(self).update(state, _once=RLock())
 
     @cached_property
     def _asked(self) -> Place:
@@ -95,16 +114,33 @@ class Model(Predictor):
         return Place.of(self.device, self.precision)
 
     @cached_property
+    def _in_full(self) -> Place:
+        return Place.of(self.device, "fp32")
+
+    @property
     def place(self) -> Place:
         """Where it computes, and in what precision; in int8, all but the products. Under "auto" in fp32 where
-        bf16 makes another model of it."""
-        asked, by_name = self._asked, self.precision == "bf16"
+        bf16 would make another model of it."""
+        return self._asked if self.precision != "auto" or self._is_near_in_bf16() else self._in_full
+
+    def _is_near_in_bf16(self) -> bool:
+        """Whether bf16, where it is to answer in it, makes no other model of it than fp32."""
         # where it was trained so, its weights were rounded in each pass, and learnt like that
-        trained_so = self.folder.record.get("precision") == "bf16"
-        if asked.precision != "bf16" or self.precision == INT8 or trained_so:
-            return asked
-        is_near = is_near_in_bf16(self.encoder, self.tokenizer, asked, self.tell if by_name else nobody)
-        return asked if is_near or by_name else Place.of(self.device, "fp32")
+        if self._asked.precision != "bf16" or self.folder.record.get("precision") == "bf16":
+            return True
+        weights = list(self.encoder.parameters())
+        with self._once:
+            if self._tried is None or not self._tried.weights.is_of(weights):
+                cosine = cosine_in_bf16(self.encoder, self.tokenizer, self._asked)
+                self._tried = _Tried(Written(weights), cosine)
+            return self._tried.cosine >= NEAR
+
+    def _check_bf16(self, _: Sequence[str] = ()) -> None:
+        """Tell, once for these weights, where bf16 was asked for by name and makes another model of it."""
+        with self._once:
+            before = self._tried
+            if not self._is_near_in_bf16() and self._tried is not None and self._tried is not before:
+                self.tell(told_of_bf16(self.path, self._tried.cosine))
 
     @property
     def model_folder(self) -> Path:
@@ -221,7 +257,7 @@ class Model(Predictor):
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer."""
-        return Tokenizer.load(self.folder.path)
+        return self.folder.tokenizer()
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -240,28 +276,27 @@ class Model(Predictor):
     @property
     def _in_int8(self) -> Encoder:
         """Made anew, and compared again, when weights have changed."""
-        quick, weights = self._quick, list(self.encoder.parameters())
-        if quick is None or not quick.weights.is_of(weights):
-            quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer, self.tell))
-            self._quick, self._checked = quick, set()
-        return quick.encoder
+        weights = list(self.encoder.parameters())
+        with self._once:
+            quick = self._quick
+            if quick is None or not quick.weights.is_of(weights):
+                quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer, self.tell))
+                self._quick, self._checked = quick, set()
+            return quick.encoder
 
-    def _compared(
-        self,
-        made: Callable[[Encoder, Place], _Reads],
-        check: Callable[[_Reads, _Reads, Sequence[str], Callable[[str], None]], bool],
-    ) -> _Reads:
+    def _compared(self, made: Callable[[Encoder, Place], _Reads], check: _Check[_Reads]) -> _Reads:
         """What is made of the encoder and where it computes. In int8 `check` compares it with the same in single
         precision on the first texts that there is something to compare of; once for these weights."""
         if self.precision != INT8:
-            return made(self.encoder, self.place)
-        exact, quick = made(self.encoder, Place.of(self.device, "fp32")), made(self._in_int8, self.place)
+            found = made(self.encoder, self.place)
+            return replace(found, check=self._check_bf16) if self.precision == "bf16" else found
+        exact, quick = made(self.encoder, self._in_full), made(self._in_int8, self.place)
+        return replace(quick, check=partial(self._check_int8, check, exact, quick))
 
-        def checked(texts: Sequence[str]) -> None:
-            if check not in self._checked and check(exact, quick, texts, self.tell):
+    def _check_int8(self, check: _Check[_Reads], exact: _Reads, quick: _Reads, texts: Sequence[str]) -> None:
+        with self._once:
+            if check not in self._checked and check(exact, quick, texts, self.path, self.tell):
                 self._checked.add(check)
-
-        return replace(quick, check=checked)
 
     @property
     def _direction(self) -> str:
@@ -301,21 +336,23 @@ class Model(Predictor):
     def answering(self) -> Answering:
         """What answers by that task. InputError where it was fine-tuned for none."""
         task, encoder = self.task, self._in_int8 if self.precision == INT8 else self.encoder
-        if self._answering is None or self._answering.encoder is not encoder:
-            answering = Answering(task, encoder, self.tokenizer, self.place)
-            self._answering = answering if self.precision != INT8 else self._checked_first(answering)
-        return self._answering
+        place, known = self.place, self._answering
+        if known is None or known.encoder is not encoder or known.place is not place:
+            known = Answering(task, encoder, self.tokenizer, place)
+            if self.precision == INT8:
+                known = replace(known, check=partial(self._check_answers, known))
+            elif self.precision == "bf16":
+                known = replace(known, check=self._check_bf16)
+            self._answering = known
+        return known
 
-    def _checked_first(self, quick: Answering) -> Answering:
-        """What answers in int8, compared on the run's dev file before its first answer."""
-
-        def checked() -> None:
+    def _check_answers(self, quick: Answering) -> None:
+        """Compare what answers in int8 on the run's dev file, once for these weights."""
+        with self._once:
             if check_answers not in self._checked:
-                exact = Answering(quick.task, self.encoder, self.tokenizer, Place.of(self.device, "fp32"))
+                exact = replace(quick, encoder=self.encoder, place=self._in_full)
                 check_answers(exact, quick, self.path, self.tell)
                 self._checked.add(check_answers)
-
-        return replace(quick, check=checked)
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -468,7 +505,7 @@ class Model(Predictor):
 def load(
     name: str | Path,
     device: str = "auto",
-    tell: Callable[[str], None] = _warn,
+    tell: Callable[[str], None] = warned,
     *,
     precision: str = "auto",
     mapped: bool = False,
@@ -479,6 +516,7 @@ def load(
     bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
     device, unless the model was trained in fp32. On a processor one that is asked for by name computes with
     compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
+    Until they have been compiled, which is then done in the background, torch computes; the last digits differ.
     tell: is told that the model's run has not finished, what int8 changes, where bf16 changes more than usual, and
     of kernels that are compiled; by default these are warnings. mapped: leave fp32 weights in the pages of their
     file instead of copying them, so that the first answer comes sooner and processes share the memory; the file

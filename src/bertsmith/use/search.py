@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.retrieval.index import Index, TextRow
-from bertsmith.use.model import Model, load
+from bertsmith.use.model import Model, load, warned
 from bertsmith.use.rerank import Reranker
 
 _AT_ONCE = 256  # queries
@@ -89,8 +89,10 @@ def search(
     precision: as `load` has them, for models that are loaded here.
     """
     opened = index if isinstance(index, Index) else Index(index)
-    searcher = searcher_of(opened, model, device, precision)
-    reranker = None if rerank is None else Reranker(_loaded(rerank, device, precision), rerank_label)
+    searcher = searcher_of(opened, model, device, precision=precision)
+    if isinstance(rerank, str | Path):
+        rerank = load(rerank, device, precision=precision)
+    reranker = None if rerank is None else Reranker(rerank, rerank_label)
     asked = Wanted(top_k, approximate, reranker, rerank_top)
     several = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(several, start=1):
@@ -104,11 +106,13 @@ def searcher_of(
     index: Index,
     model: str | Path | Model | None = None,
     device: str = "auto",
+    tell: Callable[[str], None] = warned,
+    *,
     precision: str = "auto",
     mapped: bool = False,
 ) -> Searcher:
-    """The index with its model, loaded (device, precision, mapped: as `load` has them) from where it was when the
-    index was built, or from `model`."""
+    """The index with its model, loaded (device, tell, precision, mapped: as `load` has them) from where it was
+    when the index was built, or from `model`."""
     if model is None:
         where = Path(index.whose.model)
         if where.is_absolute() and not where.exists():
@@ -117,13 +121,9 @@ def searcher_of(
                 "say where it is with --model",
             )
         model = where if where.is_absolute() else index.whose.model
-    return Searcher(index, _loaded(model, device, precision, mapped))
-
-
-def _loaded(model: str | Path | Model, device: str, precision: str, mapped: bool = False) -> Model:
-    if not isinstance(model, str | Path):
-        return model
-    return load(model, device, precision=precision, mapped=mapped)
+    if isinstance(model, str | Path):
+        model = load(model, device, tell, precision=precision, mapped=mapped)
+    return Searcher(index, model)
 
 
 def _result(row: TextRow, score: float) -> dict[str, Any]:

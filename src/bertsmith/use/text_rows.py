@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,10 @@ def _of_jsonl(
                 missing_column(column, list(row), "--text-column", "keys"),
             )
         if not isinstance(text := row[column], str):
-            raise InputError(f"{place}: the field '{column}' is not a string, but {text!r:.60}", None)
+            raise InputError(
+                f"{place}: the field '{column}' is not a string, but {json.dumps(text)[:60]}",
+                "write each text as a string in quotes, or take the line out",
+            )
         if id_column is not None and row.get(id_column) is None:
             raise InputError(
                 f"{place}: the field '{id_column}' is missing", "name another one with --id-column"

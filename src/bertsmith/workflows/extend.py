@@ -130,14 +130,7 @@ def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tok
         old = Tokenizer.load(locate_tokenizer(str(tokenizer)))
         return old, None
     folder = read_folder(locate(model))
-    old = Tokenizer.load(folder.path)
-    if old.vocab_size > folder.config.vocab_size:
-        raise InputError(
-            f"{folder.path}: the tokenizer has {counted(old.vocab_size, 'entry', 'entries')}, the model "
-            f"{folder.config.vocab_size:,}",
-            "they do not belong together",
-        )
-    return old, folder
+    return folder.tokenizer(), folder
 
 
 @dataclass(frozen=True)

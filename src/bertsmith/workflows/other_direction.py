@@ -7,7 +7,6 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS
 from bertsmith.models.features import OtherDirection
-from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 
 
@@ -32,7 +31,7 @@ def fill_other_direction(
             f"task.beside={name}: {why}",
             "name a run that differs from the base in model.backwards alone",
         )
-    if Tokenizer.load(other.path).digest != Tokenizer.load(base.path).digest:
+    if other.tokenizer().digest != base.tokenizer().digest:
         raise InputError(f"task.beside={name}: has another tokenizer than the base", "both need the same one")
     asked = {
         "frozen": train.frozen,
