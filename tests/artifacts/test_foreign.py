@@ -318,7 +318,10 @@ def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None
         ({"vocab_size": 3_000_000}, "should be"),
         ({"max_position_embeddings": 1_000_000}, "should be"),
         ({"num_hidden_layers": 250}, "missing tensors"),
-        ({"id2label": {str(i): "x" for i in range(100_000)}}, "id2label names other ids than the classifier's, 0 to 2"),
+        (
+            {"id2label": {str(i): "x" for i in range(100_000)}},
+            "id2label names other ids than the classifier's, 0 to 2",
+        ),
     ],
 )
 @pytest.mark.parametrize("head", ["sentence", "tokens"])
