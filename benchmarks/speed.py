@@ -85,7 +85,8 @@ def main() -> None:
         import speed_infer
 
         more = ["--sets", *options.sets] if options.sets else []
-        sys.argv = ["speed_infer.py", "--threads", str(options.threads), *more]
+        asked = [f"--threads={options.threads}", f"--windows={options.windows}"]
+        sys.argv = ["speed_infer.py", *asked, *more]
         speed_infer.main()
     elif options.side:
         import speed_sides

@@ -85,10 +85,10 @@ SHORT = """What falls short, and why, as of 2026-11-28; the profiles are under "
   reach them in 8-bit integers alone, which `train.int8` asks for. Of base in bf16 the products alone come to less
   than what was asked.
 * Answers to short texts with units for bf16. On AMD's processor they come 3 times as fast as from
-  sentence-transformers and ONNX Runtime, or miss that by a hundredth, but not 3 times as fast as from OpenVINO in
-  bf16. Integer products take three quarters of the time on both cores, at 75 to 85 % of the instruction's rate,
-  attention has a tenth, and 13 % are spent outside of programs, half of it waiting. With AMX int8 comes to 2.5 to
-  2.9 times; on AVX2, which has no products of 8-bit integers, to 1.5 and 1.7 where 2 was asked.
+  sentence-transformers and ONNX Runtime, but not 3 times as fast as from OpenVINO in bf16. Integer products take
+  three quarters of the time on both cores, at 75 to 85 % of the instruction's rate, attention has a tenth, and 13
+  % are spent outside of programs, half of it waiting. With AMX int8 comes to 2.5 to 2.9 times; on AVX2, which has
+  no products of 8-bit integers, to 1.5 and 1.7 where 2 was asked.
 * Answers to short texts in fp32: the products with the weights alone come to 1.6 to 1.7 times the quickest peer's
   whole answers.
 * Fine-tuning and base in fp32, without VNNI: the products alone come to 1.9 to 2.3 times the quickest peer's whole
