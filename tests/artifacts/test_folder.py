@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import bertsmith as bs
 from bertsmith.artifacts import folder as folders
 from bertsmith.artifacts.folder import read_folder, refuse_foreign, write_folder
 from bertsmith.artifacts.locate import locate
@@ -226,6 +227,10 @@ def test_a_tokenizer_with_tokens_that_the_model_has_no_row_for_is_refused(
             InputError, match=r"the tokenizer has 12 entries, the model 11\nthey do not belong"
         ):
             read_folder(path).tokenizer()
+        with pytest.raises(
+            InputError, match=r"the tokenizer has 12 entries, the model 11\nthey do not belong"
+        ):
+            bs.load(path).embed(["a"])
 
 
 def test_locate_finds_runs_and_model_folders(tmp_path: Path) -> None:

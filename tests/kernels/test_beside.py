@@ -151,6 +151,16 @@ def test_one_process_compiles_at_a_time(
         beside.main()
 
 
+def test_without_numba_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(choice, "are_here", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        beside.main()
+    assert ended.value.code == 2
+    assert "install the extra: pip install 'bertsmith[fast]'" in capsys.readouterr().err
+
+
 def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = tmp_path / "python with a blank"
     stub.write_text('#!/bin/sh\nsleep 5\necho "$@" > "$0.said"\n', encoding="utf-8")

@@ -13,8 +13,10 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
+from typing import NoReturn
 
-from bertsmith.kernels.choice import cannot_compile, compile_all
+from bertsmith.errors import InputError
+from bertsmith.kernels.choice import cannot_compile, compile_all, missing
 
 _UNLESS = "unless-another-does"
 
@@ -29,6 +31,8 @@ def compile_beside() -> None:
 def main() -> None:
     """Compile them. Where another process is at the same, wait for it, or leave it to that one. Ends with 2 where
     it cannot be done here."""
+    if (found := missing()) is not None:
+        _end(found)
     mode = fcntl.LOCK_EX | (fcntl.LOCK_NB if _UNLESS in sys.argv else 0)
     handle = os.open(_lock(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -39,11 +43,14 @@ def main() -> None:
     try:
         compile_all()
     except Exception as error:  # Numba's are of no type that is known before it is loaded
-        found = cannot_compile(error)
-        print(f"error: {found.sentence}\n       {found.remedy}", file=sys.stderr)
-        sys.exit(2)
+        _end(cannot_compile(error))
     finally:
         os.close(handle)
+
+
+def _end(error: InputError) -> NoReturn:
+    print(f"error: {error.sentence}\n       {error.remedy}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _lock() -> Path:

@@ -66,6 +66,11 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
     return Fast()
 
 
+def missing() -> InputError | None:
+    """What is said where there are no kernels to compile."""
+    return None if are_here() else InputError(_why_not_here(), _EXTRA)
+
+
 def cannot_compile(error: Exception) -> InputError:
     """What is said of what Numba raised."""
     is_of_place = isinstance(error, OSError) or not _can_keep()

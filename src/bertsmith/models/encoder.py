@@ -5,6 +5,8 @@ The encoder is given its parts: members of the family hand it other ones, and on
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -413,3 +415,13 @@ class Encoder(nn.Module):
                 f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or cut it into "
                 "windows"
             )
+
+
+def unwatched(encoder: Encoder) -> Encoder:
+    """The encoder in evaluation, with the same weights, whose passes nobody's hooks see."""
+    # what is in the memo is not copied, but taken as it is said there
+    memo: dict[int, Any] = {id(one): one for one in (*encoder.parameters(), encoder.generator)}
+    for part in encoder.modules():
+        own = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+        memo |= {id(hooks): OrderedDict() for hooks in own}
+    return copy.deepcopy(encoder, memo).eval()

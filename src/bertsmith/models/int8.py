@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertsmith import machine
 from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
-from bertsmith.models.encoder import Encoder
+from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
@@ -90,8 +90,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     """
     # what is in the memo is not copied, but taken as it is said there
     memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    watched = copy.deepcopy(encoder, memo.copy()).eval()  # by hooks, which see no text of anybody else there
-    sizes = _sizes(watched, texts)
+    sizes = _sizes(unwatched(encoder), texts)
     own = {id(part): Int8Linear(part, sizes[name], kernels) for name, part in _products(encoder).items()}
     found = copy.deepcopy(encoder, memo | own).eval()
     found.in_integers = any(
@@ -111,7 +110,8 @@ def _products(encoder: Encoder) -> dict[str, Linear]:
 
 
 def _sizes(encoder: Encoder, texts: Packed) -> dict[str, ChannelSizes]:
-    """How large the inputs of each product are in these texts."""
+    """How large the inputs of each product are in these texts; seen by hooks, which meet no other texts where the
+    encoder is nobody else's."""
     products = _products(encoder)
     found: dict[str, list[ChannelSizes]] = {name: [] for name in products}  # several, where layers share it
 

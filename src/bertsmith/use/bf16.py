@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from bertsmith import draws
-from bertsmith.models.encoder import Encoder
+from bertsmith.errors import InputError
+from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.packed import Packed
 from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -24,14 +27,15 @@ _LENGTH = 16
 
 
 def random_texts(encoder: Encoder, tokenizer: Tokenizer, sequences: int) -> Packed:
-    """So many texts of random tokens between the special ones, always the same."""
+    """So many texts of random tokens, always the same; between the special ones where there are such."""
     length = min(_LENGTH, encoder.config.longest)
     special = np.zeros(tokenizer.vocab_size, dtype=bool)
     special[sorted(tokenizer.special_ids)] = True
     usual = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
     drawn = usual[draws.integers(0, "int8", len(usual), np.arange(sequences * length))]
     ids = drawn.reshape(sequences, length)
-    ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
+    with suppress(InputError):  # not every vocabulary has such tokens
+        ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
     return Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), np.full(sequences, length))
 
 
@@ -40,15 +44,16 @@ def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: Place) -> floa
 
     A short fine-tuning of weights that were stored in bf16 moves most of them by less than half a step. Rounding
     takes that back, from all of them alike, so that it does not cancel out as it does elsewhere."""
-    texts = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device)
+    texts, alone = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device), unwatched(encoder)
     with torch.inference_mode():
-        exact, rounded = (one(texts).double() for one in (encoder, place.reader(encoder)))
+        exact, rounded = (one(texts).double() for one in (alone, place.reader(alone)))
         return float(torch.cosine_similarity(exact, rounded, dim=1).min())
 
 
 def told_of_bf16(model: Path, cosine: float) -> str:
     """What is told where it is below `NEAR`."""
+    shown = math.floor(1e4 * cosine) / 1e4 if math.isfinite(cosine) else cosine
     return (
-        f"{model}: in bf16 hidden states of this model are off: of random texts the cosine with those in fp32 "
-        f"falls to {cosine:.4f}, where {NEAR} or more is usual; answer in fp32 (--precision)"
+        f"{model}: bf16 changes the hidden states of this model more than usual: on random texts their cosine "
+        f"with those in fp32 falls to {shown:.4f}, below {NEAR}; answer in fp32 (--precision)"
     )

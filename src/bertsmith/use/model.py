@@ -53,7 +53,7 @@ _Check = Callable[[_Reads, _Reads, Sequence[str], Path, Callable[[str], None]], 
 
 def warned(sentence: str) -> None:
     """What is told, as a warning."""
-    warnings.warn(sentence, stacklevel=3)
+    warnings.warn(in_python(sentence), stacklevel=3)
 
 
 class _Quick(NamedTuple):
@@ -70,15 +70,30 @@ class _Tried(NamedTuple):
     cosine: float
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """What has a model tried in bf16 before it answers. It is not pickled, with all of the model in it: whoever
+    pickles has been told."""
+
+    model: Model
+
+    def __call__(self, texts: Sequence[str] = ()) -> None:
+        """Whatever is to be answered."""
+        self.model.check_bf16()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 @dataclass
 class Model(Predictor):
     """A model folder ready for use; its parts are read when first needed.
 
-    path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU
-    if there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16
-    where it is faster on the device, unless the model was trained in fp32. `encoder` itself, when called,
-    computes in fp32. tell: hears what answers in int8 and bf16 differ by, and of kernels that are compiled.
-    mapped: whether the encoder's weights stay in their file's pages.
+    path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
+    there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16 where it is
+    faster on the device, unless the model was trained in fp32 or bf16 would change its answers more than usual.
+    `encoder` itself, when called, computes in fp32. tell: hears what answers in int8 and bf16 differ by, and of
+    kernels that are compiled. mapped: whether the encoder's weights stay in their file's pages.
     """
 
     path: Path
@@ -91,18 +106,18 @@ class Model(Predictor):
     _checked: set[object] = field(default_factory=set, init=False, repr=False)  # what was compared, in int8
     _quick: _Quick | None = field(default=None, init=False, repr=False)
     _tried: _Tried | None = field(default=None, init=False, repr=False)
+    _told: _Tried | None = field(default=None, init=False, repr=False)
     _answering: Answering | None = field(default=None, init=False, repr=False)
-    _once: RLock = field(
-        default_factory=RLock, init=False, repr=False, compare=False
-    )  # for threads of others
+    # threads may share a model
+    _once: RLock = field(default_factory=RLock, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is made of its weights, which a copy makes itself."""
-        state = vars(self) | {"_quick": None, "_tried": None, "_answering": None}
+        state = vars(self) | {"_quick": None, "_tried": None, "_told": None, "_answering": None}
         return {name: value for name, value in state.items() if name != "_once"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The contrary."""
+        """The reverse."""
         vars(self).update(state, _once=RLock())
 
     @cached_property
@@ -123,10 +138,15 @@ class Model(Predictor):
         bf16 would make another model of it."""
         return self._asked if self.precision != "auto" or self._is_near_in_bf16() else self._in_full
 
+    @property
+    def _is_tried(self) -> bool:
+        """Whether it is to answer in bf16, and was not trained so: else its weights were rounded in each pass, and
+        learnt like that."""
+        return self._asked.precision == "bf16" and self.folder.record.get("precision") != "bf16"
+
     def _is_near_in_bf16(self) -> bool:
-        """Whether bf16, where it is to answer in it, makes no other model of it than fp32."""
-        # where it was trained so, its weights were rounded in each pass, and learnt like that
-        if self._asked.precision != "bf16" or self.folder.record.get("precision") == "bf16":
+        """Whether bf16 makes no other model of it than fp32, where that is to be tried; once for these weights."""
+        if not self._is_tried:
             return True
         weights = list(self.encoder.parameters())
         with self._once:
@@ -135,12 +155,18 @@ class Model(Predictor):
                 self._tried = _Tried(Written(weights), cosine)
             return self._tried.cosine >= NEAR
 
-    def _check_bf16(self, _: Sequence[str] = ()) -> None:
-        """Tell, once for these weights, where bf16 was asked for by name and makes another model of it."""
+    @property
+    def _is_told(self) -> bool:
+        """Whether it answers in bf16 all the same, since that is asked for by name."""
+        return self.precision == "bf16" and self._is_tried
+
+    def check_bf16(self) -> None:
+        """Before an answer: tell, once for these weights, where bf16 makes another model of it."""
         with self._once:
-            before = self._tried
-            if not self._is_near_in_bf16() and self._tried is not None and self._tried is not before:
+            if not self._is_near_in_bf16() and self._tried is not self._told:
+                assert self._tried is not None
                 self.tell(told_of_bf16(self.path, self._tried.cosine))
+                self._told = self._tried
 
     @property
     def model_folder(self) -> Path:
@@ -289,7 +315,7 @@ class Model(Predictor):
         precision on the first texts that there is something to compare of; once for these weights."""
         if self.precision != INT8:
             found = made(self.encoder, self.place)
-            return replace(found, check=self._check_bf16) if self.precision == "bf16" else found
+            return replace(found, check=_Trial(self)) if self._is_told else found
         exact, quick = made(self.encoder, self._in_full), made(self._in_int8, self.place)
         return replace(quick, check=partial(self._check_int8, check, exact, quick))
 
@@ -341,8 +367,8 @@ class Model(Predictor):
             known = Answering(task, encoder, self.tokenizer, place)
             if self.precision == INT8:
                 known = replace(known, check=partial(self._check_answers, known))
-            elif self.precision == "bf16":
-                known = replace(known, check=self._check_bf16)
+            elif self._is_told:
+                known = replace(known, check=_Trial(self))
             self._answering = known
         return known
 
@@ -402,7 +428,7 @@ class Model(Predictor):
         for one in (text, second):
             if one is not None and not isinstance(one, str):
                 raise InputError(f"{one!r:.60} is not a string", "give one text, or a text and a second one")
-        return attention_of(self.encoder, self.tokenizer, self.place, text, second)
+        return attention_of(self.encoder, self.tokenizer, self._in_full, text, second)
 
     def scorer(self, variant: Variant | None = None) -> Scorer:
         """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is
@@ -514,13 +540,14 @@ def load(
 
     device: where it computes: cpu, cuda, cuda:1, auto. precision: of the products that answers come from: fp32,
     bf16 (about three digits), int8 (about two; on a processor, see below), or auto: bf16 where it is faster on the
-    device, unless the model was trained in fp32. On a processor one that is asked for by name computes with
-    compiled kernels where the extra `fast` is installed: many texts are answered sooner, the first one later.
-    Until they have been compiled, which is then done in the background, torch computes; the last digits differ.
-    tell: is told that the model's run has not finished, what int8 changes, where bf16 changes more than usual, and
-    of kernels that are compiled; by default these are warnings. mapped: leave fp32 weights in the pages of their
-    file instead of copying them, so that the first answer comes sooner and processes share the memory; the file
-    must then stay as it is while the model is in use. InputError where no model is found, or none is written yet.
+    device, unless the model was trained in fp32 or bf16 would change its answers more than usual. On a processor
+    one that is asked for by name computes with compiled kernels where the extra `fast` is installed: many texts
+    are answered sooner, the first one later. Until they have been compiled, which is then done in the background,
+    torch computes; the last digits differ, and a model that is loaded before then keeps to torch. tell: is told
+    that the model's run has not finished, what int8 changes, where bf16 changes more than usual, and of kernels
+    that are compiled; by default these are warnings. mapped: leave fp32 weights in the pages of their file instead
+    of copying them, so that the first answer comes sooner and processes share the memory; the file must then stay
+    as it is while the model is in use. InputError where no model is found, or none is written yet.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
     where the score that decides falls by more than 0.01, that is an InputError. What a model gives without a task
