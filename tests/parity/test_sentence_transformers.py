@@ -136,7 +136,7 @@ def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_pat
         (
             "modules.json",
             '[{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "../x"}]',
-            "is not a folder of this one",
+            "does not lie in this folder",
         ),
         ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', r"its pooling \(lasttoken\) is none"),
         (
