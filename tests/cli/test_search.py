@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -135,6 +136,7 @@ def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_pat
     found = call(verb, run, "--file", tmp_path / "null.jsonl")
     assert found.code == 2
     assert "null.jsonl:1: " in found.err.replace("\n", "")
+    assert re.search("no column has a value|is not a string, but null", found.err)
     assert len(found.err.splitlines()) == 2
 
 

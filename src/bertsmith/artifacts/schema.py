@@ -109,10 +109,7 @@ def typed(kind: type[Kind], values: Mapping[str, Any], place: str) -> Kind:
         key = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         got = "" if isinstance(first["input"], dict) else f" (got {_short(first['input'])})"
-        raise InputError(
-            f"{place}: {repr(key) + ' ' if key else ''}{said}{got}",
-            _REMEDY,
-        ) from None
+        raise InputError(f"{place}: {repr(key) + ' ' if key else ''}{said}{got}", _REMEDY) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def missing_column(
     """What to do where a column is missing: says which there are (of very many the first ones), and which of them
     may be meant. option: names the column, `--text-column`; word: what they are in this form of file."""
     if not columns:
-        return f"there are no {word}: check how it was made"
+        return f"no {word.removesuffix('s')} has a value: check how the file was made"
     if len(columns) == 1 and (mark := _mark_in(columns[0])):
         return f"the header has one column, {shortened(columns[0])!r}: add --delimiter {mark}"
     named = {column.lower(): column for column in reversed(columns)}

@@ -79,7 +79,7 @@ class _Trial:
 
     def __call__(self, texts: Sequence[str] = ()) -> None:
         """Whatever is to be answered."""
-        self.model.check_bf16()
+        self.model._check_bf16()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -160,7 +160,7 @@ class Model(Predictor):
         """Whether it answers in bf16 all the same, since that is asked for by name."""
         return self.precision == "bf16" and self._is_tried
 
-    def check_bf16(self) -> None:
+    def _check_bf16(self) -> None:
         """Before an answer: tell, once for these weights, where bf16 makes another model of it."""
         with self._once:
             if not self._is_near_in_bf16() and self._tried is not self._told:
