@@ -22,8 +22,6 @@ from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from bertsmith.errors import in_python
-
 if TYPE_CHECKING:  # rich is imported by what shows something: a short answer in JSON does not wait for it
     from rich.console import Console
     from rich.progress import Progress
@@ -97,7 +95,7 @@ def in_notebook() -> bool:
 def tell(text: str) -> None:
     """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
     if in_notebook():
-        print(visible(in_python(text)))
+        print(visible(text))
 
 
 def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:

@@ -6,8 +6,6 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertsmith.errors import in_python
-
 _MOST_ROWS = 30
 _LONGEST = 200  # characters of a value
 _RIGHT = " style='text-align: right; font-variant-numeric: tabular-nums'"
@@ -93,5 +91,5 @@ def _said(value: Any) -> str:
     elif isinstance(value, Sequence | Mapping) and not isinstance(value, str):
         text = f"{len(value):,} entries"
     else:
-        text = "" if value is None else in_python(str(value))
+        text = "" if value is None else str(value)
     return html.escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

@@ -1,142 +1,200 @@
-"""What goes wrong outside our code: a user's mistake, or the machine's failure, in one sentence each.
+"""Errors with a code, a message, a location, and a hint.
 
-Sentences name options as the command line does (`--text-column`), which prints them as they are; as a string,
-which Python prints, an error names Python's arguments (`text_column=…`): see `in_python`.
+Messages and hints are written once for both interfaces. `option` and `command` mark the arguments and commands
+that they mention: the command line prints `--text-column` and `bertsmith data check`, Python `text_column=…`
+and `bertsmith.check_corpus`. Text of users is never rewritten.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
+from typing import Any, Literal
 
-VERBS = {
+Interface = Literal["command line", "python"]
+
+PYTHON_FUNCTIONS = {
     "tokenizer train": "train_tokenizer",
     "tokenizer inspect": "inspect_tokenizers",
     "tokenizer extend": "extend_tokenizer",
     "data prepare": "prepare",
     "data check": "check_corpus",
     "data show": "show_instance",
-    "pretrain": "pretrain",
-    "finetune": "finetune",
     "lr-find": "find_rate",
     "evaluate": "Model.evaluate",
-    "compare": "compare",
     "predict": "Model.predict",
     "fill-mask": "Model.fill_mask",
     "score": "Model.score",
+    "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
-    "search": "search",
 }
-"""The command line's verbs, and what Python calls them."""
-ARGUMENTS = {"text": "files", "steps": "max_steps", "group-column": "group_columns"}
-"""The options that Python calls otherwise."""
-_FLAGS = ("resume", "overwrite", "chinese", "cased", "probe")  # given or not: True
-_CHOICES = ("blank-line", "line", "file", "skip", "stop", "exact", "near")
-_VALUE = rf"\$?'[^']*'|[\d.,]*\d%?|nan|[A-Z]{{2,}}\b|[\w./-]+\.[a-z]{{2,5}}\b|(?:{'|'.join(_CHOICES)})\b"
-_COMMAND = re.compile(rf"bertsmith ({'|'.join(VERBS)})\b((?: [A-Z]{{2,}}\b| --[a-z-]+ [^\s,;()]+)*)")
-_GIVEN = re.compile(r"--([a-z-]+) ([^\s,;()]+)|([A-Z]{2,})")  # an option and its value, or an argument
-_OPTION = re.compile(rf"(?<![\w-])--(no-)?([a-z]+(?:-[a-z]+)*)(?: ({_VALUE}))?")
-_ROW = re.compile(r" \(in memory\):(\d+)")
+"""The Python function of each command whose name differs."""
+COMMAND_LINE_OPTIONS = {"files": "text", "group_columns": "group-column", "settings": "set"}
+"""The command line's option for each Python argument whose name differs."""
+_REFERENCE = re.compile("\x02([^\x02\x03]*)\x03")
 
 
-def in_python(text: str) -> str:
-    """A sentence for the command line in Python's terms: `--out` is `out=…`, `--resume` is `resume=True`,
-    `bertsmith data check` is `bertsmith.check_corpus`, an assignment of --set is itself; the place of a row of
-    data in memory is `train row 17`."""
-    text = _ROW.sub(r" row \1", text)
-    text = _COMMAND.sub(_call, text)
-    text = re.sub(r"(^|[\s(])--set(?=: |$)", r"\1settings", text)
-    text = re.sub(r"(^|[\s(])--(?:task-)?set (?=[^\s,;)]*[.='])", r"\1", text)
-    return _OPTION.sub(_argument, text)
+def option(name: str, value: object = ...) -> str:
+    """Return a reference to an argument or setting for use in a message or hint.
+
+    Args:
+        name: Python's name of the argument (`text_column`), or the dotted name of a setting (`train.batch_size`).
+        value: The value to show; True and False stand for a flag that is set or unset; omitted: no value is shown.
+    """
+    return _reference(
+        "option", name, None if value is ... else value if isinstance(value, bool) else str(value)
+    )
 
 
-def _call(found: re.Match[str]) -> str:
-    verb, given = f"bertsmith.{VERBS[found[1]]}", []
-    if found[1] == "score" and "--pairs" in found[2]:
-        verb += "_pairs"
-    for option, value, positional in _GIVEN.findall(found[2]):
-        given.append(positional or f"{_name(option)}={value}")
-    return f"{verb}({', '.join(given)})" if given else verb
+def command(verb: str, *arguments: object, **options: object) -> str:
+    """Return a reference to a command with its arguments and options for use in a message or hint.
+
+    Args:
+        verb: The command line's name of the command, such as `data check`.
+        arguments: Positional arguments, shown as they are.
+        options: Options by Python's names, with values as in `option`.
+    """
+    values = {name: value if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return _reference("command", verb, [str(argument) for argument in arguments], values)
 
 
-def _argument(found: re.Match[str]) -> str:
-    no, option, value = found.groups()
-    name = _name(option)
-    if option == "help":
-        return found[0].replace("--help", "the command line's --help")
-    if option in _FLAGS:
-        return f"{name}={not no}" + (f" {value}" if value else "")
-    if value is None:
-        return f"{name}=False" if no else f"{name}=…"
-    value = value.removeprefix("$")
-    if value in _CHOICES:
-        value = repr(value.replace("-", "_"))
-    return f"{name}={value}"
+def render(text: str, interface: Interface) -> str:
+    """Return a message with its references in the terms of the command line or of Python."""
+
+    def replace(match: re.Match[str]) -> str:
+        try:
+            kind, *parts = json.loads(match[1])
+        except ValueError:  # the user's own text
+            return match[0]
+        if kind == "option":
+            return _render_option(*parts, interface)
+        return _render_command(*parts, interface)
+
+    return _REFERENCE.sub(replace, text)
 
 
-def _name(option: str) -> str:
-    return ARGUMENTS.get(option, option.replace("-", "_"))
+def _reference(*parts: Any) -> str:
+    return f"\x02{json.dumps(parts)}\x03"
+
+
+def _render_option(name: str, value: str | bool | None, interface: Interface) -> str:
+    if interface == "python":
+        return f"{name}={'…' if value is None else value}"
+    if "." in name:
+        return f"--set {name}={'…' if value is None else value}"
+    flag = COMMAND_LINE_OPTIONS.get(name, name.replace("_", "-"))
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag}" if value is None else f"--{flag} {value}"
+
+
+def _render_command(verb: str, arguments: list[str], options: dict[str, Any], interface: Interface) -> str:
+    rendered = [_render_option(name, value, interface) for name, value in options.items()]
+    if interface == "command line":
+        return " ".join(["bertsmith", verb, *arguments, *rendered])
+    function = f"bertsmith.{PYTHON_FUNCTIONS.get(verb, verb)}"
+    return f"{function}({', '.join([*arguments, *rendered])})" if arguments or options else function
 
 
 class BertsmithError(Exception):
-    """An error that is told in one sentence and never with a traceback.
+    """An error that is reported in one sentence, without a traceback.
 
-    sentence and remedy: in the words of the command line. python: the remedy in Python, where it is another one
-    and not only `in_python`'s. `exit_code` is what the command line exits with.
+    Attributes:
+        code: A stable name of the error, such as `column_missing`.
+        message: The fault, in one sentence without the location.
+        location: `file:line`, or the row of a data frame.
+        argument: Python's name of the argument that is at fault.
+        hint: A way to fix it.
+        exit_code: The command line's exit code.
     """
 
     exit_code = 1
 
-    def __init__(self, sentence: str, remedy: str | None = None, *, python: str | None = None) -> None:
-        super().__init__(sentence if remedy is None else f"{sentence}\n{remedy}")
-        self.sentence = sentence
-        self.remedy = remedy
+    def __init__(
+        self,
+        code: str,
+        message: str | None = None,
+        *,
+        location: object = None,
+        argument: str | None = None,
+        hint: str | None = None,
+        python: str | None = None,
+    ) -> None:
+        if " " in code or message is None:  # TODO: delete when the last call has a code
+            code, message, hint = "uncoded", code, message
+        super().__init__(code, message)
+        self.code, self.message, self.argument, self.hint = code, message, argument, hint
+        self.location = None if location is None else str(location)
         self.python = python
 
+    def sentence_for(self, interface: Interface) -> str:
+        """Return the message behind its location, or else behind the argument at fault."""
+        message = render(self.message, interface)
+        if self.location is not None:
+            return f"{self.location}: {message}"
+        if self.argument is not None:
+            argument = _render_option(self.argument, None, interface).removesuffix("=…")
+            return f"{argument}: {message}"
+        return message
+
+    def hint_for(self, interface: Interface) -> str | None:
+        """Return the hint, if there is one."""
+        if interface == "python" and self.python:
+            return self.python
+        return render(self.hint, interface) if self.hint else None
+
+    @property
+    def sentence(self) -> str:
+        return self.sentence_for("command line")
+
+    @property
+    def remedy(self) -> str | None:
+        return self.hint_for("command line")
+
     def __str__(self) -> str:
-        remedy = self.python or (self.remedy and in_python(self.remedy))
-        sentence = in_python(self.sentence)
-        return f"{sentence}\n{remedy}" if remedy else sentence
+        return "\n".join(filter(None, [self.sentence_for("python"), self.hint_for("python")]))
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows in place of a traceback."""
+        """Return what a notebook shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # another process must get the same error
-        return type(self), (self.sentence, self.remedy), {"python": self.python}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+def _restore(cls: type[BertsmithError], args: tuple[Any, ...], state: dict[str, Any]) -> BertsmithError:
+    """Rebuild an error that another process raised."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(BertsmithError):
-    """A user's mistake: what is wrong and where (`reviews.csv:17: …`), and what to do about it. Exit code 2."""
+    """Invalid input of a user: a file, an argument, a setting. Exit code 2."""
 
     exit_code = 2
 
 
 class MachineError(BertsmithError):
-    """The machine's own failure (disk full, out of memory, a number that is no longer finite). Exit code 1."""
+    """A failure of the machine: disk full, out of memory, a loss that is not finite. Exit code 1."""
 
 
 class Diverged(MachineError):
-    """A training whose loss or gradient is no longer finite, which another rate or seed may not be."""
+    """A training run whose loss or gradient is not finite, which another learning rate or seed may avoid."""
 
 
 class Left(BertsmithError):
     """The process that leads a run of several has ended it, and has said why. Its exit code."""
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("the process that leads this run has ended it")
+        super().__init__("process_left", "the process that leads this run has ended it")
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.exit_code,)
 
 
 class Stopped(BertsmithError):
-    """The run was asked to stop by a signal and saved before it did. Exit code 128 + signal, as shells have it."""
+    """A run that a signal stopped after it was saved. Exit code 128 + signal, as in shells."""
 
-    def __init__(self, signal_number: int, sentence: str, remedy: str | None = None) -> None:
-        super().__init__(sentence, remedy)
+    def __init__(self, signal_number: int, message: str, hint: str | None = None) -> None:
+        super().__init__("stopped", message, hint=hint)
         self.exit_code = 128 + signal_number
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.exit_code - 128, self.sentence, self.remedy), {"python": self.python}

@@ -6,13 +6,13 @@ import ast
 import dataclasses
 import inspect
 import pickle
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import bertsmith as bs
-from bertsmith.errors import InputError, MachineError, Stopped, in_python
+from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
 from bertsmith.files.files import Reading
 from bertsmith.survey.check import CheckOptions
 from bertsmith.tasks.task import TASKS, task_type
@@ -21,114 +21,104 @@ from bertsmith.workflows.finetune_settings import FinetuneSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 SOURCE = Path(bs.__file__).parent
-OF_THE_COMMAND_LINE = {"json", "no_json", "format"}  # options that Python has no use for
+COMMAND_LINE_ONLY = {"json", "format", "help"}
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("reference", "command_line", "python"),
     [
-        ("name another --out, or remove it", "name another out=…, or remove it"),
+        (option("text_column"), "--text-column", "text_column=…"),
+        (option("delimiter", "','"), "--delimiter ','", "delimiter=','"),
+        (option("resume", True), "--resume", "resume=True"),
+        (option("resume", False), "--no-resume", "resume=False"),
+        (option("train.max_steps", 500), "--set train.max_steps=500", "train.max_steps=500"),
+        (option("train.batch_size"), "--set train.batch_size=…", "train.batch_size=…"),
+        (command("data check"), "bertsmith data check", "bertsmith.check_corpus"),
         (
-            "continue it with --resume, or choose another --out",
-            "continue it with resume=True, or choose another out=…",
+            command("finetune", "TASK", model="/a/b", overwrite=True),
+            "bertsmith finetune TASK --model /a/b --overwrite",
+            "bertsmith.finetune(TASK, model=/a/b, overwrite=True)",
         ),
-        ("is this the label column? (--label-column)", "is this the label column? (label_column=…)"),
-        ("hold a part out with --dev-share 0.2", "hold a part out with dev_share=0.2"),
-        ("say it with --delimiter ','", "say it with delimiter=','"),
-        ("for a tab: --delimiter $'\\t'", "for a tab: delimiter='\\t'"),
-        ("--documents blank-line, if so", "documents='blank_line', if so"),
-        ("write it as --set train.max_steps=500", "write it as train.max_steps=500"),
-        ("leave --set train.seed out", "leave train.seed out"),
-        ("add --task-set task.label_column=…", "add task.label_column=…"),
-        ("--set: there is no setting 'x'", "settings: there is no setting 'x'"),
-        ("look at them with bertsmith data check", "look at them with bertsmith.check_corpus"),
-        (
-            "fine-tune it: bertsmith finetune TASK --model /a/b --train FILE --out RUN (tasks: tag)",
-            "fine-tune it: bertsmith.finetune(TASK, model=/a/b, train=FILE, out=RUN) (tasks: tag)",
-        ),
-        ("bertsmith score RUN --pairs FILE does", "bertsmith.Model.score_pairs(RUN, pairs=FILE) does"),
-        ("train (in memory):17: the label is empty", "train row 17: the label is empty"),
-        ("a text--with dashes -- and more", "a text--with dashes -- and more"),
     ],
 )
-def test_python_names_its_own_arguments(said: str, meant: str) -> None:
-    assert in_python(said) == meant
-    error = InputError("a.csv:3: it is wrong", said)
-    assert str(error) == f"a.csv:3: it is wrong\n{meant}"
-    assert error.remedy == said
-
-
-def test_a_remedy_of_python_alone_stands_in_place_of_the_command_line_s() -> None:
-    error = InputError("it is there", "use --out", python="give overwrite=True")
-    assert str(error) == "it is there\ngive overwrite=True"
-    assert error.remedy == "use --out"
+def test_each_interface_has_its_own_names(reference: str, command_line: str, python: str) -> None:
+    error = InputError("code", "It is wrong.", location="a.csv:3", hint=f"Use {reference} instead.")
+    assert str(error) == f"a.csv:3: It is wrong.\nUse {python} instead."
+    assert error.sentence_for("command line") == "a.csv:3: It is wrong."
+    assert error.hint_for("command line") == f"Use {command_line} instead."
 
 
 @pytest.mark.parametrize(
-    "error", [InputError("a", "--out", python="c"), MachineError("a"), Stopped(15, "a", "b")]
+    "text",
+    [
+        "ls --all; --force overwrites",
+        "bertsmith data check --out x",
+        "train (in memory):17",
+        "--set x=1",
+        "a\x02b\x03c",
+        "\x02",
+        '{option("x")}',
+    ],
 )
-def test_another_process_gets_the_same_error(error: bs.BertsmithError) -> None:
+def test_text_of_users_is_never_rewritten(text: str) -> None:
+    assert render(text, "python") == text
+    assert render(text, "command line") == text
+    error = InputError("code", f"the label {text!r} is unknown")
+    assert str(error) == f"the label {text!r} is unknown"
+
+
+def test_an_argument_is_the_location_of_an_error_without_another() -> None:
+    error = InputError("bad_delimiter", "a delimiter is one character", argument="delimiter")
+    assert error.sentence_for("command line") == "--delimiter: a delimiter is one character"
+    assert str(error) == "delimiter: a delimiter is one character"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("a", "b", location="c:1", argument="d", hint="e"),
+        MachineError("a", "b"),
+        Stopped(15, "a", "b"),
+    ],
+)
+def test_errors_survive_pickling(error: bs.BertsmithError) -> None:
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.remedy, again.exit_code) == (
-        type(error),
-        str(error),
-        error.remedy,
-        error.exit_code,
-    )
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__
 
 
-def messages() -> list[str]:
-    """All text in the source that names an option, but for the command line's own and docstrings."""
-    found = []
+def calls(name: str) -> Iterator[ast.Call]:
+    """Yield the calls of a function of `errors.py` in the source."""
     for file in SOURCE.rglob("*.py"):
-        if "cli" in file.relative_to(SOURCE).parts or file.name == "errors.py":
-            continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        documented = {
-            id(node.body[0].value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and isinstance(node.body[0], ast.Expr)
-        }
-        inside = {
-            id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
-                text = "".join(p.value if isinstance(p, ast.Constant) else "x.y" for p in node.values)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-                text = node.value
-            else:
-                continue
-            if id(node) not in documented and re.search(r"(?<!\w)(?<!var\()--[a-z]", text):
-                found.append(text)
-    return found
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+                yield node
 
 
 def arguments() -> set[str]:
-    """All that Python's verbs take by name."""
-    verbs = [bs.train_tokenizer, bs.prepare, bs.pretrain, bs.finetune, bs.check_corpus, bs.inspect_tokenizers]
-    verbs += [bs.find_rate, bs.finetune_repeatedly, bs.finetune_glue, bs.compare, bs.ensemble]
-    verbs += [
-        bs.extend_tokenizer,
-        bs.show_instance,
-        bs.load,
-        bs.search,
-        *(getattr(bs.Model, name) for name in dir(bs.Model) if name[0] != "_"),
-    ]
-    known = {name for verb in verbs if callable(verb) for name in inspect.signature(verb).parameters}
+    """Return all names that Python's functions take."""
+    functions = [getattr(bs, name) for name in dir(bs) if name[0] != "_"]
+    functions += [getattr(bs.Model, name) for name in dir(bs.Model) if name[0] != "_"]
+    known = {
+        name
+        for function in functions
+        if callable(function) and not inspect.isclass(function)
+        for name in inspect.signature(function).parameters
+    }
     for options in (Reading, CheckOptions, Choice):
         known |= {field.name for field in dataclasses.fields(options)}
-    for kind in (PretrainSettings, FinetuneSettings, *(task_type(task).settings_type for task in TASKS)):
-        known |= {name.rpartition(".")[2] for name, _ in kind.names()}
-    return known | {"settings"}
+    for settings in (PretrainSettings, FinetuneSettings, *(task_type(task).settings_type for task in TASKS)):
+        known |= {name for name, _ in settings.names()}
+        known |= {name.rpartition(".")[2] for name, _ in settings.names()}
+    return known | {"settings"} | COMMAND_LINE_ONLY
 
 
-def test_each_message_of_the_source_names_arguments_that_python_has() -> None:
-    known, all_messages = arguments(), messages()
-    assert len(all_messages) > 30
-    for text in all_messages:
-        said = in_python(text)
-        assert not re.search(r"(?<!\w)--(?!help)[a-z]", said), said
-        for name in re.findall(r"\b([a-z_]+)=…", said):
-            assert name in known | OF_THE_COMMAND_LINE, (name, text)
+def test_messages_name_arguments_that_python_has() -> None:
+    known = arguments()
+    for call in calls("option"):
+        if isinstance(call.args[0], ast.Constant):
+            assert call.args[0].value in known, ast.unparse(call)
+    for call in calls("command"):
+        for keyword in call.keywords:
+            assert keyword.arg is None or keyword.arg in known, ast.unparse(call)

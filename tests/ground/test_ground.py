@@ -29,10 +29,10 @@ def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:
 
 
 def test_errors_carry_their_exit_codes() -> None:
-    assert [kind("x").exit_code for kind in (BertsmithError, MachineError, InputError)] == [1, 1, 2]
+    assert [kind("code", "x").exit_code for kind in (BertsmithError, MachineError, InputError)] == [1, 1, 2]
     assert Stopped(15, "x").exit_code == 143
     assert Stopped(2, "x").exit_code == 130
-    assert str(InputError("what", "how")) == "what\nhow"
+    assert str(InputError("code", "what", hint="how")) == "what\nhow"
 
 
 def test_json_is_one_document_and_refuses_what_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:

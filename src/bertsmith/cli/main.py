@@ -19,7 +19,7 @@ from typing import ClassVar, NoReturn
 
 import click
 
-from bertsmith import machine
+from bertsmith import log_handlers, machine
 from bertsmith.cli.failures import failure_of, stopped
 from bertsmith.cli.verbs import Verbs
 from bertsmith.nearest import nearest
@@ -148,6 +148,7 @@ def bertsmith(context: click.Context) -> None:
 
     For zsh and fish: zsh_source and fish_source. Each verb has its own --help.
     """
+    log_handlers.install(log_handlers.ConsoleHandler())
     if (verb := context.invoked_subcommand) not in _SHARED:
         machine.check_one_process(f"bertsmith {verb}")
 

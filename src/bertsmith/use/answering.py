@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith.ahead import ahead, in_parts
-from bertsmith.errors import InputError, in_python
+from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
 from bertsmith.files.tables import table_delimiter
@@ -135,7 +135,7 @@ class Answering:
         answers, task = self.answers(settings), self.task
         empty = [example for example in examples if task.is_empty(example)]
         if empty:
-            warnings.warn(in_python(told_of_unanswered([example.place for example in empty])), stacklevel=4)
+            warnings.warn(told_of_unanswered([example.place for example in empty]), stacklevel=4)
         of_rest = iter(answers([example for example in examples if not task.is_empty(example)]))
         of_empty = (task.unanswered(one) for one in answers(empty))  # apart: nobody's batch depends on them
         return [next(of_empty if task.is_empty(example) else of_rest) for example in examples]

@@ -22,7 +22,7 @@ from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence import sentence_vectors
 from bertsmith.display import Report
-from bertsmith.errors import InputError, in_python
+from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
 from bertsmith.kernels.plain import Written, use_kernels
@@ -53,7 +53,7 @@ _Check = Callable[[_Reads, _Reads, Sequence[str], Path, Callable[[str], None]], 
 
 def warned(sentence: str) -> None:
     """What is told, as a warning."""
-    warnings.warn(in_python(sentence), stacklevel=3)
+    warnings.warn(sentence, stacklevel=3)
 
 
 class _Quick(NamedTuple):
@@ -471,7 +471,7 @@ class Model(Predictor):
         for sentence in told_of_scores(found):
             tell(sentence)
         if empty := [f"text {i}" for i, one in enumerate(found, start=1) if not one.tokens]:
-            warnings.warn(in_python(told_of_unscored(empty)), stacklevel=2)
+            warnings.warn(told_of_unscored(empty), stacklevel=2)
         return [as_row(one) for one in found]
 
     def score_pairs(
