@@ -63,12 +63,12 @@ def render(text: str, interface: Interface) -> str:
 
     def replace(match: re.Match[str]) -> str:
         try:
-            kind, *parts = json.loads(match[1])
+            parts = json.loads(match[1])
         except ValueError:  # the user's own text
             return match[0]
-        if kind == "option":
-            return _render_option(*parts, interface)
-        return _render_command(*parts, interface)
+        if parts[0] == "option":
+            return _render_option(parts[1], parts[2], interface)
+        return _render_command(parts[1], parts[2], parts[3], interface)
 
     return _REFERENCE.sub(replace, text)
 
