@@ -3,10 +3,10 @@
     python benchmarks/pretrained.py [FOLDER] [--tasks sst2 cola rte stsb conll2003] [--seeds 0 1 2] [--rate 3e-4]
         [--threads 2]
 
-FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, the same for all tasks; the
-best evaluation on dev. Beside it the best method without an encoder, on the same rows, and what is published
-of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were searched for). Each
-score is kept: the script may be stopped and called again.
+FOLDER: a model folder; by default bert-mini-uncased-en, which the package includes. Three epochs at one rate, the
+same for all tasks; the best evaluation on dev. Beside it the best method without an encoder, on the same rows, and
+what is published of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were
+searched for). Each score is kept: the script may be stopped and called again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import bertsmith as bs
 from bertsmith import machine
+from bertsmith.artifacts.locate import locate
 from cheap import best_cheap
 from learning_hour import PAIRS
 from learning_tasks import BENCHES, spread
-from record import DATA, HERE, WORK, once, recorded, section, table, where
+from record import DATA, WORK, once, recorded, section, table, where
 
 RATE, EPOCHS = 3e-4, 3
 TASKS = ("sst2", "cola", "rte", "stsb", "conll2003")
@@ -36,8 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = HERE.parent / "pretrained" / "bert-mini-uncased-en"
-    parser.add_argument("folder", type=Path, nargs="?", default=usual)
+    parser.add_argument("folder", type=Path, nargs="?", default=locate("bert-mini-uncased-en"))
     parser.add_argument("--tasks", nargs="*", default=TASKS, choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--rate", type=float, default=RATE)
