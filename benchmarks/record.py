@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,20 @@ def where(threads: int, precision: str = "") -> str:
 def versions(*more: str) -> str:
     """Python's and the packages', those of `more` too."""
     names = ("torch", "transformers", "tokenizers", "numpy", *more)
+    require(*names)
     return ", ".join((f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)))
+
+
+def require(*packages: str) -> None:
+    """Exit with the command that installs the packages if one of them is missing."""
+    missing = []
+    for name in packages:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise SystemExit(f"{', '.join(missing)}: not installed; run pip install -e '.[bench]'")
 
 
 def machine_name() -> str:

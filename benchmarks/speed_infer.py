@@ -44,6 +44,7 @@ from record import (
     once,
     ratios,
     recorded,
+    require,
     section,
     table,
     versions,
@@ -53,6 +54,7 @@ from speed_sides import operands, quickest_way
 CHECKPOINT = checkpoint()
 SETS = ("sst2", "emotion", "squad1.1")
 PEERS = ("sentence-transformers", "onnxruntime", "openvino")
+EXPORT = ("onnx", "onnxscript")  # torch needs them to export the model
 BATCH, LENGTH = 32, 512
 TOGETHER, REPEATED = 4096, 5  # tokens of a product in the limit, and how often it is made
 WIDTH = 384
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--windows", type=int, default=5)
     options = parser.parse_args()
+    require(*PEERS, *EXPORT)
     machine.prepare_process(options.threads)
     for name in options.sets:
         once(
