@@ -107,14 +107,13 @@ def report(name: str, options: argparse.Namespace) -> None:
                 [f"{task}, {BENCHES[task].figure}", f"{100 * least:.1f} ({how})", of, published.get(task, "")]
             )
     section(
-        f"What {name} is worth",
+        f"Evaluation of {name}",
         f"""`python benchmarks/pretrained.py`; {where(options.threads)}.
 
-{about["steps"]:,} updates, {about["tokens"]:,} tokens. Held out: masked-LM loss {held["mlm_loss"]:.3f}
-(word frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}; pairs of sentences
+{about["steps"]:,} updates, {about["tokens"]:,} tokens. Held out: masked-LM loss {held["mlm_loss"]:.3f} (word
+frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}; NSP accuracy
 {held["nsp_accuracy"]:.1%}. Minimal pairs of BLiMP's development half: {known[f"{name} pairs"]:.1%}
 (chance 50 %; an n-gram model 61.2 %).
-
 Dev, in points, all training rows, {EPOCHS} epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
 {table(["task", "cheap method", "this model", "published, this size"], rows)}""",
