@@ -51,18 +51,20 @@ def main() -> None:
     rows = [beside(stream, size, options, plan / tokens) for size in SIZES]
     others = [alone(shards, data, options) for data in OTHERS]
     text = [
-        "Shards → packed masked batches, segment pairs of 128 tokens, token masks anew for each epoch, exactly "
-        f"15 % of each sequence; enwiki, {tokens:,} tokens an epoch; one core. {where(1)}.",
-        f"The plan of an epoch takes {plan:.2f} s ({min(plan_seconds):.2f} to {max(plan_seconds):.2f}), "
-        f"{plan / tokens * 1e9:.0f} ns a token; it is part of the first column. The reference's collator gets the "
-        f"same rows as lists. Median of {options.repeats} windows in turn (least and most); other work ran on the "
-        "machine, so the ratios count more than the figures.",
+        f"`python benchmarks/batches.py`; {where(1)}.",
+        "From shards to packed, masked batches: segment pairs of 128 tokens, dynamic masks of "
+        "exactly 15 % of each "
+        f"sequence; enwiki, {tokens:,} tokens an epoch; one core. The plan of an epoch takes {plan:.2f} s "
+        f"({min(plan_seconds):.2f} to {max(plan_seconds):.2f}), {plan / tokens * 1e9:.0f} ns a token, which the "
+        "first column includes. The collator of transformers gets the same rows as lists. Medians of "
+        f"{options.repeats} windows in turn (least to most), beside other processes.",
         table(
             ["batch", "ours, M tokens/s", "without the plan", "collator, M tokens/s", "ratio"],
             rows,
         ),
-        "Ours with other settings, batches of 64, the plan included:",
-        table(["data.*", "M tokens/s"], others),
+        "Ours with other settings, batches of 64, the plan included, in M tokens/s: "
+        + "; ".join(f"{name} {rate}" for name, rate in others)
+        + ".",
     ]
     print("\n\n".join(text))
     section("Batches", "\n\n".join(text))

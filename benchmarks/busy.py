@@ -30,9 +30,9 @@ import record
 
 PRESETS = ["bert-tiny-uncased", "bert-mini-uncased"]
 WAYS = {
-    "kernels": "the command line",
-    "bertsmith": "the same without compiled kernels",
-    "spinning": "spinning threads, as many as cores",
+    "kernels": "command line",
+    "bertsmith": "command line, no compiled kernels",
+    "spinning": "spinning threads, one per core",
 }
 LENGTH, MASK_SHARE = 128, 0.15
 ASKED = 0.4  # of the quiet speed
@@ -57,7 +57,7 @@ def main() -> None:
     text = told_of(now if options.dry else record.recorded("busy"))
     print(text)
     if not options.dry:
-        record.section("Beside other work", text)
+        record.section("Training speed beside other processes", text)
 
 
 def told_of(known: dict[str, dict[str, Any]]) -> str:
@@ -83,9 +83,8 @@ def told_of(known: dict[str, dict[str, Any]]) -> str:
     columns += ["busy / quiet", "threads, quiet; busy"]
     return (
         f"`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over "
-        "processes in turn, of so many updates after the trial; the ratio's median, least and most over the "
-        f"pairs. Busy: one process a core that counts numbers. Asked is that training keeps {ASKED:.0%} of its "
-        f"quiet speed.\n\n{record.table(columns, rows)}"
+        "processes in turn; ratios: median, least, and most over the pairs. Busy: one other process a core that "
+        f"counts numbers. The goal is {ASKED:.0%} of the quiet speed.\n\n{record.table(columns, rows)}"
     )
 
 

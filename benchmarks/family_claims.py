@@ -132,14 +132,14 @@ def distil(options: argparse.Namespace) -> None:
     rows.append(["the best cheap method", "", *cheap_cells(), *("" for _ in TASKS)])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
-        "A student of half the layers",
+        "Distillation to half the layers",
         f"""`python benchmarks/family_claims.py TEACHER --parts distil`; {where(options.threads)}.
 
 The teacher: {options.teacher.name}, a bert-mini of 4 layers. The student: `bertsmith distill`, 2 layers,
-{options.tokens / 1e6:g} M tokens of the teacher's text; beside it the same model pre-trained on as many tokens by
-masked LM alone. Parameters are the encoder's. Tasks: at most {ROWS:,} training rows, seeds {listed(options)},
-mean ± standard deviation, rates chosen with seed {TUNING_SEED} on a tenth of the training rows; and the share of
-the teacher's mean.
+{options.tokens / 1e6:g} M tokens of the teacher's text; for comparison the same model pre-trained on as many
+tokens by masked LM alone. Parameters are the encoder's. Tasks: at most {ROWS:,} training rows, seeds
+{listed(options)}, mean ± standard deviation, rates chosen with seed {TUNING_SEED} on a tenth of the training
+rows; and the ratio to the teacher's mean.
 
 {table(["model", "parameters", *figures, *(f"kept of {task}" for task in TASKS)], rows)}
 
@@ -197,10 +197,10 @@ def losses(options: argparse.Namespace) -> None:
     )
     cheap = " and ".join(f"{one} on {task}" for task, one in zip(TASKS, cheap_cells(), strict=True))
     section(
-        "A student's losses",
+        "Distillation without each loss",
         f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {where(1)}.
 
-recipes/ablations/distillation.yaml with the teacher and the student of the section on half the layers,
+recipes/ablations/distillation.yaml with the teacher and the student of "Distillation to half the layers",
 {tokens / 1e6:g} M tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation;
 in brackets the difference from the first row, paired by seed, and the p of a paired t-test. {told(report)}.
 
@@ -254,12 +254,12 @@ def albert(options: argparse.Namespace) -> None:
         "an update",
     ]
     section(
-        "ALBERT beside BERT of the same width and depth",
+        "ALBERT against BERT of the same width and depth",
         f"""`python benchmarks/family_claims.py TEACHER --parts albert`; {where(options.threads)}.
 
-Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32, in
-windows in turn, the median and in brackets the least and the most; an update is masked LM and a task of pairs with
-AdamW. ALBERT computes as many layers as BERT: what sharing saves is parameters.
+Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32,
+windows in turn: median (least to most). An update is masked LM and a sentence-pair task with AdamW. ALBERT
+computes as many layers as BERT: sharing saves parameters, not time.
 
 {table(columns, rows)}""",
     )
@@ -268,13 +268,10 @@ AdamW. ALBERT computes as many layers as BERT: what sharing saves is parameters.
 # ELECTRA
 
 
-ELECTRA_READ = """Read on 2026-11-24: the paper's order, replaced tokens ahead after the same computation, does not
-hold at these amounts. The discriminator learns little as long as its generator guesses badly: with 1.5 M tokens it
-is where random weights of the tiny size are on conll2003 (60.3, see "Tokens until pre-training tells"); with 5.8 M
-it has begun to learn, and the gap on conll2003 falls from 16 points to 10. On sst2 neither amount helps it. The
-paper's smallest comparison is of some three thousand times as many tokens. In the longer runs replaced tokens went
-at 0.54 times the speed of masked LM, not 0.73: they ran one after the other on a machine whose speed changes. So
-they had more time than masked LM, not less."""
+ELECTRA_READ = """The paper's order, ELECTRA ahead after the same computation, does not hold with so few tokens:
+the discriminator learns little while its generator is weak. The paper's smallest comparison has some three
+thousand times as many tokens. In the longer runs ELECTRA ran at 0.54 times the speed of masked LM, so it had
+more time, not less."""
 
 
 def electra(options: argparse.Namespace) -> None:
@@ -304,15 +301,14 @@ def electra(options: argparse.Namespace) -> None:
     rows.append(["the best cheap method", "", "", "", *cheap_cells()])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
-        "ELECTRA beside masked LM in the same time",
+        "ELECTRA against masked LM in the same time",
         f"""`python benchmarks/family_claims.py TEACHER --tokens {options.tokens} --parts electra`;
 {where(options.threads)}.
 
-The discriminator has 4 layers of 256, its generator a quarter of the width; masked LM has the same layers.
-Updates of both in turn: replaced tokens go at {ratio(speeds)} times the speed of masked LM here, so they get that
-part of its tokens. Both with the recipe for small budgets, which was found with masked LM. One pre-training seed;
-tasks: at most {ROWS:,} training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on a tenth of
-the training rows.
+The discriminator has 4 layers of 256, its generator a quarter of the width; masked LM has the same layers. In
+turn, ELECTRA trains at {ratio(speeds)} times the speed of masked LM, so it gets that part of its tokens. Both
+use the recipe for small budgets, which was tuned with masked LM. One pre-training seed; tasks: at most {ROWS:,}
+training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on a tenth of the training rows.
 
 {table(["objective", "tokens", "minutes of updates", "held-out loss", *figures], rows)}
 

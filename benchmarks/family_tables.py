@@ -140,12 +140,12 @@ def rate_of(task: str) -> float:
 
 def write(report: Mapping[str, Any], tokens: int) -> None:
     """The section of RESULTS.md."""
-    paper = [
-        [name, *(f"{row} {value:g}" for row, value in of.items())] for name, of in report["paper"].items()
-    ]
-    most = max(map(len, paper))
+    paper = "; ".join(
+        f"{name}: {', '.join(f'{row} {value:g}' for row, value in of.items())}"
+        for name, of in report["paper"].items()
+    )
     section(
-        "Three tables of the papers at the smallest size",
+        "Tables of the papers at the tiny size",
         f"""`python benchmarks/family_tables.py`; {where(1)}.
 
 bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
@@ -156,9 +156,9 @@ brackets the difference from the first row, paired by seed, and the p of a paire
 
 {told(report)}.{held(report)}
 
-{beside()} In the papers:
+{beside()}
 
-{table(["figure", *[""] * (most - 1)], [[*line, *[""] * (most - len(line))] for line in paper])}""",
+In the papers: {paper}.""",
     )
 
 
@@ -178,7 +178,7 @@ def beside() -> str:
     text = "The best cheap method has " + " and ".join(
         f"{score:.3f} on {task} ({method})" for task, score, method in cheap
     )
-    text += "; n-grams tell 61.2 % of the minimal pairs (Warstadt et al. 2020)."
+    text += "; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020)."
     known = recorded(NAME_LONGER)
     scores = {row: [100 * known[key] for key in known if key.rpartition(" ")[0] == row] for row in LONGER}
     if all(scores.values()):

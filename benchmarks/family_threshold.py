@@ -127,14 +127,14 @@ def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
     rows.insert(0, ["the best cheap method", "", *beside, "61.2 (n-grams: Warstadt et al. 2020)"])
     names = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
     section(
-        "Tokens until pre-training tells",
+        "Gain of pre-training by number of tokens",
         f"""`python benchmarks/family_threshold.py`; {where(threads)}.
 
-{PRESET} by the recipe for small budgets (64 tokens), encyclopedia, vocabulary of {VOCABULARY:,}. Tasks: at
-most 5,000 training rows, three epochs, the best evaluation on dev; {PAIRS_SCORED:,} minimal pairs, chance 50; in
-points, seeds {", ".join(map(str, seeds))}, mean ± standard deviation. In brackets: by how many deviations (the
-root of the mean of both variances) that is above random weights. Rates chosen with seed {TUNING_SEED} on a tenth
-of the training rows, for random weights and for the largest amount. The cheap methods learn from the same rows.
+{PRESET} by the recipe for small budgets (64 tokens), encyclopedia, vocabulary of {VOCABULARY:,}. Tasks: at most
+5,000 training rows, three epochs, the best evaluation on dev; {PAIRS_SCORED:,} minimal pairs, chance 50; in
+points, seeds {", ".join(map(str, seeds))}, mean ± standard deviation. In brackets: the distance from random
+weights in pooled standard deviations. Rates chosen with seed {TUNING_SEED} on a tenth of the training rows, for
+random weights and for the largest amount. The cheap methods learn from the same rows.
 
 {table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
     )

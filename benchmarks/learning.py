@@ -37,7 +37,7 @@ from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, r
 from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
 from ours import OurTrainer
-from record import HERE, WORK, once, recorded, section, table, where
+from record import WORK, once, recorded, section, table, where
 from reference import batches_from, rate_at
 
 # The recipes that these are measured against: the quickstart's of 2026-11-21 and that of pretraining_pays.py.
@@ -59,7 +59,6 @@ _FIRST = [
 # What the optimiser and its schedule gain where both recipes begin from our first weights.
 _OUR_START = ["start.tokens=neighbours", "start.attention=local"]
 _TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
-TRIED = (HERE / "learning_tried.md").read_text(encoding="utf-8")
 # Parts of the tokens with which our recipe is to have come as far as the other with all of them.
 SHARES = {"ours least": 0.3, "ours short": 0.55}
 ARMS = ("before", "adamw", *SHARES, "ours")
@@ -242,13 +241,14 @@ def report(threads: int) -> None:
         "Learning",
         f"""`python benchmarks/learning.py`; {where(threads, "fp32")}.
 
-Held-out masked-LM loss (and NSP accuracy) of two recipes with the same seed, on the same instances in the
-same order; judged on the same held-out instances and masks, whatever a recipe is trained to predict. Ours is
-also run with {shares} of the tokens, each a run with its own schedule.
+Held-out masked-LM loss (and NSP accuracy) of the recipes with the same seed on the same instances, evaluated on
+the same held-out instances and masks. Ours also with {shares} of the tokens, each with its own schedule.
 
 {parts}
 
-{TRIED}""",
+The earlier recipe is that of 2026-11-21: AdamW, random initial weights, linear schedule. The next column has its
+optimizer, rates, and schedule with our initial weights (token vectors from co-occurrence counts, local attention
+heads). Ours adds Muon and a schedule that is constant and then falls. `tried.md` has the single steps.""",
     )
 
 
@@ -263,7 +263,7 @@ def of_size(name: str, known: dict[str, Any]) -> str:
     if len(seeds) > 1:
         rows.append(["mean", *(mean_cell(runs[arm]) for arm in arms)])
     tokens = SIZES[name].tokens / 1e6
-    named = {"before": "earlier recipe (AdamW)", "adamw": "the same from our first weights"}
+    named = {"before": "earlier recipe (AdamW)", "adamw": "the same with our initial weights"}
     columns = [
         "seed",
         *(f"{named.get(arm, 'ours')}, {SHARES.get(arm, 1) * tokens:.3g} M tokens" for arm in arms),

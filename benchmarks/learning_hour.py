@@ -20,7 +20,7 @@ from typing import Any
 
 import bertsmith as bs
 from bertsmith import machine
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, WORK, once, recorded, section, where
 
 PAIRS = DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
 
@@ -82,35 +82,28 @@ def shards_of(text: Text) -> Path:
 def report(text: Text, found: dict[str, Any], options: argparse.Namespace) -> None:
     """The section of RESULTS.md."""
     held = found["held_out"]
-    rows = [
-        ["updates", f"{found['steps']:,}"],
-        ["tokens", f"{found['tokens']:,}"],
-        ["minutes of updates", f"{found['seconds'] / 60:.1f}"],
-        ["tokens a second", f"{found['tokens_per_second']:,.0f}"],
-        ["held-out masked-LM loss", f"{held['mlm_loss']:.3f}"],
-        ["that of word frequencies", f"{held['unigram_mlm_loss']:.3f}"],
-        ["pairs of sentences", f"{held['nsp_accuracy']:.1%}"],
-    ]
+    figures = (
+        f"{found['steps']:,} updates, {found['tokens']:,} tokens, {found['seconds'] / 60:.1f} minutes of updates, "
+        f"{found['tokens_per_second']:,.0f} tokens per second. Held out: masked-LM loss {held['mlm_loss']:.3f} "
+        f"(word frequencies {held['unigram_mlm_loss']:.3f}), NSP accuracy {held['nsp_accuracy']:.1%}."
+    )
     asked, of_pairs = "", ""
     if text.pairs:
         pairs = recorded("learning_hour").get("all pairs") or found["pairs"]
-        rows.append([f"minimal pairs ({pairs['pairs']:,})", f"{pairs['accuracy']:.1%}"])
         by_phenomenon = sorted(pairs["by_phenomenon"].items(), key=lambda item: -item[1]["accuracy"])
-        phenomena = [[name, f"{one['pairs']:,}", f"{one['accuracy']:.1%}"] for name, one in by_phenomenon]
-        asked = " --evaluate-pairs\nblimp_dev.jsonl.zst"
+        phenomena = ", ".join(f"{name} {one['accuracy']:.1%}" for name, one in by_phenomenon)
+        asked = " --evaluate-pairs blimp_dev.jsonl.zst"
         of_pairs = f"""
-Minimal pairs of BLiMP's development half (Warstadt et al. 2020), whose paper gives an n-gram model 61.2 %;
-chance is 50 %. By phenomenon:
-
-{table(["phenomenon", "pairs", "accuracy"], phenomena)}"""
+{pairs["accuracy"]:.1%} of {pairs["pairs"]:,} minimal pairs of BLiMP's development half (Warstadt et al. 2020; an
+n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
     section(
         text.title,
         f"""`python benchmarks/learning_hour.py`; {where(options.threads)}.
 
 `bertsmith pretrain --data shards --out {text.folder} --minutes {options.minutes:g}{asked}`, the
-vocabulary of 8,000 trained on the same text, one seed; the machine had other work to do as well.
+vocabulary of 8,000 trained on the same text, one seed, beside other processes.
 
-{table(["", "figure"], rows)}
+{figures}
 {of_pairs}""",
     )
 

@@ -189,54 +189,48 @@ def pairs(model: bs.Model) -> float:
     return float(model.score_pairs(PAIRS, sample=PAIRS_SCORED)["accuracy"])
 
 
-def on_tasks_told(seed: int) -> str:
-    """The table of `on_tasks`, of what was measured by now."""
-    known, rows = recorded("learning_reference"), []
-    for told, name in (
-        (f"the reference, seed {seed}", f"reference-{seed}"),
-        ("ours", f"mini-ours-short-{seed}"),
-    ):
-        found = of_arm(recorded("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
-        if found is not None and f"pairs {name}" in known:
-            sst2 = f"{spread([100 * score for score in found[1]])} (rate {found[0]:g})"
-            rows.append([told, f"{100 * known[f'pairs {name}']:.1f}", sst2])
-    if not rows:
-        return ""
-    return f"""
-
-{PAIRS_SCORED:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds), in points:
-
-{table(["model", "minimal pairs", "sst2"], rows)}"""
+def task_cells(name: str) -> list[str]:
+    """Return the accuracy on minimal pairs and on sst2 of a model, as far as they are measured."""
+    known = recorded("learning_reference")
+    found = of_arm(recorded("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
+    if found is None or f"pairs {name}" not in known:
+        return ["", ""]
+    sst2 = f"{spread([100 * score for score in found[1]])} (rate {found[0]:g})"
+    return [f"{100 * known[f'pairs {name}']:.1f}", sst2]
 
 
 def report(threads: int) -> None:
-    """The section of RESULTS.md, of all that was measured by now."""
+    """Write the section of RESULTS.md from the records."""
     known = recorded("learning_reference")
     speed = known["speed"]
-    rates = [
-        [f"{rate:g}", f"{known[f'tuning {rate:g}']:.3f}"] for rate in RATES if f"tuning {rate:g}" in known
-    ]
-    rows = [
-        [key, f"{value['updates']:,}", f"{value['mlm_loss']:.3f}", f"{100 * value['nsp_accuracy']:.0f} %"]
+    rates = ", ".join(
+        f"{known[f'tuning {rate:g}']:.3f} at {rate:g}" for rate in RATES if f"tuning {rate:g}" in known
+    )
+    ours = recorded("learning")["mini ours short 0"]
+    models = {
+        f"reference, rate {key.replace(' ', ', seed ')}": (
+            value["updates"],
+            value,
+            f"reference-{key.split()[1]}",
+        )
         for key, value in known.items()
         if isinstance(value, dict) and "updates" in value
+    }
+    models["ours"] = (ours["steps"], ours["held_out"], "mini-ours-short-0")
+    rows = [
+        [model, f"{updates:,}", f"{held['mlm_loss']:.3f}", f"{held['nsp_accuracy']:.0%}", *task_cells(name)]
+        for model, (updates, held, name) in models.items()
     ]
-    ours = recorded("learning")["mini ours short 0"]
-    held = ours["held_out"]
-    rows.append(
-        ["ours", f"{ours['steps']:,}", f"{held['mlm_loss']:.3f}", f"{100 * held['nsp_accuracy']:.0f} %"]
-    )
     section(
-        "Learning, beside the reference's usual settings",
+        "Learning against the usual settings of transformers",
         f"""`python benchmarks/learning_reference.py`; {where(threads)}.
 
 In the time that our recipe needs for {OURS / 1e6:g} M tokens (mini, encyclopedia, the same held-out instances).
-Tokens a second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}; the ratio is
-{speed["ratio"]:.2f}.
+Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
+{speed["ratio"]:.2f}. The reference's loss after {TUNING_SHARE:.0%} of the run: {rates}. {PAIRS_SCORED:,}
+minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
 
-{table(["rate tried", f"loss after {TUNING_SHARE:.0%} of the run"], rates)}
-
-{table(["rate and seed", "updates", "held-out MLM loss", "NSP accuracy"], rows)}{on_tasks_told(0)}""",
+{table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
     )
 
 

@@ -92,7 +92,7 @@ def report(threads: int) -> None:
         )
     columns = ["minutes", "preset", "tokens", "held-out loss", "NSP accuracy", "precision"]
     section(
-        "Which size in how many minutes",
+        "Model size by time budget",
         f"""`python benchmarks/learning_sizes.py`; {where(threads)}.
 
 `bertsmith pretrain --minutes M --preset P` on the encyclopedia and books, vocabulary of 8,000, one seed, the same

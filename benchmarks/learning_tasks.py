@@ -248,7 +248,7 @@ def report(name: str, seeds: Sequence[int], threads: int) -> None:
         f"""`python benchmarks/learning_tasks.py RUN`; {where(threads)}.
 
 At most {ROWS:,} training rows{fewer}, three epochs, dropout 0.1, the best evaluation on dev, in points; {told}.
-Rates chosen with seed {TUNING_SEED} on rows that were not trained on then: see the script.
+Rates chosen with seed {TUNING_SEED} on rows that were not trained on.
 
 {table(columns, rows)}""",
     )

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from record import section, table, where
+from record import section, where
 
 TABLE = Path(__file__).parent.parent / "tests" / "faults" / "test_malformed.py"
 
@@ -38,17 +38,14 @@ def main() -> None:
     said = done.stdout.strip().splitlines()[-1].strip("= ")
     forms = Counter(Path(case[0].split()[0]).suffix or "plain" for case in [*cases.REFUSED, *cases.ODD])
     skipped = sum(bool(case[4]) for case in cases.REFUSED)
-    rows = [
-        ("refused in one sentence with the place", len(cases.REFUSED)),
-        ("of these with good rows, which alone remain when skipped", skipped),
-        ("odd, read as documented", len(cases.ODD)),
-    ]
     section(
         "Malformed input",
-        f"`python benchmarks/malformed.py`, {where(1)}. The tests of the table: {said} (exit code "
-        f"{done.returncode}).\n\n"
-        + table(["files", "number"], rows)
-        + "\n\nBy suffix: "
+        f"`python benchmarks/malformed.py`; {where(1)}.\n\n"
+        f"{len(cases.REFUSED)} malformed files are refused with a message that names the place "
+        f"({skipped} of them have "
+        f"good rows, which `--on-error skip` keeps), {len(cases.ODD)} unusual ones are read as "
+        f"documented. The tests: "
+        f"{said} (exit code {done.returncode}). By suffix: "
         + ", ".join(f"{form} {number}" for form, number in forms.most_common())
         + ".",
     )

@@ -30,7 +30,7 @@ from typing import Any
 import zstandard
 
 from corpus import FILES, prepared
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, WORK, once, recorded, section, where
 
 PLAIN = WORK / "preparing-enwiki.txt"
 OUT = WORK / "preparing-out"
@@ -255,8 +255,9 @@ def report(found: dict[str, Any]) -> None:
         parts.append(f"Ids: {same['ids']:,}, different from the reference's: {same['different']:,}.")
     if peaks := found.get("memory"):
         parts.append(
-            "Peak memory of the command and its worker processes together (two workers):\n\n"
-            + table(["text", "MiB"], [(name, f"{peak / 2**20:.0f}") for name, peak in peaks.items()])
+            "Peak memory of the command and its two worker processes together: "
+            + "; ".join(f"{peak / 2**20:.0f} MiB for {name}" for name, peak in peaks.items())
+            + "."
         )
     if kinds := [value for key, value in found.items() if key.startswith("kill ")]:
         parts.append(
@@ -266,7 +267,7 @@ def report(found: dict[str, Any]) -> None:
         )
     if same := found.get("workers"):
         parts.append(f"1, 2 and 4 workers: {'the same bytes' if same['same'] else 'DIFFERENT bytes'}.")
-    section("Text to shards", "\n\n".join(parts))
+    section("Corpus preparation", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

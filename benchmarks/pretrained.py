@@ -3,10 +3,10 @@
     python benchmarks/pretrained.py [FOLDER] [--tasks sst2 cola rte stsb conll2003] [--seeds 0 1 2] [--rate 3e-4]
         [--threads 2]
 
-FOLDER: pretrained/bert-mini-uncased-en, or another model. Three epochs at one rate, the same for all tasks; the
-best evaluation on dev. Beside it the best method without an encoder, on the same rows, and what is published
-of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were searched for). Each
-score is kept: the script may be stopped and called again.
+FOLDER: a model folder; by default bert-mini-uncased-en, which the package includes. Three epochs at one rate, the
+same for all tasks; the best evaluation on dev. Beside it the best method without an encoder, on the same rows, and
+what is published of this size (Turc et al. 2019, whose models read many times as much text, and whose rates were
+searched for). Each score is kept: the script may be stopped and called again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import bertsmith as bs
 from bertsmith import machine
+from bertsmith.artifacts.locate import locate
 from cheap import best_cheap
 from learning_hour import PAIRS
 from learning_tasks import BENCHES, spread
-from record import DATA, HERE, WORK, once, recorded, section, table, where
+from record import DATA, WORK, once, recorded, section, table, where
 
 RATE, EPOCHS = 3e-4, 3
 TASKS = ("sst2", "cola", "rte", "stsb", "conll2003")
@@ -36,8 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = HERE.parent / "pretrained" / "bert-mini-uncased-en"
-    parser.add_argument("folder", type=Path, nargs="?", default=usual)
+    parser.add_argument("folder", type=Path, nargs="?", default=locate("bert-mini-uncased-en"))
     parser.add_argument("--tasks", nargs="*", default=TASKS, choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--rate", type=float, default=RATE)
@@ -107,14 +107,13 @@ def report(name: str, options: argparse.Namespace) -> None:
                 [f"{task}, {BENCHES[task].figure}", f"{100 * least:.1f} ({how})", of, published.get(task, "")]
             )
     section(
-        f"What {name} is worth",
+        f"Evaluation of {name}",
         f"""`python benchmarks/pretrained.py`; {where(options.threads)}.
 
-{about["steps"]:,} updates, {about["tokens"]:,} tokens. Held out: masked-LM loss {held["mlm_loss"]:.3f}
-(word frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}; pairs of sentences
+{about["steps"]:,} updates, {about["tokens"]:,} tokens. Held out: masked-LM loss {held["mlm_loss"]:.3f} (word
+frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}; NSP accuracy
 {held["nsp_accuracy"]:.1%}. Minimal pairs of BLiMP's development half: {known[f"{name} pairs"]:.1%}
 (chance 50 %; an n-gram model 61.2 %).
-
 Dev, in points, all training rows, {EPOCHS} epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
 {table(["task", "cheap method", "this model", "published, this size"], rows)}""",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ WORK = Path(os.environ.get("BERTSMITH_BENCHMARK_WORK", HERE / "work"))
 DATA = HERE.parent.parent / "shared" / "data"
 RECORDS = Path(os.environ.get("BERTSMITH_BENCHMARK_RECORDS", HERE / "records"))
 RESULTS = HERE / "RESULTS.md"
+MATRIX_UNITS = {  # the newest first: the first that a processor has names its class
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX512-BF16",
+    "avx512_vnni": "AVX512-VNNI",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -55,7 +63,20 @@ def where(threads: int, precision: str = "") -> str:
 def versions(*more: str) -> str:
     """Python's and the packages', those of `more` too."""
     names = ("torch", "transformers", "tokenizers", "numpy", *more)
+    require(*names)
     return ", ".join((f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)))
+
+
+def require(*packages: str) -> None:
+    """Exit with the command that installs the packages if one of them is missing."""
+    missing = []
+    for name in packages:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise SystemExit(f"{', '.join(missing)}: not installed; run pip install -e '.[bench]'")
 
 
 def machine_name() -> str:
@@ -65,6 +86,22 @@ def machine_name() -> str:
     found = machine.describe()
     held = f"; held to {held_to()}" if held_to() else ""
     return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}{held}"
+
+
+def processor_class(key: str) -> str:
+    """Return the GPU, or the processor's maker and newest matrix unit, that a record's key names."""
+    if gpu := re.search(r"NVIDIA \w+", key):
+        return gpu[0]
+    maker = "AMD EPYC" if "AMD" in key else "Intel Xeon"
+    if limit := re.search(r"held to (\w+)", key):
+        unit = next(name for unit, name in MATRIX_UNITS.items() if unit.removesuffix("f") == limit[1])
+        return f"{maker}, limited to {unit}"
+    return f"{maker}, {next(name for unit, name in MATRIX_UNITS.items() if unit in key)}"
+
+
+def versions_in(keys: Iterable[str]) -> str:
+    """Return the versions of packages that the keys of records name."""
+    return "; ".join(dict.fromkeys(key.rpartition("; ")[2] for key in keys))
 
 
 def ratios(own: Sequence[float], other: Sequence[float]) -> list[float]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -37,13 +38,23 @@ sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, b
 
 import torch
 
-import speed_summary
 from bertsmith import machine
 from bertsmith.errors import InputError
 from bertsmith.kernels.choice import are_here
 from bertsmith.models.family import preset
 from held import NAMES, hold
-from record import machine_name, median_and_range, once, ratios, recorded, section, table, versions
+from record import (
+    machine_name,
+    median_and_range,
+    once,
+    processor_class,
+    ratios,
+    recorded,
+    section,
+    table,
+    versions,
+    versions_in,
+)
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 2e-2}  # relative, of losses and of the norms of gradients
 EXACT = "reference, fp32"  # whose loss is the others' measure
@@ -97,7 +108,6 @@ def main() -> None:
         key = key_of(options)
         once("speed", key, lambda: measured(options))
         report()
-        speed_summary.report()
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -274,81 +284,54 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report() -> None:
-    """The section of RESULTS.md, of what was measured by now."""
-    parts = [f"{key}:\n\n{table(COLUMNS, rows(found))}" for key, found in recorded("speed").items()]
+    """Write the section of RESULTS.md from the records."""
+    known = recorded("speed")
+    rows = sorted(
+        row(key, sides) for key, sides in known.items() if {"ours, fp32", "ours, bf16"} & sides.keys()
+    )
     section(
-        "Training beside its peers",
-        f"""`python -m benchmarks.speed train|finetune`. Real tokens a second, medians of windows in turn (least
-and most). A limit is the rate of the model's own matrix products alone, in its precision, each in
-the quickest way that we know: by torch's library, by oneDNN, or by our kernels. In the last layer
-they are those of the tokens that a head reads, but for keys and values, where the reference
-computes all. On a GPU attention's scores are written to memory in it, as flash attention does not.
-Of the limit: the share of that rate, by window. Against the best peer: the median of the ratios by
-window, to the quickest of the reference's sides whose loss is the same, and the norm of whose
-gradients, where a table has that (to 1e-4 in fp32, 2 % in bf16 and int8). "Ours, int8" is `train.int8`, the
-rest in the quicker of both precisions; what it does to losses is under "Training in integers". "Torch alone":
-without the extra `fast`, where that was measured.
+        "Training speed",
+        f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--held-to UNIT]`; two CPU cores
+or one GPU; {versions_in(known)}.
 
-"Held to avx2", "avx512" and "avx512_vnni" (`--held-to`): no side uses the processor's later instructions, so
-that a class is seen that was not at hand. Products in fp32 are ours on AMD's processors up to Zen 4,
-the library's on Intel's; in bf16 they are ours on both. Without units for bf16 no side computes in it.
+Tokens per second without padding, medians of windows in turn. The peer is the fastest variant of transformers
+whose loss and gradient norm are equal (fp32 within 1e-4, bf16 within 2 %): fp32, bf16, compiled by torch, or
+batches grouped by length. The ratio compares our faster precision with the peer (median, least, and most over
+windows). Limit: the share of the speed that the model's matrix products alone reach, each in its fastest known
+form. Memory: peak MiB, ours and the peer's. "Limited to": no side uses later instructions of the processor.
+In fixed:N all
+sequences have N tokens; natural lengths are at most 128. The batch is 32 unless given. Some rows are older than
+the code, which is faster now.
 
-Older than the code are: what was measured on AVX2, tiny held to it, and natural lengths, from before
-queries of the last layer were computed only for tokens that a head reads; of AVX2, tiny and
-fine-tuning also from before clipping and AdamW by kernels; natural lengths in fp32 also from before
-products in fp32 were ours on AMD's processor with AVX-512; all but tiny, mini and fine-tuning on
-Intel's processor from before LayerNorm was computed 16 columns at a time; fine-tuning in bf16 there,
-small and base in int8 from before kernels shared the memory that they work in, a twentieth at most; and
-fine-tuning, but on AMD's processor with units for bf16 and held to avx512_vnni, from before all layers were
-one program (1.06 times as fast in fp32, 1.07 in bf16). On the GPU all are from when torch compiled the
-layers, base also from before attention was our own; what was timed since is under "what was tried", without
-the reference in turn. Left out are: on natural lengths with units for bf16 the reference's batches as they
-come, which did not fit into 23 GB beside the others (grouped by length they were the quicker); held to avx512
-or avx512_vnni on AMD the reference's compiled side, which died at its first window ("malloc(): unaligned
-tcache chunk detected", "invalid chunk size"; in fp32 it was the quicker one only with small, by a twentieth
-at most).
-
-{(chr(10) * 2).join(parts)}""",
+{table(COLUMNS, rows)}""",
     )
 
 
-COLUMNS = [
-    "side",
-    "tokens/s",
-    "against the best peer",
-    "of the limit",
-    "loss (and gradients' norm) differs by",
-    "peak memory, MiB",
-]
+COLUMNS = ["processor", "workload", "fp32", "bf16", "peer", "ratio", "limit", "memory"]
 
 
-def rows(found: dict[str, Any]) -> list[list[str]]:
-    """A table's rows, a side each."""
-    peers = {name: one for name, one in found.items() if name.startswith("reference") and one["within"]}
-    best = max(peers.values(), key=lambda one: statistics.median(one["rates"]))
-    told = []
-    for name, one in found.items():
-        rates, is_limit = one["rates"], name in LIMITS
-        limit = found.get(f"limit, {one['precision']}")
-        told.append(
-            [
-                name,
-                median_and_range(rates, ",.0f"),
-                median_and_range(ratios(rates, best["rates"])),
-                ""
-                if is_limit or limit is None
-                else f"{statistics.median(ratios(rates, limit['rates'])):.0%}",
-                "" if is_limit else differs(one),
-                f"{one['peak_mib']:,.0f}",
-            ]
-        )
-    return told
-
-
-def differs(one: dict[str, Any]) -> str:
-    """From the reference in fp32; the older records do not know the gradients."""
-    gradient = f" ({one['gradient_difference']:.1e})" if "gradient_difference" in one else ""
-    return f"{one['difference']:.1e}{gradient}"
+def row(key: str, sides: dict[str, Any]) -> list[str]:
+    """Return the table's row of one workload on one machine."""
+    peers = {name: one for name, one in sides.items() if name.startswith("reference") and one["within"]}
+    name, peer = max(peers.items(), key=lambda item: statistics.median(item[1]["rates"]))
+    ours = {one["precision"]: one for side, one in sides.items() if side in ("ours, fp32", "ours, bf16")}
+    best = max(ours.values(), key=lambda one: statistics.median(one["rates"]))
+    limit = sides.get(f"limit, {best['precision']}")
+    rates = {
+        precision: f"{statistics.median(one['rates']):,.0f}" if (one := ours.get(precision)) else "–"
+        for precision in ("fp32", "bf16")
+    }
+    workload = re.sub(r"train bert-(\w+)-uncased, ", r"\1, ", key.partition(" a batch")[0])
+    workload = workload.replace("finetune all-MiniLM-L6-v2 on ", "fine-tune MiniLM, ").removesuffix(", 32")
+    return [
+        processor_class(key),
+        workload,
+        *rates.values(),
+        f"{statistics.median(peer['rates']):,.0f} ({name.removeprefix('reference, ')})",
+        median_and_range(ratios(best["rates"], peer["rates"])),
+        f"{statistics.median(ratios(best['rates'], limit['rates'])):.0%}" if limit else "–",
+        f"{best['peak_mib']:,.0f}, {peer['peak_mib']:,.0f}",
+    ]
 
 
 if __name__ == "__main__":

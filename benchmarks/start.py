@@ -49,15 +49,14 @@ def main() -> None:
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
             ]
         )
-    text = table(["command", "seconds", "of a processor", "seconds, against the first"], rows)
+    text = table(["command", "seconds", "CPU seconds", "seconds, relative to the first"], rows)
     print(text)
     size = round(weights.stat().st_size / 1e6)
     section(
         "Start-up",
         f"""`python benchmarks/start.py`; {where(2)}.
 
-Medians of {ROUNDS} whole commands, in turn. The weights are {size} MB; `load_file` leaves them in their file's
-pages.
+Medians of {ROUNDS} whole commands, in turn. The weights are {size} MB; `load_file` maps them into memory.
 
 {text}""",
     )

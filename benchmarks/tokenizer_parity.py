@@ -195,30 +195,26 @@ def text_of(rows: list[list[str]], found: dict[str, dict[str, Any]]) -> str:
         "cased": "google, cased, scalars between letters",
     }
     apart = {name: found[key]["hf_differs"] for name, key in against.items()}
-    categories = sorted({c for one in apart.values() for c in one}, key=lambda c: -apart["uncased"].get(c, 0))
-    table = record.table(["reading, vocabulary", *TEXTS], rows)
-    differ = record.table(
-        ["category (Unicode 14)", *against],
-        [[c, *(f"{one.get(c, 0):,}" for one in apart.values())] for c in categories]
-        + [["all", *(f"{sum(one.values()):,}" for one in apart.values())]],
+    differences = "; ".join(f"{name}: {', '.join(cells)}" for name, *cells in rows)
+    differ = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{category} {n:,}" for category, n in sorted(one.items(), key=lambda i: -i[1]))
+        for name, one in apart.items()
     )
-    return f"""{record.where(1)}
+    return f"""`python benchmarks/tokenizer_parity.py`; {record.where(1)}.
 
-`benchmarks/tokenizer_parity.py`. Texts whose ids (hf) or words (google) differ from the reference's. `hf`: ids of
-the published vocabularies against the reference's fast tokenizers, special strings left text on both sides.
-`google`: words against an independent transcription of the original rules with Python's Unicode tables.
+Texts whose tokenization differs from the reference's, of three kinds ({", ".join(TEXTS)}). hf: ids of published
+vocabularies against the fast tokenizers of transformers, special strings in texts left text on both sides.
+google: words against an independent transcription of BERT's original rules with Python's Unicode tables, pinned
+to Unicode 14.0.0.
 
-{table}
+{differences}.
 
-How many scalars between two letters the two readings cut into other words, by category:
-
-{differ}
-
-Co (private): dropped by the library, kept by the original. Mn, P* and Cf: gained by Unicode after the library's
-tables, so letters to it. Lo: U+2B820 to U+2B91F, which the library does not set apart. Cn: capitals that Unicode
-gained after 14.0, lower-cased by the library. Not in the table: a capital sigma at a word's end is ς in the
-original and σ in the library. The `google` reading is pinned to Unicode 14.0.0. In Unigram, `<pad>` and `<unk>` in
-a text stay text here and in SentencePiece; the reference takes them for its own, so they are not drawn."""
+Code points between two letters for which the two normalizers give other words, by Unicode category: {differ}.
+Co (private use): dropped by the library, kept by the original. Mn, P*, and Cf: added to Unicode after the
+library's tables. Lo: U+2B820 to U+2B91F, which the library does not set apart. Cn: capitals added after Unicode
+14.0. A capital sigma at a word's end is ς in the original and σ in the library. Unigram texts contain no
+`<pad>` and `<unk>`, which only the reference reads as special tokens."""
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def test_a_tokenizer_with_tokens_that_the_model_has_no_row_for_is_refused(
             bs.load(path).embed(["a"])
 
 
-def test_locate_finds_runs_and_model_folders(tmp_path: Path) -> None:
+def test_locate_finds_runs_and_model_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = written(tmp_path / "run" / "model")
     assert locate(tmp_path / "run") == model
     assert locate(str(model)) == model
@@ -241,6 +241,7 @@ def test_locate_finds_runs_and_model_folders(tmp_path: Path) -> None:
         locate(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         locate(tmp_path / "nowhere")
+    monkeypatch.chdir(tmp_path / "run")
     with pytest.raises(InputError, match="no such folder"):
         locate("../x")
     with pytest.raises(InputError, match="no such folder"):

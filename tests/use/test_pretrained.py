@@ -1,8 +1,11 @@
-"""The small BERT that a checkout comes with: found by its name from anywhere, without a network."""
+"""The small BERT that the package includes: found by its name from anywhere, without a network."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ import bertsmith as bs
 import tiny_run
 
 NAME = "bert-mini-uncased-en"
-FOLDER = Path(__file__).parents[2] / "pretrained" / NAME
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "src" / "bertsmith" / "pretrained" / NAME
 LIKELY = {
     "Paris is the [MASK] of France.": "capital",
     "Madrid is the [MASK] of Spain.": "capital",
@@ -61,5 +65,21 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path) -> None:
     assert bs.load(NAME, "cpu").model_folder.resolve() == own.model_folder.resolve()
 
 
-def test_it_is_small_enough_for_a_checkout() -> None:
+def test_it_is_small_enough_for_the_package() -> None:
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 25e6
+
+
+def test_a_wheel_includes_it(tmp_path: Path) -> None:
+    builder = pytest.importorskip("hatchling.builders.wheel").WheelBuilder(str(ROOT))
+    (wheel,) = builder.build(directory=str(tmp_path / "dist"), versions=["standard"])
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    program = f"import bertsmith; print(bertsmith.load({NAME!r}, 'cpu').model_folder)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(loaded.stdout.strip()) == site / "bertsmith" / "pretrained" / NAME

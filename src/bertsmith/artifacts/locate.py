@@ -1,8 +1,9 @@
-"""The model folder behind a name: a run, a model folder, one that a checkout comes with, or a published name."""
+"""Find the model folder behind a name: a run, a model folder, an included model, or a published name."""
 
 from __future__ import annotations
 
 import os
+from importlib.resources import files
 from pathlib import Path
 
 from bertsmith.artifacts.mistyped import refuse_mistyped
@@ -13,14 +14,14 @@ from bertsmith.nearest import nearest_here
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = "*.bin"
-_PRETRAINED = Path(__file__).parents[3] / "pretrained"  # beside src/, where this is a checkout
+_PRETRAINED = Path(str(files("bertsmith") / "pretrained"))
 _WANTED = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
 def locate(name: str | Path) -> Path:
     """The model folder behind a name: a run folder (its model/), a model folder, or a published name.
 
-    "bert-mini-uncased-en" is in `pretrained/` of a checkout of bertsmith, and needs no network there.
+    "bert-mini-uncased-en" is included in the package and needs no network.
     A published name ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra
     `hub`) and fetched from there unless HF_HUB_OFFLINE is set. What cannot be found is an `InputError`.
     """

@@ -46,7 +46,7 @@ _TRIAL_SECONDS = 3.0
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
 _FEW_STEPS = 100  # below, what is learnt is hardly more than which words are frequent
 # Beside what a model of this size learns with anyway (workflows/pretrain_recipe.py): short sequences, and more to
-# predict in each. benchmarks/RESULTS.md has what was tried.
+# predict in each. benchmarks/tried.md has what was tried.
 PRETRAINING = (
     "model.num_attention_heads=4",
     "model.max_position_embeddings=64",
