@@ -90,9 +90,9 @@ def told_of(known: dict[str, dict[str, Any]]) -> str:
 
 def cores() -> int:
     """Of this machine, as far as this process may use them."""
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    return machine.allowed_cores()
+    return hardware.allowed_cores()
 
 
 def of_preset(preset: str, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -147,17 +147,17 @@ def count() -> None:
 
 def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, Any]:
     """Updates a second after the trial, and the threads at the end."""
-    from bertsmith import machine
+    from bertsmith import hardware
 
     if how != "spinning":
-        machine.have_threads_wait_briefly()  # before torch is loaded, as the command line does
+        hardware.have_threads_wait_briefly()  # before torch is loaded, as the command line does
     import tempfile
     from pathlib import Path
 
+    from bertsmith.device import Place
     from bertsmith.instances.random_text import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import preset
-    from bertsmith.place import Place
     from bertsmith.training.loader import Phase
     from bertsmith.training.loop import Course, train
     from bertsmith.workflows.budget import aim_of, footing
@@ -170,7 +170,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
         max_steps=updates, batch_size=batch, precision="fp32", tensorboard=False, **fixed
     )
     chosen = PretrainSettings(model=config, train=settings)
-    machine.prepare_process(settings.threads)
+    hardware.prepare_process(settings.threads)
     place = Place.of("cpu", "fp32")
     if how == "kernels":
         place = replace(place, kernels=for_training("auto", config.hidden_size))
@@ -185,7 +185,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
         pass
 
     on = footing(encoder, objective, phases, settings, place, number, silent)
-    aim = aim_of(settings, on, number, machine.clock(), tell=silent)
+    aim = aim_of(settings, on, number, hardware.clock(), tell=silent)
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         done = train(encoder, objective, Course(phases, settings, Path(folder), "busy", "", aim), on.place)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Prediction, Task, task_type
@@ -48,7 +48,7 @@ def best_cheap(
     kind = task_type(verb).variant(chosen)
     training, asked = kind.read(train, chosen), kind.read(dev, chosen)
     if rows is not None and rows < len(training):
-        training = [training[i] for i in draws.permutation(0, "sample", len(training))[:rows]]
+        training = [training[i] for i in rng.permutation(0, "sample", len(training))[:rows]]
     task = kind(ModelConfig(), torch.Generator(), kind.learnt(training, chosen, None), chosen)
     found = {task.baseline_name: figure_of(task.baseline(training, asked), figure)}
     for name, method in METHODS.get(verb, {}).items():

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for part in options.parts:
         PARTS[part](options)
 
@@ -189,7 +189,7 @@ def losses(options: argparse.Namespace) -> None:
             f"objective.teacher={options.teacher.resolve()}",
             *as_assignments({"model": {key: sizes[key] for key in ("hidden_size", "num_attention_heads")}}),
             f"model.intermediate_size={sizes['intermediate_size']}",
-            f"train.precision={machine.choose_precision().precision}",
+            f"train.precision={hardware.choose_precision().precision}",
         ],
         jobs=options.threads,
         resume=out.exists(),

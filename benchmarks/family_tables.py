@@ -21,7 +21,7 @@ from typing import Any
 import zstandard
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.workflows.ablate import ablate
 from bertsmith.workflows.ablation_report import told
 from corpus import prepared
@@ -59,7 +59,7 @@ def main() -> None:
         seeds=options.seeds,
         settings=[
             f"train.max_tokens={options.tokens}",
-            f"train.precision={machine.choose_precision().precision}",
+            f"train.precision={hardware.choose_precision().precision}",
         ],
         jobs=options.jobs,
         resume=out.exists(),

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.models.family import preset
 from bertsmith.quickstart.quickstart import untrained
 from bertsmith.workflows.pretrain_recipe import settings_in_minutes
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for tokens in (0, *sorted(options.tokens)):
         for seed in options.seeds:
             model = pretrained(tokens, seed, options.threads)
@@ -79,7 +79,7 @@ def pretrained(tokens: int, seed: int, threads: int) -> Path:
             f"train.max_tokens={tokens}",
             f"train.seed={seed}",
             f"train.threads={threads}",
-            f"train.precision={machine.choose_precision().precision}",
+            f"train.precision={hardware.choose_precision().precision}",
             "train.tensorboard=false",
         ],
         resume=holds_run(run),

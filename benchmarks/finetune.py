@@ -28,8 +28,9 @@ import torch
 from torch import Tensor, nn
 
 import bertsmith as bs
-from bertsmith import draws, machine
-from bertsmith.machine import Precision
+from bertsmith import hardware, rng
+from bertsmith.formatting import counted
+from bertsmith.hardware import Precision
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.features import Layers
 from bertsmith.tasks.items import Item, ItemStream
@@ -37,7 +38,6 @@ from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from bertsmith.use.paired import compared
-from bertsmith.wording import counted
 from cheap import best_cheap
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for name in options.tasks:
         if "cheap" in options.sides and not name.startswith("features"):
             once("finetune", f"{name} cheap", partial(cheap, name))
@@ -171,7 +171,7 @@ def main() -> None:
 @cache
 def precision() -> Precision:
     """What both are trained in: bf16 where its products are faster (the reference by autocast), else fp32."""
-    return machine.choose_precision().precision
+    return hardware.choose_precision().precision
 
 
 def file_of(name: str, part: str) -> Path:
@@ -275,7 +275,7 @@ class Reference:
 
     def batches(self, epoch: int) -> Iterator[list[Item]]:
         """The batches of an epoch, in the order of our own stream."""
-        order = draws.permutation(self.seed, "examples", len(self.items), epoch)
+        order = rng.permutation(self.seed, "examples", len(self.items), epoch)
         for at in range(0, len(order), self.bench.batch):
             yield [self.items[i] for i in order[at : at + self.bench.batch]]
 
@@ -361,7 +361,7 @@ def padded_items(some: Sequence[Item]) -> dict[str, Tensor]:
 
 def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
     """The reference's run: the best of its epochs on dev, as ours is chosen."""
-    side, begin = Reference(name, seed), machine.clock()
+    side, begin = Reference(name, seed), hardware.clock()
     side.halved = side.bench.verb == "answer"
     best: dict[str, float] = {}
     for epoch in range(math.ceil(side.bench.epochs)):
@@ -378,7 +378,7 @@ def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
             tallies = side.task.tallies(answers, side.dev)
             if tallies is not None:
                 np.save(tallies_of_reference(name, seed), tallies.rows)
-    return {"dev": best, "seconds": machine.clock() - begin, "precision": precision()}
+    return {"dev": best, "seconds": hardware.clock() - begin, "precision": precision()}
 
 
 def tallies_of_reference(name: str, seed: int) -> Path:

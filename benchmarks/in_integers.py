@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
+from bertsmith.device import Place
 from bertsmith.instances.split import Split
 from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.place import Place
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
 from bertsmith.training.step import Trained
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=5e6)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for seed in options.seeds:
         for arm in ARMS:
             key = f"pretrain {arm} {seed} {options.tokens:g}"
@@ -68,7 +68,7 @@ def main() -> None:
 
 def settings_of(arm: str, seed: int, threads: int) -> list[str]:
     """What a run of this arm is asked for."""
-    precision = machine.choose_precision().precision
+    precision = hardware.choose_precision().precision
     return [
         f"train.int8={ARMS[arm]}",
         f"train.seed={seed}",
@@ -125,7 +125,7 @@ def apart(folder: Path) -> dict[str, list[float]]:
         encoder.generator.manual_seed(0)
         trained.zero_grad()
         batch = stream.batch(0, number * size, (number + 1) * size)
-        with Place.of("cpu", machine.choose_precision().precision).computing():
+        with Place.of("cpu", hardware.choose_precision().precision).computing():
             trained.loss(batch).over(objective.counts(batch)).backward()
         found = {name: weight.grad for name, weight in encoder.blocks.named_parameters() if weight.dim() == 2}
         return [gradient.clone() for gradient in found.values() if gradient is not None]

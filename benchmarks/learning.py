@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.console import note
+from bertsmith.device import Place
 from bertsmith.instances.batches import token_counts
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
-from bertsmith.place import Place
 from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.first_weights import first_weights
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for name in (part for part in options.parts if part in SIZES):
         for seed in options.seeds:
             for arm in (arm for arm in SIZES[name].arms if arm in options.arms):
@@ -216,13 +216,13 @@ def timed(name: str, threads: int) -> dict[str, Any]:
     for window in range(WINDOWS):
         for arm, (trainer, batches, settings) in sides.items():
             work = [next(batches) for _ in range(UPDATES)]
-            begin = machine.clock()
+            begin = hardware.clock()
             for batch in work:
                 trainer.update(
                     batch, rate_at(trainer.step + 1, settings.model_copy(update={"max_steps": 2_000}))
                 )
             if window:
-                each[arm].append((machine.clock() - begin) / sum(batch.tokens for batch in work))
+                each[arm].append((hardware.clock() - begin) / sum(batch.tokens for batch in work))
     ratios = [ours / before for before, ours in zip(each["before"], each["ours"], strict=True)]
     print(name, ratios, flush=True)
     return {

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from record import DATA, WORK, once, recorded, section, where
 
 PAIRS = DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--all-pairs", action="store_true")
     parser.add_argument("--chinese", action="store_true")
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     text = CHINESE if options.chinese else ENGLISH
     run = learnt(text, options.minutes)
     if options.all_pairs and text.pairs:

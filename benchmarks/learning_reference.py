@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.first_weights import first_weights
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     shards, threads = shards_of("mini"), options.threads
     speed = once("learning_reference", "speed", partial(speeds, shards, threads))
     tokens = OURS / speed["ratio"]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.workflows.pretrain_recipe import SIZES
 from bertsmith.workflows.run import holds_run
 from learning_hour import ENGLISH, shards_of
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[3, 10])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for minutes in sorted(options.minutes):
         for size in tried(minutes):
             once(NAME, key(size, minutes), partial(learnt, size, minutes, options.threads))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
-from bertsmith import draws, machine
+from bertsmith import hardware, rng
 from bertsmith.quickstart.quickstart import untrained
 from cheap import best_cheap
 from record import DATA, WORK, once, recorded, section, table, where
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     model = bs.load(options.run)
     name = options.run.resolve().name
     fresh = WORK / "learning" / f"{name}-random-weights"
@@ -190,7 +190,7 @@ def rows_apart(task: str) -> Path:
         with gzip.open(DATA / "tasks" / task / BENCHES[task].train, "rt", encoding="utf-8") as lines:
             head, *rows = lines.read().splitlines()
         texts = [f" {row.split(TAB)[0].strip()} " for row in rows]
-        order = draws.permutation(0, "sample", len(rows))  # as `files.sample` takes them
+        order = rng.permutation(0, "sample", len(rows))  # as `files.sample` takes them
         learnt = [text for text in (texts[i] for i in order[:ROWS]) if len(text.split()) >= PART]
         apart = (
             rows[i]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from bertsmith.device import Place
 from bertsmith.kernels.choice import for_gpu, for_training, in_integers
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
-from bertsmith.place import Place
 from bertsmith.training.loader import Batch, Position, Update
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.recorded import Recorded, pays

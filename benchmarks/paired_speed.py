@@ -113,9 +113,9 @@ def run(src: Path, preset: str, options: argparse.Namespace) -> dict[str, float]
 def measured(preset: str, updates: int, batch: int, threads: int) -> dict[str, Any]:
     """The median of the updates' seconds, the loss of the last one, and where the code is."""
     import bertsmith
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    machine.prepare_process(threads)
+    hardware.prepare_process(threads)
     now = importlib.util.find_spec("bertsmith.training.step") is not None
     make, stream = (of_today if now else before_places)(preset, batch)
     seconds, loss = [], 0.0

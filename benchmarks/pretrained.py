@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.locate import locate
 from cheap import best_cheap
 from learning_hour import PAIRS
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     name = options.folder.resolve().name
     once("pretrained", f"{name} pairs", lambda: bs.load(options.folder).score_pairs(PAIRS)["accuracy"])
     for task in options.tasks:

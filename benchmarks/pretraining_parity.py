@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.instances.batches import PairBatch, token_counts
 from bertsmith.instances.split import Split
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=LONG_STEPS)
     options = parser.parse_args()
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     torch.manual_seed(SEED)  # the reference's dropout draws from torch's global generator
     shards = Shards.open(prepared())
     if "same" in options.parts:
@@ -124,7 +124,7 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
 
 
 def long_assignments(steps: int, threads: int) -> list[str]:
-    precision = machine.choose_precision().precision
+    precision = hardware.choose_precision().precision
     run = [f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
     return [*LONG, *run, "train.device=cpu"]
 
@@ -178,7 +178,7 @@ def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
         f"train.batch_size={LONG_BATCH}",
         f"train.seed={SEED + 1}",
         f"train.threads={threads}",
-        f"train.precision={machine.choose_precision().precision}",
+        f"train.precision={hardware.choose_precision().precision}",
         "train.learning_rate=3e-4",
         "train.betas=[0.9, 0.98]",
         "train.warmup=0.05",
@@ -254,7 +254,7 @@ def warm_reference(shards: Shards, threads: int) -> dict[str, Any]:
 
 def speed(shards: Shards, threads: int) -> dict[str, Any]:
     """Tokens a second of both, windows in turn; dropout 0.1 on both sides."""
-    precision = machine.choose_precision().precision
+    precision = hardware.choose_precision().precision
     chosen = settings_of(
         shards,
         "train.max_steps=10000",

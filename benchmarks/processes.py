@@ -20,7 +20,7 @@ import subprocess
 import sys
 from functools import partial
 
-from bertsmith import machine
+from bertsmith import hardware
 from record import once, recorded, section, table, where
 
 WAYS = ("1 process, 1 thread", "1 process, 2 threads", "2 processes, 1 thread each", "apart")
@@ -64,7 +64,7 @@ class Side:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
             }
-            env = {**os.environ, **machine.brief_waits(), "OMP_NUM_THREADS": str(threads)}
+            env = {**os.environ, **hardware.brief_waits(), "OMP_NUM_THREADS": str(threads)}
             env |= several if processes > 1 else {}
             self.processes.append(
                 subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -112,11 +112,11 @@ def serve(options: argparse.Namespace) -> None:
     """One process: answer each word on stdin with the tokens and seconds of its part of some updates."""
     import torch
 
+    from bertsmith.device import Place
     from bertsmith.instances.random_text import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp
-    from bertsmith.place import Place
     from bertsmith.training.loader import Position, updates
     from bertsmith.training.optimizer import optimizer_of
     from bertsmith.training.parallel import processes
@@ -124,30 +124,30 @@ def serve(options: argparse.Namespace) -> None:
     from bertsmith.training.step import Trained, update
 
     answers, sys.stdout = sys.stdout, sys.stderr
-    machine.prepare_process(options.child)
+    hardware.prepare_process(options.child)
     config = preset(options.presets[0])
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     objective = MlmNsp(config, encoder.generator)
     settings = TrainSettings(batch_size=options.batch)
     kernels = for_training(settings.kernels, config.hidden_size)
-    place = Place(torch.device("cpu"), machine.choose_precision().precision, encoder.generator, kernels)
+    place = Place(torch.device("cpu"), hardware.choose_precision().precision, encoder.generator, kernels)
     place.settle(encoder, objective)
     trained = Trained(encoder, objective).train()
     optimizer = optimizer_of(trained, settings)
-    with processes(machine.of_several()) as several:
+    with processes(hardware.of_several()) as several:
         passes = several.passes(trained)
         stream = several.part(RandomPairs(config.vocab_size, LENGTH, MASK_SHARE))
         work = updates(stream, options.batch, 1, Position(), 0, several.counts(objective.counts))
         for word in sys.stdin:
             is_apart = word.strip() == "apart"
-            tokens, begin = 0, machine.clock()
+            tokens, begin = 0, hardware.clock()
             for _ in range(options.updates):
                 one = next(work)
                 tokens += one.tokens
                 one = one if is_apart else several.together(one)
                 update(trained, optimizer, one, RATE, settings, place, 1, None if is_apart else passes)
             print(
-                json.dumps({"tokens": tokens, "seconds": machine.clock() - begin}), file=answers, flush=True
+                json.dumps({"tokens": tokens, "seconds": hardware.clock() - begin}), file=answers, flush=True
             )
 
 

@@ -50,13 +50,13 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
 
 def where(threads: int, precision: str = "") -> str:
     """The machine and the versions, for the line above a table; precision: of runs that have their own."""
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    found = machine.describe()
+    found = hardware.describe()
     used = f"{threads} thread{'s' if threads != 1 else ''} of {found.cores} cores"
     return (
         f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
-        f"{precision or machine.choose_precision().precision}; {versions()}"
+        f"{precision or hardware.choose_precision().precision}; {versions()}"
     )
 
 
@@ -81,9 +81,9 @@ def require(*packages: str) -> None:
 
 def machine_name() -> str:
     """The processor and its instruction sets, for a record: scripts that resume may go on elsewhere."""
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    found = machine.describe()
+    found = hardware.describe()
     held = f"; held to {held_to()}" if held_to() else ""
     return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}{held}"
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.split import HELD_OUT_SEED, Split
@@ -205,7 +205,7 @@ def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]
         "reference": statistics.median(rates["reference"]),
         "ratio": statistics.median(by_window),
         "ratios": by_window,
-        "precision": machine.choose_precision().precision,
+        "precision": hardware.choose_precision().precision,
     }
 
 

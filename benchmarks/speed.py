@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, b
 
 import torch
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.kernels.choice import are_here
 from bertsmith.models.family import preset
@@ -123,7 +123,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """End with one sentence where sides could not begin."""
-    if options.threads > (cores := machine.describe().cores):
+    if options.threads > (cores := hardware.describe().cores):
         parser.error(f"--threads {options.threads}: this machine has {cores} cores")
     if unknown := set(options.sides or ()) - set(names := sides_of(options)):
         parser.error(f"--sides: none here is {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
@@ -149,13 +149,13 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 def peers_are_within(to: str) -> bool:
     """Whether ONNX Runtime and OpenVINO, which nobody can hold, have no later instructions for fp32 and 8 bits."""
-    return to == "avx512_vnni" and not any("amx" in name for name in machine.describe().instruction_sets)
+    return to == "avx512_vnni" and not any("amx" in name for name in hardware.describe().instruction_sets)
 
 
 def key_of(options: argparse.Namespace) -> str:
     """What was measured where, in a few words: the key of its record and the title of its table."""
     device = torch.device(options.device)
-    where = f"{options.threads} threads" if device.type == "cpu" else machine.name_of(device)
+    where = f"{options.threads} threads" if device.type == "cpu" else hardware.name_of(device)
     shape = f"{options.batch} a batch, {where}; {machine_name()}; {versions()}"
     if options.what == "train":
         return f"train {options.preset}, {options.lengths}, {shape}"
@@ -170,7 +170,7 @@ class Child:
         names = ("preset", "lengths", "task", "batch", "updates", "threads", "device")
         line = [sys.executable, __file__, options.what, "--side", side]
         line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
-        waits = machine.brief_waits() if side.startswith("ours") else {}  # as the command line has it
+        waits = hardware.brief_waits() if side.startswith("ours") else {}  # as the command line has it
         self._process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **waits}
         )
@@ -214,7 +214,7 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
     names = [*SIDES, *ALONE, *(() if is_fixed else GROUPED), *LIMITS]
     device = torch.device(options.device)
-    in_bf16 = machine.choose_precision(device).precision == "bf16"
+    in_bf16 = hardware.choose_precision(device).precision == "bf16"
     if device.type != "cpu" or not multiplies_integers():
         names.remove(IN_INTEGERS)
     if device.type != "cpu" or not are_here():

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.kernels.choice import for_training
 from finetune import checkpoint
 from held import held_to
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=5)
     options = parser.parse_args()
     require(*PEERS, *EXPORT)
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     for name in options.sets:
         once(
             "speed_infer",
@@ -102,7 +102,7 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    in_bf16 = not held_to() and machine.choose_precision().precision == "bf16"
+    in_bf16 = not held_to() and hardware.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
     for_training("auto", WIDTH, print)  # answers do not wait for kernels that have yet to be compiled
     for precision in (*both, "int8"):
@@ -238,11 +238,11 @@ class Limit:
 
     def seconds(self) -> float:
         """What the products of all layers and tokens take, by those of one layer and some tokens."""
-        begin = machine.clock()
+        begin = hardware.clock()
         for _ in range(REPEATED):
             for way, x, weight in self.products:
                 way(x, weight)
-        return (machine.clock() - begin) / REPEATED * self.times
+        return (hardware.clock() - begin) / REPEATED * self.times
 
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -297,9 +297,9 @@ def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
     rates: dict[str, list[float]] = {side: [] for side in found}
     for window in range(windows):
         for side, _, run in every:
-            begin = machine.clock()
+            begin = hardware.clock()
             run(texts)
-            rates[side].append(len(texts) / (machine.clock() - begin))
+            rates[side].append(len(texts) / (hardware.clock() - begin))
         for side, limit in limits.items():
             rates[side].append(len(texts) / limit.seconds())
         print(name, window, {side: round(values[-1], 1) for side, values in rates.items()}, flush=True)

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.hardware import Precision
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.split import Split
 from bertsmith.kernels.choice import for_answers, for_training
 from bertsmith.kernels.plain import Products
-from bertsmith.machine import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import ONEDNN
@@ -62,11 +62,11 @@ def serve(options: argparse.Namespace) -> None:
     """Answer each word on stdin with a line of JSON."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # what others print
-    machine.prepare_process(options.threads)
+    hardware.prepare_process(options.threads)
     work: Work = Pretraining(options) if options.what == "train" else Finetuning(options)
     name, precision = options.side.split(", ")[:2]
     if precision == "compiled":
-        precision = machine.choose_precision(torch.device(options.device)).precision
+        precision = hardware.choose_precision(torch.device(options.device)).precision
     side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](work, precision, options)
     for word in sys.stdin:
         if word.strip() == "begin":
@@ -185,9 +185,9 @@ class Finetuning(Work):
 
     @cached_property
     def _order(self) -> Any:
-        from bertsmith import draws
+        from bertsmith import rng
 
-        return draws.permutation(0, "examples", len(self.items), 0)
+        return rng.permutation(0, "examples", len(self.items), 0)
 
     def model(self) -> nn.Module:
         import transformers
@@ -215,7 +215,7 @@ class Ours:
         self, work: Work, precision: Precision | Literal["int8"], options: argparse.Namespace
     ) -> None:
         self.work, self.updates = work, options.updates
-        rest = precision if precision != "int8" else machine.choose_precision().precision
+        rest = precision if precision != "int8" else hardware.choose_precision().precision
         settings = TrainSettings(
             precision=rest,
             int8=precision == "int8",
@@ -241,13 +241,13 @@ class Ours:
         some = islice(self.batches, self.updates)
         if self.device.type == "cpu":
             some = iter(list(some))
-        tokens, begin = 0, machine.clock()
+        tokens, begin = 0, hardware.clock()
         for batch in some:
             self.trainer.update(batch, RATE)
             tokens += batch.tokens
         self.trainer.checks.settle()
         settle(self.device)
-        return tokens / (machine.clock() - begin)
+        return tokens / (hardware.clock() - begin)
 
 
 def beside(work: Work) -> Iterator[Any]:
@@ -308,7 +308,7 @@ class Reference:
     def window(self) -> float:
         """Real tokens a second of some updates."""
         some = list(islice(self.inputs, self.updates))
-        begin = machine.clock()
+        begin = hardware.clock()
         for inputs in some:
             with self.low():
                 loss = self.run(**self.sent(inputs)).loss
@@ -320,7 +320,7 @@ class Reference:
                 loss.item()
         settle(self.device)
         real = sum(int(inputs["attention_mask"].sum()) for inputs in some)
-        return real / (machine.clock() - begin)
+        return real / (hardware.clock() - begin)
 
 
 def rows_of(inputs: Inputs) -> Iterator[Inputs]:
@@ -384,12 +384,12 @@ class Limit:
 
     def window(self) -> float:
         """Tokens a second, if nothing else were to be done."""
-        begin = machine.clock()
+        begin = hardware.clock()
         for _ in range(self.updates):
             for way, x, y in self.products:
                 way(x, y)
         settle(self.device)
-        return self.updates * self.tokens / (machine.clock() - begin)
+        return self.updates * self.tokens / (hardware.clock() - begin)
 
 
 def of_vocabulary(predicted: int, config: ModelConfig, *, whole: bool) -> list[tuple[int, ...]]:
@@ -410,9 +410,9 @@ def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
     for _ in range(TRIALS):
         for number, way in enumerate(ways):
-            begin = machine.clock()
+            begin = hardware.clock()
             way(x, y)
-            took[number].append(machine.clock() - begin)
+            took[number].append(hardware.clock() - begin)
     return ways[min(took, key=lambda number: min(took[number]))]
 
 

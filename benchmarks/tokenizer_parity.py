@@ -65,10 +65,10 @@ def scalars() -> list[str]:
 def random_strings(count: int, seed: int) -> list[str]:
     import numpy as np
 
-    from bertsmith import draws
+    from bertsmith import rng
 
-    parts = draws.integers(seed, "parity parts", 8, np.arange(count)) + 1
-    choice = draws.bits(seed, "parity choice", np.arange(count)[:, None], np.arange(8))
+    parts = rng.integers(seed, "parity parts", 8, np.arange(count)) + 1
+    choice = rng.bits(seed, "parity choice", np.arange(count)[:, None], np.arange(8))
     found = []
     for n, row in zip(parts.tolist(), choice.tolist(), strict=True):
         text = ""

@@ -48,9 +48,9 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny tensors on as many threads as a busy machine has cores take a hundred times as long."""
     import torch
 
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    monkeypatch.setattr(machine, "allowed_cores", lambda: 1)
+    monkeypatch.setattr(hardware, "allowed_cores", lambda: 1)
     torch.set_num_threads(1)
 
 

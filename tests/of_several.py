@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import BertsmithError
-from bertsmith.machine import of_several
+from bertsmith.hardware import of_several
 from bertsmith.training import loop
 
 NO_DROPOUT = tuple(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertsmith.errors import InputError
-from bertsmith.nearest import did_you_mean, nearest
 from bertsmith.settings import Settings
+from bertsmith.suggestions import did_you_mean, nearest
 
 Chosen = Sequence[str] | Mapping[str, Any]
 """Settings as a caller gives them: assignments, or values by dotted or nested names."""

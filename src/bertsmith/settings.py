@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError
-from bertsmith.nearest import absent, did_you_mean, nearest
+from bertsmith.suggestions import absent, did_you_mean, nearest
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

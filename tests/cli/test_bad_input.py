@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.cli.main import main
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
@@ -419,8 +419,8 @@ def test_a_full_disk_anywhere_else(
     call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Every write finds no room: exit 1, the sentence says so, and no file under its final name."""
-    from bertsmith import disk
     from bertsmith.artifacts import folder as model_folders
+    from bertsmith.io import atomic
 
     def no_room(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -432,11 +432,11 @@ def test_a_full_disk_anywhere_else(
             patch.setattr(checkpoint, "save_file", no_room)
             arguments = finetune(world, run, world / "train.csv", world / "dev.csv")
         elif what == "settings":
-            patch.setattr(disk.os, "replace", no_room)
+            patch.setattr(atomic.os, "replace", no_room)
         elif what == "model":
             patch.setattr(model_folders, "save_file", no_room)
         elif what == "shards":
-            patch.setattr(disk.os, "fsync", no_room)
+            patch.setattr(atomic.os, "fsync", no_room)
             arguments = [
                 "data",
                 "prepare",
@@ -447,7 +447,7 @@ def test_a_full_disk_anywhere_else(
                 run,
             ]
         else:
-            patch.setattr(disk.os, "fsync", no_room)
+            patch.setattr(atomic.os, "fsync", no_room)
             arguments = ["tokenizer", "train", world / "corpus.txt", "--out", run, "--vocab-size", 60]
         refused(call(*arguments), 1)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name.startswith(".")]
@@ -514,7 +514,7 @@ def test_columns_by_number_and_odd_names(call: Call, world: Path, tmp_path: Path
 def test_a_model_that_does_not_fit_into_memory_is_refused_before_any_work(
     call: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "memory_bytes", lambda _: 10**5)
+    monkeypatch.setattr(hardware, "memory_bytes", lambda _: 10**5)
     before = (world / "moods" / "settings.yaml").read_bytes()
     refused(call(*pretrain(world, tmp_path / "run")), 2, "million parameters", "may be used here")
     tuning = finetune(world, tmp_path / "tuned", world / "train.csv", world / "dev.csv")

@@ -14,8 +14,8 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.formatting import percent
 from bertsmith.reports.run import run_page
-from bertsmith.wording import percent
 from task_files import FILES, OWN
 
 SETTINGS = [

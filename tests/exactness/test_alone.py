@@ -20,10 +20,10 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear, linear
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from family_harness import CASES, config_of
 from task_files import FILES, OWN
 

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 import bertsmith as bs
 import of_several
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError, MachineError, Stopped
-from bertsmith.machine import OfSeveral
+from bertsmith.hardware import OfSeveral
 from bertsmith.shards.shards import Shards
 from bertsmith.training import on_cores
 from bertsmith.training.parallel import Processes
@@ -132,7 +132,7 @@ def test_more_processes_than_cores_are_refused(shards: Shards, tmp_path: Path) -
 
 def test_more_threads_than_cores_are_told(shards: Shards, tmp_path: Path) -> None:
     told: list[str] = []
-    many = machine.allowed_cores() + 1
+    many = hardware.allowed_cores() + 1
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}", tell=told.append)
     assert sum(line.startswith(f"{many} threads take turns on ") for line in told) == 1
 
@@ -141,8 +141,8 @@ def test_more_threads_than_cores_are_told(shards: Shards, tmp_path: Path) -> Non
 def two_free_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores, whose trial of threads takes both; runs are long enough for another trial."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("bertsmith.machine.allowed_cores", lambda: 2)
-    monkeypatch.setattr("bertsmith.machine.own_cores", lambda: 2)
+    monkeypatch.setattr("bertsmith.hardware.allowed_cores", lambda: 2)
+    monkeypatch.setattr("bertsmith.hardware.own_cores", lambda: 2)
     monkeypatch.setattr(budget, "best_way", lambda found: Way(2, "fp32"))
     monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 1e6)
 
@@ -197,7 +197,7 @@ def test_a_short_run_or_one_with_threads_of_its_own_is_left_alone(
     monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 0.02)
     tiny_run.run(shards, tmp_path / "short", "train.max_steps=2", "train.threads=none")
     monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 1e6)
-    monkeypatch.setattr("bertsmith.machine.memory_bytes", lambda device: 10**9)
+    monkeypatch.setattr("bertsmith.hardware.memory_bytes", lambda device: 10**9)
     tiny_run.run(shards, tmp_path / "memory", "train.max_steps=2", "train.threads=none")
     assert not started
 

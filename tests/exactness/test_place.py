@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, Item
 from bertsmith.tasks.texts.class_settings import ClassSettings
 from bertsmith.tasks.texts.classify import Classify

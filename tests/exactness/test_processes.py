@@ -19,7 +19,7 @@ import of_several
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.machine import OfSeveral
+from bertsmith.hardware import OfSeveral
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.parallel import Processes

@@ -15,8 +15,8 @@ from safetensors.torch import load, load_file
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import disk
 from bertsmith.errors import Stopped
+from bertsmith.io import atomic
 from bertsmith.training import checkpoint, loop
 from bertsmith.training.progress import Recorder
 from outcomes import Killed, assert_same, outcome
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_before_these_settings_continues(
         (step / "state.json").write_text(json.dumps(state, indent=1))
         manifest = json.loads((step / "manifest.json").read_text())
         size = (step / "state.json").stat().st_size
-        manifest["files"]["state.json"] = {"bytes": size, "sha256": disk.digest(step / "state.json")}
+        manifest["files"]["state.json"] = {"bytes": size, "sha256": atomic.digest(step / "state.json")}
         (step / "manifest.json").write_text(json.dumps(manifest, indent=1))
     plain.run(tmp_path / "run", resume=True)
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

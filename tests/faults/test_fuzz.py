@@ -25,9 +25,9 @@ import pytest
 import yaml
 
 import tiny_run
-from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import read_documents
+from bertsmith.io import atomic
 from bertsmith.look.show import show_instance
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -152,7 +152,7 @@ def resigned(
     for name, entry in entries(document):
         entry[size], entry["sha256"] = (
             (manifest.parent / name).stat().st_size,
-            disk.digest(manifest.parent / name),
+            atomic.digest(manifest.parent / name),
         )
     manifest.write_text(json.dumps(document))
 
@@ -181,7 +181,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 
     def sign_model() -> None:
         record = json.loads((model / "bertsmith.json").read_bytes())
-        record["weights_sha256"] = disk.digest(model / "model.safetensors")
+        record["weights_sha256"] = atomic.digest(model / "model.safetensors")
         (model / "bertsmith.json").write_text(json.dumps(record))
 
     def sign_data() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tiny_run
-from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 from bertsmith.shards.prepare import prepare
 from bertsmith.shards.shards import Shards
 from bertsmith.workflows.finetune import finetune
@@ -57,7 +57,7 @@ def test_a_second_run_or_preparation_in_the_same_folder_is_refused(
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     (tmp_path / "corpus.txt").write_text(tiny_run.corpus())
     before = content(finished)
-    with disk.locked(finished, "run"):
+    with atomic.locked(finished, "run"):
         for resume in (False, True):
             with pytest.raises(InputError, match="another run is writing here"):
                 tiny_run.run(shards, finished, *FEW, resume=resume)

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from bertsmith.ahead import ahead, in_parts
+from bertsmith.io.prefetch import ahead, in_parts
 
 
 def test_all_parts_come_in_their_order() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 
 
 @contextmanager
@@ -46,10 +46,10 @@ WAIT = "print('ready', flush=True); time.sleep(60)"
 
 def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     file = tmp_path / "new" / "a.txt"
-    disk.write_text(file, "one\r\n")
+    atomic.write_text(file, "one\r\n")
 
     def stop_half_way() -> None:
-        with disk.new_file(file) as beside:
+        with atomic.new_file(file) as beside:
             beside.write_text("half")
             assert file.read_bytes() == b"one\r\n"
             raise KeyError
@@ -57,12 +57,12 @@ def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         stop_half_way()
     assert [path.name for path in file.parent.iterdir()] == ["a.txt"]
-    disk.write_bytes(file, b"\xff")
+    atomic.write_bytes(file, b"\xff")
     assert file.read_bytes() == b"\xff"
     with pytest.raises(InputError, match="not a regular file"):
-        disk.write_text(tmp_path, "x")
+        atomic.write_text(tmp_path, "x")
     with pytest.raises(InputError, match="not a regular file"):
-        disk.write_text(Path("/dev/null"), "x")
+        atomic.write_text(Path("/dev/null"), "x")
 
 
 def test_all_files_get_the_mode_that_the_umask_allows(tmp_path: Path) -> None:
@@ -72,17 +72,17 @@ def test_all_files_get_the_mode_that_the_umask_allows(tmp_path: Path) -> None:
     for bits, wanted in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
         with umask(bits):
             place = tmp_path / f"{bits:o}"
-            with disk.new_folder(place) as folder:
+            with atomic.new_folder(place) as folder:
                 (folder / "inner").mkdir()
                 save_file({"w": torch.ones(2)}, folder / "inner" / "w.safetensors")  # writes 0600 by itself
-            disk.write_text(place / "b.txt", "b")
+            atomic.write_text(place / "b.txt", "b")
             assert mode(place / "inner" / "w.safetensors") == mode(place / "b.txt") == wanted
 
 
 def test_temporary_names_cannot_be_guessed_and_follow_no_link(tmp_path: Path) -> None:
     names = set()
     for _ in range(3):
-        with disk.new_file(tmp_path / "a.txt") as beside:
+        with atomic.new_file(tmp_path / "a.txt") as beside:
             beside.write_text("x")
             names.add(beside.parent.name)
     assert len(names) == 3
@@ -91,7 +91,7 @@ def test_temporary_names_cannot_be_guessed_and_follow_no_link(tmp_path: Path) ->
     (trap / "precious").write_text("x")
     for name in names:
         (tmp_path / name).symlink_to(trap)
-    disk.write_text(tmp_path / "a.txt", "y")
+    atomic.write_text(tmp_path / "a.txt", "y")
     assert (trap / "precious").read_text() == "x"
 
 
@@ -103,11 +103,11 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     begin = f"with disk.{way}(Path(sys.argv[1])) as p:\n "
     killed_while(f"{begin}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", place)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
-    with getattr(disk, way)(place) as mine:
+    with getattr(atomic, way)(place) as mine:
         (mine / "y" if mine.is_dir() else mine).write_text("y")
         (living,) = tmp_path.iterdir()
         if way != "new_folder":
-            with getattr(disk, way)(place) as other:  # sweeps, and leaves `living` alone
+            with getattr(atomic, way)(place) as other:  # sweeps, and leaves `living` alone
                 (other / "z" if other.is_dir() else other).write_text("z")
             assert living.is_dir()
     assert list(tmp_path.iterdir()) == [place]
@@ -123,7 +123,7 @@ def test_a_new_folder_becomes_its_place_wherever_that_may_be(
     (tmp_path / "dangling").symlink_to(tmp_path / "later")
     monkeypatch.chdir(tmp_path)
     for name in ("missing/deep", "empty", "link", "dangling", "empty/../relative"):
-        with disk.new_folder(Path(name)) as folder:
+        with atomic.new_folder(Path(name)) as folder:
             (folder / "a").write_text("a")
         assert (tmp_path / name / "a").read_text() == "a"
     assert (tmp_path / "link").is_symlink()
@@ -149,13 +149,13 @@ def test_what_cannot_become_a_new_folder_is_refused_before_the_work(
         "/proc": "is not empty",
     }.items():
         with pytest.raises(InputError, match=words) as refused:
-            disk.refuse_filled(Path(out))
+            atomic.refuse_filled(Path(out))
         assert refused.value.sentence.startswith(f"{out}: ")
-        with pytest.raises(InputError), disk.new_folder(Path(out)):
+        with pytest.raises(InputError), atomic.new_folder(Path(out)):
             raise AssertionError("the work began")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(InputError, match="permission denied"):
-        disk.refuse_filled(Path("new"))
+        atomic.refuse_filled(Path("new"))
 
 
 @pytest.mark.parametrize("at_one_stroke", [True, False])
@@ -166,36 +166,36 @@ def test_a_folder_is_replaced_whole(
         monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)
     place = tmp_path / "model"
     for content in ("one", "two"):
-        with disk.replace_folder(place) as folder:
+        with atomic.replace_folder(place) as folder:
             (folder / content).write_text(content)
-    with pytest.raises(KeyError), disk.replace_folder(place) as folder:
+    with pytest.raises(KeyError), atomic.replace_folder(place) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
     place.rename(tmp_path / ".model.old")  # as a kill between two renamings leaves it
-    with pytest.raises(KeyError), disk.replace_folder(place) as folder:
+    with pytest.raises(KeyError), atomic.replace_folder(place) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
 
 
 def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with disk.locked(run, "run"):
-        with pytest.raises(InputError, match="run: another run is writing here"), disk.locked(run, "run"):
+    with atomic.locked(run, "run"):
+        with pytest.raises(InputError, match="run: another run is writing here"), atomic.locked(run, "run"):
             pass
         assert run.is_dir()
     assert not run.exists()  # nothing was written
     killed_while(f"with disk.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
     (tmp_path / "link").symlink_to(run)
-    with disk.locked(tmp_path / "link", "run"):
-        with pytest.raises(InputError), disk.locked(run, "run"):
+    with atomic.locked(tmp_path / "link", "run"):
+        with pytest.raises(InputError), atomic.locked(run, "run"):
             pass
         (run / "log").write_text("x")
     assert [path.name for path in run.iterdir()] == ["log"]
     (run / "log").unlink()
     (tmp_path / ".hidden").symlink_to(run)
-    with pytest.raises(InputError, match="symbolic link"), disk.locked(tmp_path / ".hidden", "run"):
+    with pytest.raises(InputError, match="symbolic link"), atomic.locked(tmp_path / ".hidden", "run"):
         pass
-    with disk.locked(run, "run"):
+    with atomic.locked(run, "run"):
         pass
     assert run.is_dir()  # it was there before
 
@@ -205,7 +205,7 @@ def test_another_process_is_refused_while_one_writes(tmp_path: Path) -> None:
         "import sys\nfrom pathlib import Path\nfrom bertsmith import disk\n"
         "with disk.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass"
     )
-    with disk.locked(tmp_path / "run", "preparation"):
+    with atomic.locked(tmp_path / "run", "preparation"):
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "run")],
             capture_output=True,

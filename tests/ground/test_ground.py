@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.loss import Loss
 
@@ -62,13 +62,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_machine_is_described_and_its_precision_is_measured() -> None:
-    found = machine.describe()
+    found = hardware.describe()
     assert found.cores >= 1
     assert found.memory > 2**28
-    choice = machine.choose_precision()
+    choice = hardware.choose_precision()
     assert choice.precision in ("fp32", "bf16")
     assert "GFLOP/s" in choice.reason
-    assert machine.prepare_process(1) == 1
+    assert hardware.prepare_process(1) == 1
     assert torch.get_num_threads() == 1
 
 
@@ -82,14 +82,14 @@ def test_a_busy_machine_chooses_as_an_idle_one(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch, "mm", kept_waiting)
     at_most = 2 * 256**3 / wait  # operations a second, if the wait counts
-    assert machine.product_rate(device, "fp32", 256, 0.0) < at_most
-    assert machine.product_rate(device, "fp32", 256, 0.0, time.thread_time) > at_most
+    assert hardware.product_rate(device, "fp32", 256, 0.0) < at_most
+    assert hardware.product_rate(device, "fp32", 256, 0.0, time.thread_time) > at_most
     clocks: list[object] = []
-    monkeypatch.setattr(machine, "product_rate", lambda *given: clocks.append(given[-1]) or 1e9)
-    machine.choose_precision.cache_clear()
-    assert machine.choose_precision().precision == "fp32"
+    monkeypatch.setattr(hardware, "product_rate", lambda *given: clocks.append(given[-1]) or 1e9)
+    hardware.choose_precision.cache_clear()
+    assert hardware.choose_precision().precision == "fp32"
     assert set(clocks) == {time.thread_time}
-    machine.choose_precision.cache_clear()
+    hardware.choose_precision.cache_clear()
 
 
 def test_errors_survive_being_sent_to_another_process() -> None:
@@ -157,12 +157,12 @@ def test_a_terminal_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_model_that_does_not_fit_is_told_with_its_sizes() -> None:
-    machine.check_memory(10**6, 16 * 10**6)
-    machine.check_memory(10**15, 0)  # nobody knows how much there is
+    hardware.check_memory(10**6, 16 * 10**6)
+    hardware.check_memory(10**15, 0)  # nobody knows how much there is
     with pytest.raises(
         InputError, match=r"million parameters takes 16\.0 GB to train .*15\.0 GB may be used"
     ):
-        machine.check_memory(10**9, 15 * 10**9)
+        hardware.check_memory(10**9, 15 * 10**9)
 
 
 def test_less_memory_is_allowed_where_a_limit_says_so() -> None:
@@ -171,16 +171,16 @@ def test_less_memory_is_allowed_where_a_limit_says_so() -> None:
         "from bertsmith import machine; print(machine.memory_bytes())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 2**30 < machine.memory_bytes()
+    assert int(done.stdout) <= 2**30 < hardware.memory_bytes()
 
 
 def test_every_way_of_having_no_memory_is_known() -> None:
     with pytest.raises(RuntimeError) as torches:
         torch.empty(2**50, dtype=torch.float64)
-    assert machine.is_out_of_memory(torches.value)
-    assert machine.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert machine.is_out_of_memory(MemoryError())
-    assert not machine.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert hardware.is_out_of_memory(torches.value)
+    assert hardware.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert hardware.is_out_of_memory(MemoryError())
+    assert not hardware.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_threads_wait_briefly_unless_the_user_says_otherwise() -> None:
@@ -206,4 +206,4 @@ def test_threads_wait_briefly_unless_the_user_says_otherwise() -> None:
 def test_a_number_of_threads_in_the_environment_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, number in ("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
-        assert machine.asked_threads() == number
+        assert hardware.asked_threads() == number

@@ -7,8 +7,8 @@ import difflib
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.nearest import _ELSEWHERE, absent, nearest
 from bertsmith.settings import Settings
+from bertsmith.suggestions import _ELSEWHERE, absent, nearest
 from bertsmith.tasks.task import task_type
 from bertsmith.workflows.finetune_settings import settings_type
 from bertsmith.workflows.pretrain_settings import PretrainSettings

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.wording import counted, percent, seconds, size
+from bertsmith.formatting import counted, percent, seconds, size
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.instances.fragments import fragments_of
 from bertsmith.instances.plan import IS_NEXT, NOT_NEXT
@@ -62,8 +62,8 @@ def released(
     pairs = []
     for number, text in enumerate(texts):
         target = room
-        if draws.uniform(seed, "short", epoch, number) < short_share:
-            target = 2 + int(draws.integers(seed, "target", room - 1, epoch, number))
+        if rng.uniform(seed, "short", epoch, number) < short_share:
+            target = 2 + int(rng.integers(seed, "target", room - 1, epoch, number))
         chunk: list[list[int]] = []
         i = 0
         while i < len(text):
@@ -72,19 +72,19 @@ def released(
                 me = nodes[number] + i + 1 - len(chunk)
                 a_end = 1
                 if len(chunk) >= 2:
-                    a_end += int(draws.integers(seed, "split", len(chunk) - 1, epoch, me))
+                    a_end += int(rng.integers(seed, "split", len(chunk) - 1, epoch, me))
                 a = [token for sentence in chunk[:a_end] for token in sentence]
                 b: list[int] = []
-                away = len(chunk) == 1 or bool(draws.uniform(seed, "partner", epoch, me) < 0.5)
+                away = len(chunk) == 1 or bool(rng.uniform(seed, "partner", epoch, me) < 0.5)
                 if away:
                     target_b = target - len(a)
                     strangers = sorted(
                         (k for k in range(len(texts)) if kin[k] != kin[number]), key=lambda k: (kin[k], k)
                     )
                     other = texts[
-                        strangers[int(float(draws.uniform(seed, "other", epoch, me)) * len(strangers))]
+                        strangers[int(float(rng.uniform(seed, "other", epoch, me)) * len(strangers))]
                     ]
-                    start = int(draws.integers(seed, "place", len(other), epoch, me))
+                    start = int(rng.integers(seed, "place", len(other), epoch, me))
                     for sentence in other[start:]:
                         b += sentence
                         if len(b) >= target_b:
@@ -93,7 +93,7 @@ def released(
                 else:
                     b = [token for sentence in chunk[a_end:] for token in sentence]
                 coins = [
-                    (draws.uniform(seed, f"front of {name}", epoch, me, np.arange(2000)) < 0.5).tolist()[::-1]
+                    (rng.uniform(seed, f"front of {name}", epoch, me, np.arange(2000)) < 0.5).tolist()[::-1]
                     for name in "AB"
                 ]
                 truncated(a, b, room, coins[0], coins[1])

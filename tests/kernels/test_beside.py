@@ -16,10 +16,10 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.kernels import beside, choice
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.family import preset
-from bertsmith.place import Place
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows import run
 from bertsmith.workflows.ablate import _await_kernels

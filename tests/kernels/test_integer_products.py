@@ -17,6 +17,7 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import Integers, Kernels, use_kernels
@@ -26,7 +27,6 @@ from bertsmith.models.family import preset
 from bertsmith.models.layers import use_generator
 from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.training.progress import Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows import run

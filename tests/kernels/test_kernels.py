@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
@@ -31,7 +32,6 @@ from bertsmith.models.layers import Dropout
 from bertsmith.models.layout import Layout
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)

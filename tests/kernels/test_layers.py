@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.models.config import Sees
@@ -276,7 +276,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
         with mock.patch.multiple(integer_products, NATIVE=NATIVES.get(way), INTEGERS=integers):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 use_kernels(encoder, kernels)
-                with mock.patch.object(machine, "multiplies_integers", return_value=way in NATIVES):
+                with mock.patch.object(hardware, "multiplies_integers", return_value=way in NATIVES):
                     own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
                 kernels.made.clear()
                 with torch.inference_mode(), in_kind(kind):

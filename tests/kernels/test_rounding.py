@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith import machine
+from bertsmith import hardware
+from bertsmith.device import Place
+from bertsmith.hardware import Precision
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels
-from bertsmith.machine import Precision
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.int8 import quantized
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -201,7 +201,7 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
 def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
     precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    monkeypatch.setattr(machine, "multiplies_integers", lambda: is_native)
+    monkeypatch.setattr(hardware, "multiplies_integers", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.int8 import ChannelSizes, Int8Linear, quantized
@@ -49,12 +49,12 @@ def test_it_is_the_rounded_product() -> None:
 def test_how_integers_are_multiplied_is_found_out_once_and_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, wanted in ((0.010, False), (0.0009, True)):
         took = iter([seconds, 0.001] * 6)
-        monkeypatch.setattr(machine, "_seconds_of", lambda work, took=took: next(took))
-        machine.multiplies_integers.cache_clear()
-        assert machine.multiplies_integers() is wanted
-        assert machine.multiplies_integers() is wanted
+        monkeypatch.setattr(hardware, "_seconds_of", lambda work, took=took: next(took))
+        hardware.multiplies_integers.cache_clear()
+        assert hardware.multiplies_integers() is wanted
+        assert hardware.multiplies_integers() is wanted
     monkeypatch.undo()
-    machine.multiplies_integers.cache_clear()
+    hardware.multiplies_integers.cache_clear()
 
 
 def test_channels_are_evened_out() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.kernels.plain import Kernels
 from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
@@ -85,21 +85,21 @@ def test_the_processor_alone_decides(
 ) -> None:
     """A probe decided once. A busy machine could mislead it, and a resumed run, or the other process of one, then
     had other numbers than the straight run."""
-    monkeypatch.setattr(machine, "_processor", lambda: ZEN_5 | other)
-    monkeypatch.setattr(machine, "_seconds_of", lambda work: pytest.fail("nothing is timed"))
-    machine.onednn_is_faster.cache_clear()
-    assert machine.onednn_is_faster() is (wanted and HERE)
+    monkeypatch.setattr(hardware, "_processor", lambda: ZEN_5 | other)
+    monkeypatch.setattr(hardware, "_seconds_of", lambda work: pytest.fail("nothing is timed"))
+    hardware.onednn_is_faster.cache_clear()
+    assert hardware.onednn_is_faster() is (wanted and HERE)
     monkeypatch.undo()
-    machine.onednn_is_faster.cache_clear()
+    hardware.onednn_is_faster.cache_clear()
 
 
 def test_a_machine_that_lists_no_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_processor", dict)
-    machine.onednn_is_faster.cache_clear()
-    assert not machine.onednn_is_faster()
-    assert machine.describe().processor  # as Python has it
+    monkeypatch.setattr(hardware, "_processor", dict)
+    hardware.onednn_is_faster.cache_clear()
+    assert not hardware.onednn_is_faster()
+    assert hardware.describe().processor  # as Python has it
     monkeypatch.undo()
-    machine.onednn_is_faster.cache_clear()
+    hardware.onednn_is_faster.cache_clear()
 
 
 def test_rows_that_are_looked_up_are_added_to_the_decoders_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith import machine
+from bertsmith import hardware
+from bertsmith.device import Place
+from bertsmith.hardware import Precision
 from bertsmith.kernels.choice import are_here, of_name
 from bertsmith.kernels.plain import Name, use_kernels
-from bertsmith.machine import Precision
 from bertsmith.models.encoder import Encoder, FeedForward
 from bertsmith.models.family import build_encoder
 from bertsmith.models.int8 import quantized
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from family_harness import CASES, config_of
 
 KERNELS: list[Name] = ["torch", *(["numba"] if are_here() else [])]
@@ -76,7 +76,7 @@ def test_what_is_learnt_from_it(
     prepares: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "onednn_is_faster", lambda: prepares)
+    monkeypatch.setattr(hardware, "onednn_is_faster", lambda: prepares)
     packed = texts([7, 1, 0, 33, 33])
     rows = some_of(len(packed.tokens), share, 3)
     slopes = []
@@ -124,7 +124,7 @@ def test_the_last_layer_computes_no_other_tokens_to_its_end(
     case: str, *, prepares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = encoder_of(case)
-    monkeypatch.setattr(machine, "onednn_is_faster", lambda: prepares)
+    monkeypatch.setattr(hardware, "onednn_is_faster", lambda: prepares)
     seen: list[int] = []
     for part in encoder.modules():
         if isinstance(part, FeedForward):

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
+from bertsmith.device import Place
 from bertsmith.instances.batches import PairBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import held_out_figures
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 
 CONFIG = ModelConfig(
     vocab_size=50,

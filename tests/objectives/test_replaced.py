@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Encoder
@@ -22,7 +23,6 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
 from bertsmith.objectives.replaced import Replaced, ReplacedSettings, generator_config
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from family_harness import transformers
 from outcomes import killed_in
 

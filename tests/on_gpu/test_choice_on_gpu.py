@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice, gpu
 from bertsmith.kernels.gpu import flash, trial
-from bertsmith.place import Place
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import by_triton, layer
@@ -135,7 +135,7 @@ def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
 
 def test_a_model_that_answers_leaves_the_run_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default generator is a run's alone."""
-    monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
+    monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
     run = Place.of("cpu", "bf16", 5, trains=True)
     assert run.generator is torch.default_generator
     state = run.generator.get_state()

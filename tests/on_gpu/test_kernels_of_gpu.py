@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels.gpu import flash
@@ -27,7 +28,6 @@ from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.training.step import Trained
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")

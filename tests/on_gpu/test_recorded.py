@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny_run
-from bertsmith import place
+from bertsmith import device
+from bertsmith.device import Place
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import Kernels
-from bertsmith.place import Place
 from bertsmith.training import loop, recorded
 from bertsmith.workflows import run as run_of_workflows
 
@@ -57,7 +57,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     monkeypatch.setattr(recorded, "_STEPS", 1)
     monkeypatch.setattr(recorded, "_ROW_STEPS", 1)
     monkeypatch.setattr(Again, "replayed", 0)
-    monkeypatch.setattr("bertsmith.place._default_generator", lambda _: torch.default_generator)
+    monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
     monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
 
@@ -254,11 +254,11 @@ def test_work_is_recorded_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("stream", device, object()))
     monkeypatch.setattr(torch.cuda, "device", moved)
     monkeypatch.setattr(torch.cuda, "graph", graph)
-    place._recording.cache_clear()
+    device._recording.cache_clear()
     asked = []
     for _ in range(2):
         Place(second, "bf16", torch.Generator()).recorded(lambda: asked.append(at[-1]), None)
-    place._recording.cache_clear()
+    device._recording.cache_clear()
     assert asked == [second] * 2
     assert seen[0] == seen[1]
     assert seen[0][0] == seen[0][1][1] == second

@@ -220,7 +220,7 @@ def test_a_figure_does_not_depend_on_being_written_before() -> None:
 
 def test_a_step_within_another_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("bertsmith.machine.clock", lambda: now[0])
+    monkeypatch.setattr("bertsmith.hardware.clock", lambda: now[0])
     steps = Steps()
     now[0] = 5.0  # nobody's
     with steps.step("training"):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 from bertsmith.retrieval.approximate import GRAPH
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
 from bertsmith.retrieval.vector_file import mapped, vector_file
@@ -101,7 +101,7 @@ def test_a_manifest_cannot_lead_out_of_the_folder(index: Index, tmp_path: Path) 
     path = index.folder / "index.json"
     (tmp_path / "x").write_text("")
     manifest = json.loads(path.read_text())
-    manifest["files"]["../x"] = {"size": 0, "sha256": disk.digest(tmp_path / "x")}
+    manifest["files"]["../x"] = {"size": 0, "sha256": atomic.digest(tmp_path / "x")}
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"'\.\./x' is no file of an index"):
         Index(index.folder)
@@ -154,7 +154,7 @@ def test_a_graph_finds_nearly_all_and_says_how_much(tmp_path: Path) -> None:
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found, strict=True)]) > 0.95
     np.testing.assert_array_equal(cosines[exact == found], near[exact == found])
     other = write_index(tmp_path / "j", rows(500), embed, WHOSE, approximately=True)
-    assert disk.digest(other.folder / GRAPH) == disk.digest(made.folder / GRAPH)
+    assert atomic.digest(other.folder / GRAPH) == atomic.digest(made.folder / GRAPH)
 
 
 def test_few_vectors_have_few_neighbours(tmp_path: Path) -> None:

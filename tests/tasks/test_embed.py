@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.place import Place
 from bertsmith.tasks.matches.contrast import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.matches.embed import Embed
 from bertsmith.tasks.matches.items import EmbedItem, also_right

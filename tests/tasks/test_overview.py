@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bertsmith.formatting import listed
 from bertsmith.tasks.labels import Naming, facts_of_names
 from bertsmith.tasks.overview import Labels, excerpt, of_labels
 from bertsmith.tasks.scores import Overview
@@ -12,7 +13,6 @@ from bertsmith.tasks.texts.regress import Regress
 from bertsmith.tasks.texts.texts import TextExample
 from bertsmith.tasks.words.tag import Tag
 from bertsmith.tasks.words.tagged import TagExample, TagSettings
-from bertsmith.wording import listed
 
 
 def labels(file: str, **times: int) -> Labels:

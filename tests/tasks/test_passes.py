@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.place import Place
+from bertsmith.device import Place
 from bertsmith.tasks.items import within_budget
 
 MOST = 1024  # tokens of a pass on a processor

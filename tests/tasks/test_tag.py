@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import count, total
 from bertsmith.models.encoder import Encoder
-from bertsmith.place import Place
 from bertsmith.tasks.task import task_of
 from bertsmith.tasks.words.tag import Tag, first_tokens
 from bertsmith.tasks.words.tagged import TagExample, TagSettings

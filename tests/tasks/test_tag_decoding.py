@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import entities
 from bertsmith.metrics.schemes import breaks_of
 from bertsmith.models.crf import best_paths
 from bertsmith.models.encoder import Encoder
-from bertsmith.place import Place
 from bertsmith.tasks.scores import Overview
 from bertsmith.tasks.words.tag import Tag
 from bertsmith.tasks.words.tagged import TagExample, TagSettings

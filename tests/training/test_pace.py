@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import tiny_run
-from bertsmith import machine
-from bertsmith.machine import Precision
-from bertsmith.place import Place
+from bertsmith import hardware
+from bertsmith.device import Place
+from bertsmith.hardware import Precision
 from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint, loop, trial
 from bertsmith.training.pace import Watch
@@ -36,7 +36,7 @@ class Clock:
 
     def __init__(self, cost: Callable[[int, float], float], patch: pytest.MonkeyPatch) -> None:
         self.now, self.rates = 0.0, dict[int, float]()
-        patch.setattr(machine, "clock", lambda: self.now)
+        patch.setattr(hardware, "clock", lambda: self.now)
         for module in (loop, trial):
 
             def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
@@ -238,7 +238,7 @@ def test_precision_is_that_of_the_models_own_update(
             return {}
 
         with monkeypatch.context() as patch:
-            patch.setattr(machine, "clock", lambda now=now: now[0])
+            patch.setattr(hardware, "clock", lambda now=now: now[0])
             patch.setattr(trial, "update", timed)
             products_are(patch, "bf16")
             told: list[str] = []
@@ -250,8 +250,8 @@ def test_precision_is_that_of_the_models_own_update(
 
 def products_are(patch: pytest.MonkeyPatch, precision: Precision) -> None:
     """Faster in this precision."""
-    choice = machine.PrecisionChoice(precision, "drawn")
-    patch.setattr(machine, "choose_precision", lambda device=None: choice)
+    choice = hardware.PrecisionChoice(precision, "drawn")
+    patch.setattr(hardware, "choose_precision", lambda device=None: choice)
 
 
 def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +295,10 @@ class Threads:
     def __init__(self, cost: Callable[[int, int], float], patch: pytest.MonkeyPatch) -> None:
         self.now, self.number, self.used = 0.0, 2, dict[int, int]()
         patch.delenv("OMP_NUM_THREADS", raising=False)
-        patch.setattr(machine, "allowed_cores", lambda: 2)
-        patch.setattr(machine, "clock", lambda: self.now)
-        patch.setattr(machine, "prepare_process", lambda threads=None: 2)
-        patch.setattr(machine, "use_threads", lambda count: setattr(self, "number", count))
+        patch.setattr(hardware, "allowed_cores", lambda: 2)
+        patch.setattr(hardware, "clock", lambda: self.now)
+        patch.setattr(hardware, "prepare_process", lambda threads=None: 2)
+        patch.setattr(hardware, "use_threads", lambda count: setattr(self, "number", count))
         patch.setattr(torch, "get_num_threads", lambda: self.number)
         for module in (loop, trial):
 
@@ -415,7 +415,7 @@ def trial_of(
         now[0] += seconds[way.threads, way.precision] * work.tokens / 32
         seen.append((way, work.tokens))
 
-    from bertsmith.place import Place
+    from bertsmith.device import Place
     from bertsmith.training.loader import Phase
     from bertsmith.training.step import Trained
 
@@ -424,8 +424,8 @@ def trial_of(
             return {}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "clock", lambda: now[0])
-        patch.setattr(machine, "use_threads", lambda count: threads.__setitem__(0, count))
+        patch.setattr(hardware, "clock", lambda: now[0])
+        patch.setattr(hardware, "use_threads", lambda count: threads.__setitem__(0, count))
         patch.setattr(trial, "update", timed)
         found = tried(
             Trained(torch.nn.Linear(1, 1), Counting(1, 1)),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bertsmith.device import Place
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels
@@ -18,7 +19,6 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear, Table
-from bertsmith.place import Place
 from bertsmith.training.adamw import AdamW
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.loader import Position, updates

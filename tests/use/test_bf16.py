@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bertsmith as bs
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.tokenizer.byte_level import byte_of
@@ -61,8 +61,8 @@ def least_cosine(folder: Path) -> float:
 
 def test_under_auto_it_answers_in_fp32_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever bf16 is faster."""
-    faster = machine.PrecisionChoice("bf16", "it is faster")
-    monkeypatch.setattr(machine, "choose_precision", lambda _: faster)
+    faster = hardware.PrecisionChoice("bf16", "it is faster")
+    monkeypatch.setattr(hardware, "choose_precision", lambda _: faster)
     folder = moved(tmp_path / "short", 0.9, {})
     assert told_by(folder, "auto") == []
     assert bs.load(folder, "cpu").place.precision == "fp32"
@@ -104,7 +104,7 @@ def test_it_is_told_once_for_the_same_weights_and_only_where_something_is_read(t
 
 def test_under_auto_changed_weights_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        machine, "choose_precision", lambda _: machine.PrecisionChoice("bf16", "it is faster")
+        hardware, "choose_precision", lambda _: hardware.PrecisionChoice("bf16", "it is faster")
     )
     short = bs.load(moved(tmp_path / "short", 0.9, {}), "cpu", precision="fp32")
     model = bs.load(moved(tmp_path / "stored", 0, {}), "cpu")

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.use.predictions import Answered, as_csv, as_table, format_of, where
@@ -233,7 +233,7 @@ def test_what_answers_do_not_need_is_not_loaded(moods: bs.Model) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
-        env=machine.of_child(),
+        env=hardware.of_child(),
         capture_output=True,
         text=True,
         check=True,

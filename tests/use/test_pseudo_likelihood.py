@@ -18,10 +18,10 @@ from torch import Tensor
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.place import Place
 from bertsmith.use import pseudo_likelihood
 from bertsmith.use.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
 from bertsmith.use.score import ranked

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -255,7 +255,7 @@ def test_a_sample_is_of_whole_documents_spread_evenly(tmp_path: Path) -> None:
     assert found.share < 1
     assert found.documents == 8_000
     assert found.bytes == whole.bytes
-    expected = np.flatnonzero(draws.uniform(3, "tokenizer sample", np.arange(8_000)) < found.share)
+    expected = np.flatnonzero(rng.uniform(3, "tokenizer sample", np.arange(8_000)) < found.share)
     assert found.documents_taken == len(expected)
     assert abs(found.documents_taken - 8_000 * found.share) < 4 * np.sqrt(8_000 * found.share)
     assert {int(word[1:]) for word in found.words if word.startswith("w")} == set(expected.tolist())
@@ -315,7 +315,7 @@ print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_level_bpe", "unigram"])
 def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "large.txt"
-    words = draws.bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
+    words = rng.bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
     with open(file, "w") as out:
         for row in words.tolist():
             out.write(
@@ -333,7 +333,7 @@ def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
 def test_a_word_of_a_whole_file_takes_no_more_memory(tmp_path: Path) -> None:
     file = tmp_path / "word.txt"
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    file.write_text("".join(letters[draws.bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
+    file.write_text("".join(letters[rng.bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
     command = [sys.executable, "-c", _MEMORY, str(file), str(tmp_path / "out"), "unigram", str(10**12)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(printed) < 450_000_000

@@ -17,7 +17,7 @@ from scipy.stats import ttest_rel
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError, Stopped
 from bertsmith.workflows.ablate import ablate
 from bertsmith.workflows.ablation import AblationRecipe, read_recipe
@@ -255,7 +255,7 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
 def test_all_runs_compute_in_one_precision(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = itertools.cycle(["bf16", "fp32"])
     monkeypatch.setattr(
-        machine, "choose_precision", lambda device=None: machine.PrecisionChoice(next(chosen), "drawn")
+        hardware, "choose_precision", lambda device=None: hardware.PrecisionChoice(next(chosen), "drawn")
     )
     world["settings"] = [one for one in world["settings"] if "precision" not in one]
     ablate(**world, seeds=1, rows=["dynamic"])

@@ -545,7 +545,7 @@ def test_only_proposing_writes_nothing_and_a_full_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertsmith.disk.os.replace", full)
+    monkeypatch.setattr("bertsmith.io.atomic.os.replace", full)
     with pytest.raises((bs.BertsmithError, OSError), match="No space left"):
         extend_tokenizer([file], tmp_path / "o", tokenizer=tmp_path / "t", choice=Choice(min_frequency=3))
     assert sorted(tmp_path.rglob("*")) == before

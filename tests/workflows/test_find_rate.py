@@ -15,10 +15,10 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.training.loader import Phase

@@ -13,11 +13,11 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded
 from bertsmith.workflows.frozen import Frozen, forget_states
 

@@ -11,7 +11,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
 from bertsmith.shards.shards import Shards
@@ -45,7 +45,7 @@ def test_the_same_command_in_minutes_resumes(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, ticks = ("train.checkpoint_every=1",), itertools.count()
-    monkeypatch.setattr(machine, "clock", lambda: next(ticks) / 50)  # a clock that only work moves
+    monkeypatch.setattr(hardware, "clock", lambda: next(ticks) / 50)  # a clock that only work moves
     with monkeypatch.context() as patch:
         stopped_at(2, patch)
         with pytest.raises(KeyboardInterrupt):

@@ -11,10 +11,10 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.cli.main import main
+from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.training import loop, trial
 from bertsmith.training.pace import Speeds
@@ -220,7 +220,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
 
         monkeypatch.setattr(module, "update", timed)
     monkeypatch.setattr(pretrain_pairs, "score_pairs", counted)
-    monkeypatch.setattr(machine, "clock", lambda: now)
+    monkeypatch.setattr(hardware, "clock", lambda: now)
     settings = ("evaluate.pairs_sample=6", "train.evaluate_every=10", "evaluate.pairs_at_end=20")
     model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=1, evaluate_pairs=pairs)
     assert scored[-1] == 20

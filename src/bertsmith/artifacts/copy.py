@@ -6,12 +6,12 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
-from bertsmith import disk
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.sentence import POOLING_CONFIG, POOLING_FOLDER
 from bertsmith.errors import MachineError
+from bertsmith.io import atomic
 
-_LAYOUT = disk.FolderLayout(
+_LAYOUT = atomic.FolderLayout(
     "a model",
     CONFIG,
     ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_FOLDER),
@@ -24,7 +24,7 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
     there, and return it. overwrite: replace a model folder; any other is refused by an InputError."""
     replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     try:
-        with disk.new_folder(out, replace=replace) as part:
+        with atomic.new_folder(out, replace=replace) as part:
             for file in folder.iterdir():
                 if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.names):
                     shutil.copyfile(file, part / file.name)

@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertsmith import disk
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.names import check_names, field_tensors, from_field, join, table_of_file, to_field
 from bertsmith.artifacts.schema import (
@@ -34,14 +33,15 @@ from bertsmith.artifacts.schema import (
 )
 from bertsmith.artifacts.weights import WEIGHTS, Stored, open_weights
 from bertsmith.errors import InputError, MachineError
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.models.heads import PARTS, ProblemType
 from bertsmith.models.names import NameTable
-from bertsmith.nearest import absent
+from bertsmith.suggestions import absent
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
@@ -241,7 +241,7 @@ def write_folder(
     }
     bare = architecture == f"{kind.class_prefix}Model"
     try:
-        with disk.replace_folder(folder) as part:
+        with atomic.replace_folder(folder) as part:
             save_file(to_field(state, kind.names(config), bare=bare), part / WEIGHTS, {"format": "pt"})
             _write_json(part / CONFIG, values)
             for name, content in (files or {}).items():
@@ -252,7 +252,7 @@ def write_folder(
             kept = {
                 **plain(record or {}),
                 "version": version("bertsmith"),
-                "weights_sha256": disk.digest(part / WEIGHTS),
+                "weights_sha256": atomic.digest(part / WEIGHTS),
             }
             _write_json(part / RECORD, kept)
     except (OSError, SafetensorError) as error:

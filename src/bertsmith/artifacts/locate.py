@@ -9,7 +9,7 @@ from pathlib import Path
 from bertsmith.artifacts.mistyped import refuse_mistyped
 from bertsmith.artifacts.several import refuse_several
 from bertsmith.errors import InputError
-from bertsmith.nearest import nearest_here
+from bertsmith.suggestions import nearest_here
 
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

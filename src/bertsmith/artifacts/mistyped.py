@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from bertsmith.nearest import absent, nearest_here
+from bertsmith.suggestions import absent, nearest_here
 
 # owner/name; or a name of one part, which has a hyphen or a number in it: bert-base-uncased, gpt2
 _PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)

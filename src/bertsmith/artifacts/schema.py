@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertsmith.errors import InputError
-from bertsmith.machine import Precision
+from bertsmith.hardware import Precision
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, Family, family
 from bertsmith.models.heads import ProblemType
-from bertsmith.nearest import absent
+from bertsmith.suggestions import absent
 
 _LARGEST_JSON = 16 * 2**20  # bytes; a config with a hundred thousand labels is far below
 _REMEDY = "correct the file, or copy it again from its source"

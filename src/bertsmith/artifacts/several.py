@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 RUNS, OF_RUNS = "runs.json", "report.json"
 """Which runs there are or will be; what came of them, once all are finished."""

@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bertsmith import disk
 from bertsmith.artifacts.schema import WeightIndex, read_json, typed
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -47,7 +47,7 @@ class Stored:
 
     def digest(self) -> str:
         """SHA-256 of the file's bytes; of several files, of their digests in order."""
-        digests = [disk.digest(path) for path in self.files]
+        digests = [atomic.digest(path) for path in self.files]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

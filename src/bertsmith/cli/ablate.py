@@ -9,7 +9,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 
 @click.command(cls=Verb)

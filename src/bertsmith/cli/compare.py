@@ -50,10 +50,10 @@ def compare(
     coin says whose answer is whose.
     """
     from bertsmith import console
+    from bertsmith.formatting import counted
     from bertsmith.use.compare import compare as run
     from bertsmith.use.compare import told
     from bertsmith.use.model import load
-    from bertsmith.wording import counted
 
     quiet_machine()
     tell = console.once(console.note)

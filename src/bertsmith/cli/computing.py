@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import click
 
-from bertsmith import machine
+from bertsmith import hardware
 
 DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 _PRECISIONS = (
@@ -33,7 +33,7 @@ def computed(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
-        with machine.importing():
+        with hardware.importing():
             import_module("bertsmith.use.model")  # as the verbs do
 
         verb(*args, on=On(device=device, precision=precision, mapped=True), **given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith import console
-from bertsmith.wording import counted, percent, seconds, size
+from bertsmith.formatting import counted, percent, seconds, size
 
 _ROWS = 10
 _PLACES = 3  # of a fault in a file

@@ -13,7 +13,7 @@ from bertsmith.cli.computing import On, computed
 from bertsmith.cli.text_input import ID_COLUMN, rows_of, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
     from bertsmith.use.model import Model
@@ -79,7 +79,7 @@ def embed(
     each text, in order: an empty text has one, too (of the special tokens), but is left out of an index. Without
     --out and --index, prints one JSON object per text.
     """
-    from bertsmith import console, machine
+    from bertsmith import console, hardware
     from bertsmith.use import embed_file
     from bertsmith.use.model import load
 
@@ -87,7 +87,7 @@ def embed(
     target = embed_file.check_out(out) if out else None
     if as_json and target is None and index is None and not texts:
         raise InputError("--json is one JSON document", "leave it out to get a JSON object per text")
-    machine.prepare_process()
+    hardware.prepare_process()
     loaded = load(model, tell=console.note, **on)
     if index is not None:
         source = file if file is not None else texts_of(texts)

@@ -13,11 +13,11 @@ from typing import Literal
 
 import click
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
 from bertsmith.errors import BertsmithError, InputError, Left, MachineError, Stopped
-from bertsmith.nearest import did_you_mean, nearest
+from bertsmith.suggestions import did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def failure_of(error: BaseException) -> Failure | None:
             return Failure("input", f"{error.object[:200]}: this name is not UTF-8", "rename the file", 2)
         case OSError():
             return _of_system(error)
-        case MemoryError() | RuntimeError() if machine.is_out_of_memory(error):
+        case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
             remedy = "lower train.batch_size, or choose a smaller preset"
             return Failure("machine", "there is not enough memory", remedy, MachineError.exit_code)
     return None
@@ -95,7 +95,7 @@ def stopped(signal_number: int) -> Failure:
 
 def _of_system(error: OSError) -> Failure:
     place = f"{error.filename}: " if error.filename else ""
-    if machine.is_disk_full(error):
+    if hardware.is_disk_full(error):
         return Failure("machine", f"{place}the disk is full", "free some space and start again", 1)
     sentence = f"{place}{(error.strerror or str(error)).lower()}"
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):

@@ -248,7 +248,7 @@ def show_report(
 
 def _show_run(out: str, report: dict[str, Any]) -> None:
     from bertsmith import console
-    from bertsmith.wording import counted
+    from bertsmith.formatting import counted
 
     _show_evaluations(report)
     if report.get("stopped_early"):

@@ -8,7 +8,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
-from bertsmith.wording import counted, percent
+from bertsmith.formatting import counted, percent
 
 _SHORT = ("mlm", "nsp", "sop", "lm", "f1")  # said in capitals
 _FIELDS = {"base": "began from", "held_out": "scores on what was held out", "steps": "updates"}

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from bertsmith import console
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 # kind → (style, how it is written without colours, what it means)
 _KINDS = {

@@ -19,10 +19,10 @@ from typing import ClassVar, NoReturn
 
 import click
 
-from bertsmith import log_handlers, machine
+from bertsmith import hardware, log_handlers
 from bertsmith.cli.failures import failure_of, stopped
 from bertsmith.cli.verbs import Verbs
-from bertsmith.nearest import nearest
+from bertsmith.suggestions import nearest
 
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
@@ -150,13 +150,13 @@ def bertsmith(context: click.Context) -> None:
     """
     log_handlers.install(log_handlers.ConsoleHandler())
     if (verb := context.invoked_subcommand) not in _SHARED:
-        machine.check_one_process(f"bertsmith {verb}")
+        hardware.check_one_process(f"bertsmith {verb}")
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    begun = machine.clock()
-    machine.have_threads_wait_briefly()  # torch, which reads this when it is loaded, is imported by the verbs
+    begun = hardware.clock()
+    hardware.have_threads_wait_briefly()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.cli import task_options
 from bertsmith.cli.verbs import Verb
 
@@ -66,7 +66,7 @@ def _task_for(args: list[str]) -> type[Task] | None:
     name = next((found for word in args if (found := _task_name(word))), None)
     if name is None:
         return None
-    with machine.importing():
+    with hardware.importing():
         from bertsmith.tasks.task import TASKS, task_type
 
         return task_type(name) if name in TASKS else None
@@ -132,6 +132,6 @@ def _foreign_task(folder: Path) -> str | None:
 
 def quiet_machine() -> None:
     """Set the process up for a verb that says nothing of the machine."""
-    from bertsmith import machine
+    from bertsmith import hardware
 
-    machine.prepare_process()
+    hardware.prepare_process()

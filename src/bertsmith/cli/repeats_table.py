@@ -8,7 +8,7 @@ from typing import Any
 def show_repeats(out: str, report: dict[str, Any]) -> None:
     """Each run with its score; what all come to, by cells of the grid where there are several."""
     from bertsmith import console
-    from bertsmith.wording import counted
+    from bertsmith.formatting import counted
 
     decides = report["decided_by"]
     rows = [

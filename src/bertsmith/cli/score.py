@@ -13,7 +13,7 @@ from bertsmith.cli import options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.wording import counted, percent
+from bertsmith.formatting import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def score(
     only under one tokenizer. A pair is right where the good sentence has the higher score; chance is 50 %, a tie
     is wrong. Empty texts are counted, not scored.
     """
-    from bertsmith import console, machine
+    from bertsmith import console, hardware
     from bertsmith.use import predictions
     from bertsmith.use.model import load
 
@@ -102,7 +102,7 @@ def score(
         predictions.refuse_existing(Path(out))
     if as_json and out and pairs is None:
         raise InputError("--json is one JSON document on standard output", "leave one out")
-    machine.prepare_process()
+    hardware.prepare_process()
     scorer = load(model, tell=console.note, **on).scorer(variant)
     if pairs is not None:
         _score_pairs(scorer, pairs, out, form, as_json=as_json, encoding=encoding, **of_pairs)

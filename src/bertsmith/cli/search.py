@@ -14,7 +14,7 @@ from bertsmith.cli.computing import On, computed
 from bertsmith.cli.text_input import ID_COLUMN, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
     from bertsmith.use.search_file import Query, Searched
@@ -85,13 +85,13 @@ def search(
     keeps its results. Other queries of a file or of standard input print one JSON object each. With --json all of
     it is one document.
     """
-    from bertsmith import console, machine
+    from bertsmith import console, hardware
     from bertsmith.use.search_file import Searched, read_search
 
     _check(queries, file, {"--qrels": qrels, "--text-column": text_column}, rerank, rerank_label)
     if out is not None:
         _check_out(out)
-    machine.prepare_process()
+    hardware.prepare_process()
     asked = read_search(file, text_column, id_column, qrels) if file is not None else _typed(queries)
     searched = _searched(
         Searched,
@@ -217,9 +217,10 @@ def _write(searched: Searched, out: str) -> None:
     import json
     from pathlib import Path
 
-    from bertsmith import console, disk
+    from bertsmith import console
+    from bertsmith.io import atomic
 
-    with disk.new_file(Path(out)) as path, path.open("w", encoding="utf-8") as file:
+    with atomic.new_file(Path(out)) as path, path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in searched)
     console.note(f"{out}: the results of {counted(len(searched.queries), 'query', 'queries')}")
 

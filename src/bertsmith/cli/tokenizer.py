@@ -10,7 +10,7 @@ import click
 
 from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
 from bertsmith.cli.verbs import Verbs
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 
 @click.group(cls=Verbs)

@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 from bertsmith import console
-from bertsmith.wording import counted, percent, size
+from bertsmith.formatting import counted, percent, size
 
 _ROWS = 10  # of a list
 _LINE = 60  # characters of joined words in a cell

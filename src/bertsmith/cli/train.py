@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.cli import options
 from bertsmith.cli.score import accuracy_of_pairs, show_groups
 from bertsmith.cli.verbs import Verb
-from bertsmith.wording import percent
+from bertsmith.formatting import percent
 
 if TYPE_CHECKING:
     from bertsmith.settings import Settings
@@ -125,7 +125,7 @@ def show_result(trained: Model, out: str, *, as_json: bool) -> None:
     """What came of the run, as a table or as JSON; once, where several processes made it."""
     from bertsmith import console
 
-    if machine.of_several().follows:
+    if hardware.of_several().follows:
         return
     if as_json:
         console.result_json({"run": out, **trained.report})

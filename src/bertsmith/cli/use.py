@@ -15,7 +15,7 @@ from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.of_run import OfRun, formats, quiet_machine
 from bertsmith.cli.verbs import Verb
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
     from bertsmith.tasks.scores import Scores

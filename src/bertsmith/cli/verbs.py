@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from bertsmith.nearest import did_you_mean, nearest
+from bertsmith.suggestions import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -19,7 +19,7 @@ import zstandard
 
 from bertsmith.errors import InputError
 from bertsmith.files.memory import InMemory
-from bertsmith.nearest import absent
+from bertsmith.suggestions import absent
 
 BLOCK = 1 << 18
 _PACKED = 1 << 14  # bytes unpacked at a time: where text repeats itself they become a thousand times as many

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")

@@ -20,8 +20,8 @@ from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_co
 from bertsmith.files.encodings import encoding_of, wide_encoding
 from bertsmith.files.kinds import not_text
 from bertsmith.files.memory import InMemory
-from bertsmith.nearest import absent
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
+from bertsmith.suggestions import absent
 
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
 _FORMS = {*_TEXTS, ".jsonl", ".csv", ".tsv", ".parquet"}

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.published import PREFIX, published
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 Source = Any
 """A str or Path, or data in memory: an `InMemory`, a table (pandas, polars, pyarrow), a data set, a dict of

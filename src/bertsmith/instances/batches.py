@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
 from bertsmith.instances.corrupt import Corruption, Framed
@@ -213,7 +213,7 @@ class PairStream:
         known = self._epochs.get(epoch)
         if known is None:
             plan = self._planned(self.drawn_epoch(epoch))
-            plan = plan.reordered(draws.permutation(self._seed, "order", len(plan), epoch))
+            plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
             bounds = None
             if self._budget is not None and len(plan):
                 order, bounds = bucketed(self._corruption.sizes(plan), self._budget, self._seed, epoch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.fragments import Chunks
 from bertsmith.instances.plan import Ints
 
@@ -28,9 +28,9 @@ def lenders(
     """
     if not len(single):
         return single, single
-    matched_ = single[draws.permutation(seed, "single", len(single), epoch)]
+    matched_ = single[rng.permutation(seed, "single", len(single), epoch)]
     first_length = chunks.first - chunks.start
-    candidates = paired[np.lexsort((draws.bits(seed, "lender", epoch, paired), first_length[paired]))]
+    candidates = paired[np.lexsort((rng.bits(seed, "lender", epoch, paired), first_length[paired]))]
     bound = matched_[: len(candidates)]
     bound = bound[np.argsort(chunks.end[bound] - chunks.start[bound], kind="stable")]
     length = (chunks.end - chunks.start)[bound]
@@ -55,13 +55,13 @@ def borrowed(
     if not len(takers):
         return takers
     length, kin = chunks.b_length, chunks.kin
-    tie = draws.bits(seed, "borrowed", epoch, everyone)
+    tie = rng.bits(seed, "borrowed", epoch, everyone)
     ordered = everyone[np.lexsort((tie, length[everyone]))]
     limit = np.minimum(wish, room - a_length)
     top = np.searchsorted(length[ordered], limit, side="right") - 1
     found = np.full(len(takers), -1)
     for step in range(4 if len(ordered) else 0):
-        at = top - draws.integers(seed, "window", _WINDOW, epoch, np.arange(len(takers)), step)
+        at = top - rng.integers(seed, "window", _WINDOW, epoch, np.arange(len(takers)), step)
         candidate = ordered[np.maximum(at, 0)]
         good = (at >= 0) & (found < 0) & (kin[candidate] != kin[takers])
         found[good] = candidate[good]
@@ -71,6 +71,6 @@ def borrowed(
         if len(others):
             mine = rest[kin[takers[rest]] == own]
             top = np.searchsorted(length[others], limit[mine], side="right") - 1
-            top -= draws.integers(seed, "window", _WINDOW, epoch, mine, 99)
+            top -= rng.integers(seed, "window", _WINDOW, epoch, mine, 99)
             found[mine] = others[np.maximum(top, 0)]
     return found

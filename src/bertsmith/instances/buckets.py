@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints
 
@@ -69,7 +69,7 @@ def bucketed(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints, Int
     for number, pool in enumerate(np.array_split(np.arange(len(sizes)), pools)):
         here = pool[np.argsort(sizes[pool], kind="stable")]
         cut = _even_cut(sizes[here], budget)
-        shuffled = draws.permutation(seed, "batches", len(cut) - 1, epoch, number)
+        shuffled = rng.permutation(seed, "batches", len(cut) - 1, epoch, number)
         orders += [here[cut[k] : cut[k + 1]] for k in shuffled]
         widths.append(np.diff(cut)[shuffled])
     return np.concatenate(orders), np.concatenate([[0], np.cumsum(np.concatenate(widths))])

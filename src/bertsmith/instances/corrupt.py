@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.plan import Ints, Plan, ranges
 from bertsmith.instances.settings import DataSettings
 
@@ -94,8 +94,8 @@ class Corruption:
         run = np.repeat(np.arange(len(text.at)), text.sizes)
         instance = np.repeat(np.arange(len(text.runs)), text.runs)[run]
         position = rows - (np.cumsum(text.lengths) - text.lengths)[instance]
-        keys = draws.bits(self.seed, self.settings.corrupt, epoch, numbers)
-        bits = draws.further(keys[instance], position)
+        keys = rng.bits(self.seed, self.settings.corrupt, epoch, numbers)
+        bits = rng.further(keys[instance], position)
         barred = np.zeros(len(rows), dtype=np.bool_)
         if begins is not None and self._grows > 0:
             barred = ~begins[rows]

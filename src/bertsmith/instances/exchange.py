@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.fragments import Chunks
 from bertsmith.instances.plan import Ints
 
@@ -31,7 +31,7 @@ def matched(chunks: Chunks, free: Ints, pairs: int, room: int, seed: int, epoch:
 
     free: [F], the chunks that may take part, each with a B of its own; room: tokens that A and B may have.
     """
-    order = free[draws.permutation(seed, "label", len(free), epoch)]
+    order = free[rng.permutation(seed, "label", len(free), epoch)]
     pool, reserve = order[: 2 * pairs], order[2 * pairs :]
     found: list[tuple[Ints, Ints]] = []
     missing = pairs
@@ -41,7 +41,7 @@ def matched(chunks: Chunks, free: Ints, pairs: int, room: int, seed: int, epoch:
         if round_ >= _ALONE:
             more = max(64, 2 * len(pool))
             pool, reserve = np.concatenate([pool, reserve[:more]]), reserve[more:]
-        tie = draws.bits(seed, "tie", epoch, round_, pool)
+        tie = rng.bits(seed, "tie", epoch, round_, pool)
         last = not len(reserve) and len(pool) <= _FEW
         tried = _each_with_each if last else _neighbours if round_ % 2 == 0 else _largest_with_others
         one, two = (side[:missing] for side in tried(chunks, pool, tie, room))

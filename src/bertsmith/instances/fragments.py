@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.plan import Corpus, Ints, ranges
 
 
@@ -116,10 +116,10 @@ def segment_chunks(fragments: Fragments, room: int, seed: int, epoch: int, short
     borders, last = fragments.borders, fragments.last
     node = np.arange(len(borders))
     target = np.full(len(borders), room)
-    short = np.flatnonzero(draws.bits(seed, "short", epoch, node) < _threshold(short_share))
+    short = np.flatnonzero(rng.bits(seed, "short", epoch, node) < _threshold(short_share))
     if short_share >= 1:
         short = node
-    target[short] = 2 + draws.integers(seed, "target", max(1, room - 1), epoch, short)
+    target[short] = 2 + rng.integers(seed, "target", max(1, room - 1), epoch, short)
     stop = np.searchsorted(borders, borders + target, side="right") - 1
     stop = np.minimum(np.maximum(stop, node + 2), last)
     alone = last - stop == 1  # one fragment would be left over
@@ -130,7 +130,7 @@ def segment_chunks(fragments: Fragments, room: int, seed: int, epoch: int, short
     stop = stop[start]
     first_of_document = fragments.offsets[np.searchsorted(fragments.offsets, start, side="right") - 1]
     start = np.where((stop - start == 1) & (start > first_of_document), start - 1, start)
-    split = start + 1 + draws.integers(seed, "split", np.maximum(stop - start - 1, 1), epoch, start)
+    split = start + 1 + rng.integers(seed, "split", np.maximum(stop - start - 1, 1), epoch, start)
     return _chunks(fragments, start, np.minimum(split, stop), stop)
 
 
@@ -142,7 +142,7 @@ def two_way_chunks(fragments: Fragments, room: int, seed: int, epoch: int, short
     """
     low, high = fragments.borders[fragments.offsets[:-1]], fragments.borders[fragments.offsets[1:] - 1]
     number = np.arange(len(low))
-    backwards = draws.bits(seed, "backwards", epoch, number) < _threshold(0.5)
+    backwards = rng.bits(seed, "backwards", epoch, number) < _threshold(0.5)
     own = np.repeat(number, np.diff(fragments.offsets))
     opposite = (fragments.offsets[:-1] + fragments.offsets[1:] - 1)[own] - np.arange(len(own))
     both = low + high
@@ -166,7 +166,7 @@ def sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
     pairs = (number + 1) // 2
     k = ranges(np.zeros_like(pairs), pairs)
     which = np.repeat(np.arange(len(number)), pairs)
-    early = draws.bits(seed, "odd pair", epoch, np.arange(len(number))) < _threshold(0.5)
+    early = rng.bits(seed, "odd pair", epoch, np.arange(len(number))) < _threshold(0.5)
     odd = (number % 2 == 1) & (number > 1)
     back = odd[which] & np.where(early[which], k > 0, k == pairs[which] - 1)
     start = offsets[which] + 2 * k - back

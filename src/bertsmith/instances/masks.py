@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.instances.plan import Ints, ranges
 from bertsmith.instances.settings import DataSettings
@@ -121,7 +121,7 @@ class Masker:
         if positions is None:
             positions = ranges(np.zeros_like(lengths), lengths)
         closed, wanted = self._wanted(ids, starts, lengths, barred)
-        keys = draws.bits(self.seed, "mask", epoch, instances)
+        keys = rng.bits(self.seed, "mask", epoch, instances)
         if self.kind == "token":
             owner, position = _chosen_tokens(keys, positions, closed, lengths, wanted)
             rows, together = starts[owner] + position, position
@@ -158,8 +158,8 @@ class Masker:
 
     def _put(self, ids: Ints, rows: Ints, keys: NDArray[np.uint64], position: Ints, together: Ints) -> Ints:
         """ids with something else in the chosen rows; `together`: the position whose draw decides what."""
-        draw = draws.further(keys, position + _LONGEST)
-        kind = (draw if together is position else draws.further(keys, together + _LONGEST)) >> _HALF
+        draw = rng.further(keys, position + _LONGEST)
+        kind = (draw if together is position else rng.further(keys, together + _LONGEST)) >> _HALF
         token = ((draw & _LOW) * np.uint64(len(self._random))) >> _HALF
         to_mask, to_random = (
             np.uint64(round(self.split[0] * 2**32)),
@@ -175,7 +175,7 @@ class Masker:
         self, words: WordRuns, keys: NDArray[np.uint64], positions: Ints, wanted: Ints
     ) -> tuple[Ints, Ints, Ints]:
         """Chosen rows in ascending order; for each the row whose draw decides; its sequence."""
-        draw = draws.further(keys[words.owner], positions[words.first])
+        draw = rng.further(keys[words.owner], positions[words.first])
         random = ((draw >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.owner.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
         if self.kind == "whole_word":
@@ -196,7 +196,7 @@ def _chosen_tokens(
 ) -> tuple[Ints, Ints]:
     """For each chosen token its sequence and its position there, in ascending order: per sequence the `wanted`
     with the lowest random bits. One sort of one array of keys does it for all."""
-    key = draws.further(np.repeat(keys, lengths), positions)
+    key = rng.further(np.repeat(keys, lengths), positions)
     key >>= np.uint64(64) - _RANDOM_BITS
     key <<= _POSITION_BITS
     key |= positions.view(np.uint64)

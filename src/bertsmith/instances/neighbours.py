@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.batches import TokenShards
 from bertsmith.instances.plan import Ints, ranges
 
@@ -35,7 +35,7 @@ def vectors_of_neighbours(
     from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
 
-    random = draws.generator_seed(seed, "vectors of neighbours") % 2**32  # the libraries' seeds have 32 bits
+    random = rng.generator_seed(seed, "vectors of neighbours") % 2**32  # the libraries' seeds have 32 bits
     information = _information(_near(shards, documents, vocab_size))
     rank = min(width, vocab_size)
     left, values, _ = randomized_svd(information, n_components=rank, n_iter=_PASSES, random_state=random)

@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.instances.borrowing import borrowed, lenders
 from bertsmith.instances.exchange import matched
@@ -179,8 +179,8 @@ def _order_labels(task: SentenceTask, number: int, seed: int, epoch: int) -> tup
     label = np.full(number, IN_ORDER)
     counts = {"instances": number}
     if task == "sop":
-        odd = int(draws.integers(seed, "odd", 2, epoch))
-        label[draws.permutation(seed, "label", number, epoch)[: (number + odd) // 2]] = SWAPPED
+        odd = int(rng.integers(seed, "odd", 2, epoch))
+        label[rng.permutation(seed, "label", number, epoch)[: (number + odd) // 2]] = SWAPPED
         counts |= {"in_order": int((label == IN_ORDER).sum()), "swapped": int((label == SWAPPED).sum())}
     return label, counts
 
@@ -209,14 +209,14 @@ def _next_sentence(
     others, from_others = others[from_others >= 0], from_others[from_others >= 0]
 
     free = paired[~lent[paired]]
-    coin = int(draws.integers(seed, "odd", 4, epoch))
+    coin = int(rng.integers(seed, "odd", 4, epoch))
     wanted = max(0, (len(free) - len(others) + coin) // 4)
     one, two = matched(chunks, free, wanted, room, seed, epoch)
     exchanged = np.zeros(len(split), dtype=bool)
     exchanged[one] = exchanged[two] = True
     kept = paired[~exchanged[paired]]
     missing = min(4 * (wanted - len(one)), len(kept))
-    again = kept[draws.permutation(seed, "again", len(kept), epoch)[:missing]]
+    again = kept[rng.permutation(seed, "again", len(kept), epoch)[:missing]]
     to_lend = borrowed(
         chunks, again, chunks.b_length[again], chunks.a_length[again], everyone, room, seed, epoch
     )
@@ -243,7 +243,7 @@ def _next_sentence_within(
     """The same with each NotNext's B from A's document: half of the chunks exchange, as far as documents have
     enough of them; a document of one fragment has no B, and is left out."""
     paired = np.flatnonzero(chunks.split < chunks.end)
-    coin = int(draws.integers(seed, "odd", 4, epoch))
+    coin = int(rng.integers(seed, "odd", 4, epoch))
     one, two = matched_within(chunks, paired, (len(paired) + coin) // 4, room, seed, epoch)
     kept = paired[~np.isin(paired, np.concatenate([one, two]))]
     label = np.full(len(paired), NOT_NEXT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.fragments import Fragments, followed, fragments_of
 from bertsmith.instances.plan import Corpus, Ints, Plan, covered, ranges, tokens_of
 
@@ -19,7 +19,7 @@ def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: i
     """Instances filled across documents, whose order is drawn anew for each epoch."""
     room = length - 2
     fragments = fragments_of(corpus, documents, room)
-    order = draws.permutation(seed, "documents", len(documents), epoch)
+    order = rng.permutation(seed, "documents", len(documents), epoch)
     # The fragments as read: document after document in the order drawn, without the borders that end them.
     number = np.diff(fragments.offsets) - 1
     node = ranges(fragments.offsets[:-1][order], number[order])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.fragments import Fragments, followed
 from bertsmith.instances.plan import IS_NEXT, NOT_NEXT, Ints, ranges
 
@@ -57,8 +57,8 @@ def drawn_pairs(
     target = _targets(len(sentences.documents), room, seed, epoch, short_share)[document]
     full = node + 2 if single else np.searchsorted(borders, borders + target, side="left")
     stop = np.minimum(np.maximum(full, node + 1), last)
-    split = node + 1 + draws.integers(seed, "split", np.maximum(stop - node - 1, 1), epoch, node)
-    away = (stop - node == 1) | (draws.uniform(seed, "partner", epoch, node) < 0.5)
+    split = node + 1 + rng.integers(seed, "split", np.maximum(stop - node - 1, 1), epoch, node)
+    away = (stop - node == 1) | (rng.uniform(seed, "partner", epoch, node) < 0.5)
     before = np.maximum(
         node - 1 - sentences.offsets[document], 0
     )  # places for a B within, before A and behind it
@@ -73,13 +73,13 @@ def drawn_pairs(
     number = start[away]  # by which the draws of a NotNext pair go
     if within:
         other, early = owner[away], before[number]
-        place = draws.integers(seed, "place", early + behind[number], epoch, number)
+        place = rng.integers(seed, "place", early + behind[number], epoch, number)
         first = np.where(place < early, sentences.offsets[other] + place, split[away] + 1 + place - early)
         high = np.where(place < early, number - 1, last[number])
     else:
-        other = _of_other_kin(sentences, kin, owner[away], draws.uniform(seed, "other", epoch, number))
+        other = _of_other_kin(sentences, kin, owner[away], rng.uniform(seed, "other", epoch, number))
         low, high = sentences.offsets[other], sentences.offsets[other + 1] - 1
-        first = low + draws.integers(seed, "place", high - low, epoch, number)
+        first = low + rng.integers(seed, "place", high - low, epoch, number)
     wanted = np.maximum(target[number] - (borders[split[away]] - borders[number]), 1)
     end = first + 1 if single else np.searchsorted(borders, borders[first] + wanted, side="left")
     b_first[away], b_stop[away], b_owner[away] = first, np.minimum(end, high), other
@@ -102,8 +102,8 @@ def drawn_pairs(
 def _targets(documents: int, room: int, seed: int, epoch: int, short_share: float) -> Ints:
     """Of each document the length that its chunks aim at: all there is room for, or now and then 2 to that."""
     number = np.arange(documents)
-    short = draws.uniform(seed, "short", epoch, number) < short_share
-    return np.where(short, 2 + draws.integers(seed, "target", room - 1, epoch, number), room)
+    short = rng.uniform(seed, "short", epoch, number) < short_share
+    return np.where(short, 2 + rng.integers(seed, "target", room - 1, epoch, number), room)
 
 
 def _of_other_kin(sentences: Fragments, kin: Ints, own: Ints, uniform: NDArray[np.float64]) -> Ints:
@@ -119,6 +119,6 @@ def _of_other_kin(sentences: Fragments, kin: Ints, own: Ints, uniform: NDArray[n
 def _cut_in_front(cut: Ints, seed: int, purpose: str, epoch: int, number: Ints) -> Ints:
     """How many of the tokens that a segment loses it loses in front: a coin for each."""
     rows = np.repeat(np.arange(len(cut)), cut)
-    coin = draws.uniform(seed, purpose, epoch, number[rows], ranges(np.zeros_like(cut), cut)) < 0.5
+    coin = rng.uniform(seed, purpose, epoch, number[rows], ranges(np.zeros_like(cut), cut)) < 0.5
     found: Ints = np.bincount(rows[coin], minlength=len(cut)).astype(np.int64)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.batches import PairBatch
 from bertsmith.packed import Packed
 
@@ -24,7 +24,7 @@ class RandomPairs:
         """Instances [start, stop), a pure function of its arguments."""
         number, length = stop - start, self._length
         at = np.arange(start * length, stop * length)
-        ids = draws.integers(0, "probe", self._vocab_size, epoch, at)
+        ids = rng.integers(0, "probe", self._vocab_size, epoch, at)
         segments = (np.arange(number * length) % length >= length // 2).astype(np.int64)
         rows = np.arange(0, number * length, max(1, round(1 / self._mask_share)))
         return PairBatch(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.instances.plan import Ints, tokens_of
 from bertsmith.instances.plan_pairs import check_documents
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.twins import Documents, kin_of
-from bertsmith.wording import counted
 
 HELD_OUT_SEED = 0
 """By what instances and masks of the held-out documents are drawn, whatever train.seed is: all runs on a corpus
@@ -126,6 +126,6 @@ def _one_of_kin(hashes: NDArray[np.uint64], kin: Ints, share: float) -> NDArray[
     np.maximum.at(greatest, group, hashes)
     near = least != greatest
     many = near & (size > share * len(kin))
-    least[near] = draws.further(least[near], np.zeros(1))
+    least[near] = rng.further(least[near], np.zeros(1))
     least[many] = np.iinfo(np.uint64).max - np.arange(int(many.sum()), dtype=np.uint64)
     return least[group]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.plan import Corpus, Ints
 
 Hashes = NDArray[np.uint64]
@@ -120,7 +120,7 @@ def _least(shards: Documents, bounds: Ints) -> Hashes:
     ids = np.full(int(size.sum()) + 2 * len(size), _PAD, dtype=np.int64)
     shards.lay(bounds[:-1], size, ids, at)
     x = ids.view(np.uint64)
-    hashes = draws.further(x[:-2] * _FIRST + x[1:-1] * _SECOND, ids[2:])
+    hashes = rng.further(x[:-2] * _FIRST + x[1:-1] * _SECOND, ids[2:])
     # Of many runs the least are enough; what begins with the last two tokens of a document is none.
     limit = np.minimum(_LOOKED_AT / np.maximum(runs, 1) * 2.0**64, 2.0**64 - 2048).astype(np.uint64)
     limits = np.stack([limit, np.zeros_like(limit)], 1).ravel()

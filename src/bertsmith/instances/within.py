@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.fragments import Chunks
 from bertsmith.instances.plan import Ints
 
@@ -32,7 +32,7 @@ def matched_within(
     for round_ in range(_ROUNDS):
         if len(found) >= pairs or len(pool) < 2:
             break
-        tie = draws.bits(seed, "within", epoch, round_, pool)
+        tie = rng.bits(seed, "within", epoch, round_, pool)
         length = chunks.b_length[pool] if round_ % 2 == 0 else np.zeros_like(pool)
         row = pool[np.lexsort((tie, length, chunks.document[pool]))]
         for begin in (0, 1):  # the first with the second …; of who is left, the second with the third …
@@ -41,7 +41,7 @@ def matched_within(
             found = np.concatenate([found, np.stack([one[good], two[good]], 1)])
             row = row[~np.isin(row, found)]
         pool = row
-    found = found[draws.permutation(seed, "label", len(found), epoch)[:pairs]]
+    found = found[rng.permutation(seed, "label", len(found), epoch)[:pairs]]
     return found[:, 0], found[:, 1]
 
 

@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, disk, machine
-from bertsmith.display import Report
+from bertsmith import console, hardware
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Reading, find_files
 from bertsmith.files.memory import Sources, as_files, size_of
+from bertsmith.formatting import counted, percent
 from bertsmith.instances.settings import FILL
+from bertsmith.io import atomic
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters, operations_per_token
-from bertsmith.nearest import absent
+from bertsmith.notebook import Report
+from bertsmith.suggestions import absent
 from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted, percent
 
 _LENGTH, _MASKED = 128, 0.15
 _PIECES_A_WORD = (
@@ -87,7 +88,7 @@ def check_corpus(
         from bertsmith.reports.corpus import corpus_page
 
         try:
-            disk.write_text(Path(html), corpus_page(report))
+            atomic.write_text(Path(html), corpus_page(report))
         except OSError as error:
             raise MachineError(f"{html}: could not be written ({error.strerror})") from None
     return Report(report, shown=("findings", "forecast"))
@@ -163,14 +164,14 @@ def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Calla
     from bertsmith.workflows.speed import timed_on_random_text
 
     place = place_of(settings, config, tell, is_look=True)
-    rate = machine.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
+    rate = hardware.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
     tokens = settings.batch_size * settings.accumulate * _LENGTH * FILL
     computed = tokens * operations_per_token(config, _MASKED) / (rate * _OF_PEAK)
     if computed > _LONGEST_UPDATE:
         return _Timed(
             computed,
             f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {percent(_OF_PEAK)}, in {place.precision} on {machine.name_of(place.device)}, as busy "
+            f"reaches some {percent(_OF_PEAK)}, in {place.precision} on {hardware.name_of(place.device)}, as busy "
             "as it was",
         )
     tell("measuring the speed of an update ...")

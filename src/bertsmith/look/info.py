@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.several import OF_RUNS, runs_in
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.family import family, known_as, preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import MODEL
-from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.shards.manifest import MANIFEST
 from bertsmith.shards.shards import Shards
@@ -92,10 +92,10 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    machine.prepare_process()
-    found = machine.describe()
+    hardware.prepare_process()
+    found = hardware.describe()
     place = Place.of()
-    choice = machine.choose_precision(place.device)
+    choice = hardware.choose_precision(place.device)
     return {
         "kind": "machine",
         "system": found.system,

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
-from bertsmith.display import Report
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.files.memory import Sources, as_files
+from bertsmith.io import atomic
 from bertsmith.keywords import with_keywords
+from bertsmith.notebook import Report
 from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -90,9 +91,9 @@ def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | No
 
     try:
         if html is not None:
-            disk.write_text(Path(html), tokenizers_page(report))
+            atomic.write_text(Path(html), tokenizers_page(report))
         if plot is not None:
-            with disk.new_file(Path(plot)) as file:
+            with atomic.new_file(Path(plot)) as file:
                 tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     except OSError as error:
         raise MachineError(

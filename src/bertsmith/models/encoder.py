@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.config import ModelConfig
@@ -26,7 +27,6 @@ from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, use_ge
 from bertsmith.models.layout import Layout
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
-from bertsmith.wording import counted
 
 
 class Attention(nn.Module):
@@ -348,7 +348,7 @@ class Encoder(nn.Module):
         kernels = self.kernels
         by_library = x.is_cpu and not (kernels.multiplies(x) or kernels.in_integers)
         prepares = self.in_integers or (
-            by_library and (torch.is_autocast_enabled(x.device.type) or machine.onednn_is_faster())
+            by_library and (torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster())
         )
         return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 

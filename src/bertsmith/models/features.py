@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear
 from bertsmith.models.start import draw_weights
 from bertsmith.packed import Packed
-from bertsmith.wording import counted
 
 BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
 """The parts between encoder and head, by their names in a model folder."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
 from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.models.layers import Linear
@@ -58,7 +58,7 @@ class Int8Linear(nn.Module):
         smooth[:, self.apart] = 0
         scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
         rounded = (smooth / scale[:, None]).round_().to(torch.int8)
-        is_native = machine.multiplies_integers()
+        is_native = hardware.multiplies_integers()
         self.register_buffer("weight", kernels.integer_weights(rounded.t().contiguous(), is_native=is_native))
         self.register_buffer("sums", rounded.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)

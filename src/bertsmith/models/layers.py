@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.kernels.plain import TORCH, Kernels, Products, gelu_new, kind_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -118,7 +118,7 @@ def way_of(x: Tensor, kernels: Kernels) -> Products:
     if x.is_cpu and kernels.multiplies(x):
         return kernels
     is_full = x.dtype == kind_of(x) == torch.float32
-    return ONEDNN if x.is_cpu and is_full and machine.onednn_is_faster() else TORCH
+    return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else TORCH
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:

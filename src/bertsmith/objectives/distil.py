@@ -20,6 +20,7 @@ from torch import Tensor
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss, far_apart
@@ -31,7 +32,6 @@ from bertsmith.models.start import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 
 class DistilSettings(Settings):

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
 

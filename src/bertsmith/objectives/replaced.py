@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
@@ -116,7 +116,7 @@ class Replaced(Objective):
         if not len(rows):
             return batch.labels
         drawing = torch.Generator(rows.device)
-        drawing.manual_seed(int(draws.bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1)))
+        drawing.manual_seed(int(rng.bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1)))
         shares = self.masked(rows, table).float().softmax(-1)
         return torch.multinomial(shares, 1, generator=drawing)[:, 0]
 

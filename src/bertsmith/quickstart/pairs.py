@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.files.files import Document
 from bertsmith.use.model import Model
 
@@ -32,7 +32,7 @@ def make_pairs(sentences: Sequence[str], seed: int) -> list[Pair]:
     ten is left out.
     """
     found: dict[str, list[Pair]] = {phenomenon: [] for phenomenon in _EXCHANGED}
-    for i in draws.permutation(seed, "quickstart pairs", len(sentences)):
+    for i in rng.permutation(seed, "quickstart pairs", len(sentences)):
         for phenomenon in sorted(found, key=lambda name: len(found[name])):
             if (bad := _exchanged(sentences[i], _EXCHANGED[phenomenon])) is not None:
                 found[phenomenon].append({"good": sentences[i], "bad": bad, "phenomenon": phenomenon})

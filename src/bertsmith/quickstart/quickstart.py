@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import Stopped
 from bertsmith.files import documentation
 from bertsmith.files.documentation import Library
 from bertsmith.files.files import Document
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
@@ -28,7 +30,6 @@ from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_tas
 from bertsmith.shards.prepare import prepare
 from bertsmith.use.model import Model, load
 from bertsmith.vocabulary.learn import train_tokenizer
-from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain
@@ -95,7 +96,7 @@ def quickstart(
     Raises InputError for an `out` that holds something, Stopped after Ctrl-C.
     """
     out = Path(out)
-    disk.refuse_filled(out, in_place=True)
+    atomic.refuse_filled(out, in_place=True)
     if steps is None and minutes is None:
         budget = [f"train.max_steps={_STEPS}", f"train.max_minutes={_MINUTES}"]
     else:

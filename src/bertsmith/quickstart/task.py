@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.files.documentation import STANDARD, library_of
 from bertsmith.files.files import Document
@@ -107,7 +107,7 @@ def _drawn(
     held: dict[str, list[Document]] = {}
     for label in labels:
         own = [d for d in documents if name_of[d.place] == label]
-        order = draws.permutation(seed, f"quickstart {label}", len(own))
+        order = rng.permutation(seed, f"quickstart {label}", len(own))
         held[label] = [own[i] for i in order[: round(share * len(own))]]
     places = {d.place for some in held.values() for d in some}
     rest = [d for d in documents if d.place not in places]
@@ -128,7 +128,7 @@ def _drawn(
     parts = {}
     for i, part in enumerate(("train", "dev", "test")):
         rows = [(sentence, label) for label in labels for sentence in pools[label][i][: sizes[i]]]
-        parts[part] = [rows[j] for j in draws.permutation(seed, f"quickstart {part}", len(rows))]
+        parts[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
     return QuickstartTask(kind, labels, parts, [d for label in labels for d in held[label]], rest, unseen)
 
 
@@ -147,7 +147,7 @@ def _spread(documents: Sequence[Document], used: set[str], naming: re.Pattern[st
     ranked: list[tuple[int, int, str]] = []
     for i, document in enumerate(documents):
         sentences = sentences_of(document)
-        for rank, j in enumerate(draws.permutation(seed, f"quickstart {document.place}", len(sentences))):
+        for rank, j in enumerate(rng.permutation(seed, f"quickstart {document.place}", len(sentences))):
             ranked.append((rank, i, sentences[j]))
     taken = []
     for _, _, sentence in sorted(ranked):

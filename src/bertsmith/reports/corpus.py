@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bertsmith.formatting import counted
 from bertsmith.reports import plots
 from bertsmith.reports.page import render
-from bertsmith.wording import counted
 
 _MOST_BARS = 10
 _MOST_PIECES = 6  # that have a bar of their own

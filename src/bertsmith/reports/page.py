@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from bertsmith import console, wording
+from bertsmith import console, formatting
 
 _NO_BREAK = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
@@ -40,10 +40,10 @@ def render(template: str, **values: Any) -> str:
     )
     environment.filters["number"] = number
     environment.filters["told"] = told
-    environment.filters["counted"] = wording.counted
+    environment.filters["counted"] = formatting.counted
     environment.filters["visible"] = visible
     environment.filters["score"] = score_name
-    for say in (wording.percent, wording.size, wording.seconds, console.duration):
+    for say in (formatting.percent, formatting.size, formatting.seconds, console.duration):
         environment.filters[say.__name__] = _unbroken(say)
     return environment.get_template(template).render(**values)
 

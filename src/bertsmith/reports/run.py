@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertsmith import disk
 from bertsmith.errors import MachineError
+from bertsmith.io import atomic
 from bertsmith.reports import plots
 from bertsmith.reports.page import render, score_name
 from bertsmith.reports.run_figures import Drawing, drawings
@@ -25,9 +25,9 @@ def write_figures(folder: Path, report: Mapping[str, Any]) -> list[Drawing]:
     found = drawings(report)
     with _whole(folder / FIGURES):
         if (folder / FIGURES).is_dir():
-            disk.remove_folder(folder / FIGURES)
+            atomic.remove_folder(folder / FIGURES)
         for one in found:
-            disk.write_bytes(folder / FIGURES / f"{one.name}.png", plots.png(one.figure))
+            atomic.write_bytes(folder / FIGURES / f"{one.name}.png", plots.png(one.figure))
     return found
 
 
@@ -36,8 +36,8 @@ def write_report(folder: Path, report: Mapping[str, Any], drawn: Sequence[Drawin
     `write_figures`."""
     page = run_page(report, drawn)
     with _whole(folder / REPORT):
-        disk.write_text(folder / PAGE, page)
-        disk.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        atomic.write_text(folder / PAGE, page)
+        atomic.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertsmith.formatting import counted, percent
 from bertsmith.reports import plots
 from bertsmith.reports.page import score_name
-from bertsmith.wording import counted, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

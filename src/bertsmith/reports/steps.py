@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bertsmith import machine
+from bertsmith import hardware
 
 
 class Steps:
@@ -15,7 +15,7 @@ class Steps:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._open: list[str] = []
-        self._since = machine.clock()
+        self._since = hardware.clock()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -39,7 +39,7 @@ class Steps:
         return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]
 
     def _count(self) -> None:
-        now = machine.clock()
+        now = hardware.clock()
         if self._open:
             self._seconds[self._open[-1]] += now - self._since
         self._since = now

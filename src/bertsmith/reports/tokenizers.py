@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bertsmith.formatting import percent
 from bertsmith.reports.page import render
-from bertsmith.wording import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,16 +18,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.models.pooling import Pooling
 from bertsmith.retrieval.approximate import GRAPH, Recall, build_graph, candidates, library, open_graph
 from bertsmith.retrieval.exact import exact_products, nearest_vectors, unit_length
 from bertsmith.retrieval.vector_file import mapped, vector_file
-from bertsmith.wording import counted
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
-LAYOUT = disk.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
+LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _AGAIN = "build it again: bertsmith embed MODEL --file FILE --index DIR"
 _AGAIN_PYTHON = "build it again: model.index(texts, out)"
 _CHUNK = 4096  # texts at a time
@@ -158,11 +158,11 @@ def write_index(
     if approximately:
         library()  # before hours of work
     try:
-        with disk.new_folder(out, replace=replace) as part:
+        with atomic.new_folder(out, replace=replace) as part:
             number, size = _write(part, iter(rows), embed, progress)
             measured = build_graph(part / GRAPH, mapped(part / VECTORS)) if approximately else None
             files = {
-                path.name: _File(size=path.stat().st_size, sha256=disk.digest(path))
+                path.name: _File(size=path.stat().st_size, sha256=atomic.digest(path))
                 for path in sorted(part.iterdir())
             }
             manifest = _Manifest(
@@ -235,7 +235,7 @@ def _check(path: Path, file: _File) -> None:
         raise _broken(f"{path}: this file is missing")
     if (size := path.stat().st_size) != file.size:
         raise _broken(f"{path}: it has {counted(size, 'byte')} and should have {file.size:,}")
-    if disk.digest(path) != file.sha256:
+    if atomic.digest(path) != file.sha256:
         raise _broken(f"{path}: its contents changed since it was written (sha256 differs)")
 
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith import disk
 from bertsmith.errors import InputError
-from bertsmith.nearest import absent
+from bertsmith.io import atomic
+from bertsmith.suggestions import absent
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -91,12 +91,12 @@ _Kind = TypeVar("_Kind", bound=_Typed)
 
 def file_entry(path: Path, name: str | None = None) -> FileEntry:
     """A file's entry for the manifest."""
-    return FileEntry(name=name or path.name, size=path.stat().st_size, sha256=disk.digest(path))
+    return FileEntry(name=name or path.name, size=path.stat().st_size, sha256=atomic.digest(path))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, whole or not at all. The last file of a data folder."""
-    disk.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    atomic.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -16,13 +16,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.errors import InputError
 from bertsmith.files.compressed import check_name
 from bertsmith.files.files import Document, Notes, Reading, find_files, read_documents
 from bertsmith.files.lines import LineFault
 from bertsmith.files.memory import InMemory, Sources, as_files
 from bertsmith.files.sentences import guessed_language
+from bertsmith.formatting import counted
 from bertsmith.keywords import with_keywords
 from bertsmith.shards.duplicates import Duplicates
 from bertsmith.shards.manifest import (
@@ -40,7 +41,6 @@ from bertsmith.shards.shards import Rows, Shards, write_shard
 from bertsmith.shards.unfinished import LAYOUT, Unfinished
 from bertsmith.shards.workers import Encoded, by_ray, locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 _PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
 _SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
@@ -109,7 +109,7 @@ def prepare(
     if not files:
         raise InputError("there is no file to prepare", "name some text files")
     tokenizer = _framing(tokenizer)
-    machine.return_freed_memory()
+    hardware.return_freed_memory()
     choices = Choices(language, reading, on_error, max_rejects, deduplicate)
     encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
     notes = Notes()
@@ -291,7 +291,7 @@ def _engine(
 def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
     if engine == "ray":
         return workers
-    workers = workers or min(machine.allowed_cores(), _MOST_WORKERS)
+    workers = workers or min(hardware.allowed_cores(), _MOST_WORKERS)
     if max_ram is None:
         return workers
     fit = (max_ram - _BASE) // _A_WORKER

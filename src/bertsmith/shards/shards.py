@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bertsmith import disk, display
+from bertsmith import notebook
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def write_shard(path: Path, rows: Sequence[Rows]) -> ShardEntry:
     batch = batch_of(rows)
     with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
-    disk.synchronise(path)
+    atomic.synchronise(path)
     sizes = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
     return ShardEntry(**file_entry(path).model_dump(), **sizes, tokens=len(_values(batch, "ids")))
 
@@ -133,7 +134,7 @@ class Shards:
 
     def _repr_html_(self) -> str:
         facts = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
-        return display.page("Token shards", {**facts, **self.counts})
+        return notebook.page("Token shards", {**facts, **self.counts})
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
@@ -152,7 +153,7 @@ class Shards:
         for entry in self._files:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
-            if disk.digest(path) != entry.sha256:
+            if atomic.digest(path) != entry.sha256:
                 raise InputError(f"{path}: its contents changed since it was written (sha256 differs)", AGAIN)
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertsmith import disk, machine
+from bertsmith import hardware
 from bertsmith.errors import InputError, MachineError
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.shards.manifest import PreparationProgress, read_progress
-from bertsmith.wording import counted
 
-LAYOUT = disk.FolderLayout(
+LAYOUT = atomic.FolderLayout(
     "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
 )
 
@@ -52,7 +53,7 @@ class Unfinished:
         LAYOUT.is_replaced(out, overwrite=replace)
         place = Path(os.path.realpath(out))
         folder = place.parent / f".{place.name}.unfinished"
-        with disk.locked(folder, "preparation", shown=out):
+        with atomic.locked(folder, "preparation", shown=out):
             LAYOUT.is_replaced(
                 out, overwrite=replace
             )  # another one may have finished before the lock was free
@@ -62,7 +63,7 @@ class Unfinished:
                 yield found
             except BaseException as error:
                 found._close(error, tell)
-                if machine.is_disk_full(error):
+                if hardware.is_disk_full(error):
                     raise MachineError(
                         f"{out.parent}: the disk is full",
                         "free some space and start again; whole shards are kept",
@@ -71,14 +72,14 @@ class Unfinished:
 
     def record(self, progress: PreparationProgress) -> None:
         """Say on the disk that this progress is made; its shards must be there already."""
-        disk.synchronise(self.folder)
-        disk.write_text(self.folder / "progress.json", progress.model_dump_json())
+        atomic.synchronise(self.folder)
+        atomic.write_text(self.folder / "progress.json", progress.model_dump_json())
         self.progress = progress
 
     def finish(self) -> None:
         """Make the folder the one it was to be."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        disk.finish_folder(self.folder, self._place, replace=self._replace)
+        atomic.finish_folder(self.folder, self._place, replace=self._replace)
 
     def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
         shards = len(self.progress.shards)
@@ -103,7 +104,7 @@ class Unfinished:
             return None
         for entry in progress.shards:
             path = self.folder / entry.name
-            if not path.is_file() or path.stat().st_size != entry.size or disk.digest(path) != entry.sha256:
+            if not path.is_file() or path.stat().st_size != entry.size or atomic.digest(path) != entry.sha256:
                 tell(f"{path}: its contents changed since it was written; starting over")
                 return None
         return progress

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.files.files import Document
 from bertsmith.shards.encode import PortionEncoder
 from bertsmith.shards.shards import Rows, batch_of, rows_of
@@ -48,7 +48,7 @@ def result_of(batch: pa.RecordBatch, metadata: Any) -> tuple[Rows, Counter[str]]
 def main() -> None:
     """Encode until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
-    machine.return_freed_memory()
+    hardware.return_freed_memory()
     encoder = PortionEncoder(Tokenizer.load(sys.argv[1]), sys.argv[2])
     # A batch is written when its portion is done, so a parent that is gone is noticed at the next one.
     with suppress(BrokenPipeError), pa.ipc.open_stream(sys.stdin.buffer) as source:

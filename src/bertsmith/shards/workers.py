@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Document
 from bertsmith.shards import worker
@@ -89,7 +89,7 @@ class _Process:
             [sys.executable, "-P", "-m", worker.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=machine.of_child(**frugal),
+            env=hardware.of_child(**frugal),
         )
         self._to: Any = None
         self._from: Any = None

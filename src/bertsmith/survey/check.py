@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.encodings import remedy_of
 from bertsmith.files.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.files.sentences import guessed_language, split
+from bertsmith.formatting import counted
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
 from bertsmith.survey.characters import Characters, Languages, as_shares
@@ -32,7 +33,6 @@ from bertsmith.survey.structure import DocumentFacts, judge
 from bertsmith.survey.tokens import TokenFacts
 from bertsmith.survey.window import TextWindow, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 _NEAR_CAPACITY = 500_000
 _LINE_CAPACITY = 4_000_000

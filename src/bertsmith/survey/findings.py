@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertsmith.files.kinds import how_to_read
+from bertsmith.formatting import counted
 from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.tokenizer.fitting import fitting_options
-from bertsmith.wording import counted
 
 SEVERITIES = ("problem", "warning", "note")
 _NAME_IT = "name the one that holds the text with --text-column"

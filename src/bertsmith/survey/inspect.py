@@ -11,9 +11,9 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import Notes, Reading, find_files, read_documents
+from bertsmith.formatting import counted, percent
 from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted, percent
 
 _SLICE = 1 << 20  # characters encoded at a time
 MANY_UNKNOWN = 0.005  # of the words: a tokenizer that does not know more is not judged by its pieces

@@ -18,9 +18,9 @@ import numpy as np
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.files.tables import table_delimiter, table_records
-from bertsmith.nearest import absent
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints, WordHashes
+from bertsmith.suggestions import absent
 from bertsmith.survey.characters import shown
 
 LEAST_WORDS = 8

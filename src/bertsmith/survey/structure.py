@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.files.files import Document
+from bertsmith.formatting import counted, percent
 from bertsmith.shards.remarks import FEW_DOCUMENTS, FULL_SENTENCES, NO_PAIRS, NOT_HELD_OUT, as_options
 from bertsmith.survey.distribution import Distribution, Found
-from bertsmith.wording import counted, percent
 
 _TOGETHER = 4096
 _JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FILE > JOINED"""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from bertsmith.formatting import counted, percent
 from bertsmith.survey.distribution import Distribution
 from bertsmith.tasks.items import Item
-from bertsmith.wording import counted, percent
 
 
 class Coverage(NamedTuple):

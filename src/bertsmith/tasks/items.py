@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith import draws
+from bertsmith import rng
+from bertsmith.device import Place
 from bertsmith.packed import Packed, sent
-from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Encoding
 
 # In one forward pass when nothing is trained: on a processor a thread makes a pass, and what stands between two
@@ -142,7 +142,7 @@ class ItemStream:
         return self._task.collate([self._items[i] for i in self._order(epoch)[start:stop]], epoch, start)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        return draws.permutation(self._seed, "examples", len(self._items), epoch)
+        return rng.permutation(self._seed, "examples", len(self._items), epoch)
 
 
 def log_of(shares: Tensor) -> Tensor:

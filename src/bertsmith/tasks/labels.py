@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from bertsmith.errors import InputError
-from bertsmith.wording import listed
+from bertsmith.formatting import listed
 
 Names = Sequence[str] | Mapping[str, str]
 """What a user says of the labels: the names in the order of their ids, or the name of each code."""

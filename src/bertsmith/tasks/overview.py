@@ -14,8 +14,8 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted, listed
 from bertsmith.tasks.scores import Finding, Overview, ScoreTable
-from bertsmith.wording import counted, listed
 
 _ROWS = 20  # of a table of labels; the others are summed in one more
 _EXCERPT = 40  # characters of a text that a sentence shows

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.wording import counted, listed
+from bertsmith.formatting import counted, listed
 
 _PLACES = 20  # of a finding, that a report lists
 

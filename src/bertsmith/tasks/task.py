@@ -18,6 +18,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.loss import far_apart
 from bertsmith.metrics.tallies import Tallies
@@ -26,7 +27,6 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import Features
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
-from bertsmith.place import Place
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account, Coverage, by_example

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
 from bertsmith.files.files import read_lines
-from bertsmith.nearest import absent
+from bertsmith.suggestions import absent
 
 ROBERTA = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 GPT2 = {"unk": "<|endoftext|>"}  # the reference's name for it; no piece of a text is ever unknown

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import tokenizers
 
-from bertsmith import disk
 from bertsmith.errors import InputError
-from bertsmith.nearest import absent
+from bertsmith.io import atomic
+from bertsmith.suggestions import absent
 from bertsmith.tokenizer import byte_level, unigram, wordpiece
 from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.normaliser import Normalizer
@@ -99,7 +99,7 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
     else:
         files = byte_level.files_of(whole) if kind == "byte_level_bpe" else {}
     if source.piece_model is not None:
-        disk.write_bytes(folder / "spiece.model", source.piece_model)
+        atomic.write_bytes(folder / "spiece.model", source.piece_model)
     config = {
         **class_of(whole, source.specials),
         "model_max_length": source.max_length,
@@ -108,7 +108,7 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
     files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     files["tokenizer.json"] = source.definition
     for name, text in files.items():
-        disk.write_text(folder / name, text)
+        atomic.write_text(folder / name, text)
 
 
 def kind_of(definition: Mapping[str, Any]) -> Kind:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 

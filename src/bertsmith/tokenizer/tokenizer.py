@@ -19,8 +19,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from bertsmith import display
+from bertsmith import notebook
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.tokenizer import byte_level, unigram
 from bertsmith.tokenizer.folder import Kind, TokenizerSource, kind_of, lowercases, read_folder, write_folder
 from bertsmith.tokenizer.layout import Encoding as Encoding
@@ -28,7 +29,6 @@ from bertsmith.tokenizer.layout import SequenceLayout
 from bertsmith.tokenizer.layout import Truncation as Truncation
 from bertsmith.tokenizer.normaliser import Normalizer
 from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
-from bertsmith.wording import counted
 
 Specials = Literal["text", "mask", "parse"]
 
@@ -119,7 +119,7 @@ class Tokenizer:
             "special tokens": " ".join(self._names.values()),
             "some entries": " ".join(self.tokens[:: max(1, self.vocab_size // 12)][1:11]),
         }
-        return display.page("Tokenizer", facts)
+        return notebook.page("Tokenizer", facts)
 
     @overload
     def __call__(self, text: str, second: str | None = None, **how: Any) -> Encoding: ...

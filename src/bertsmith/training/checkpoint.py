@@ -23,10 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertsmith import disk
 from bertsmith.errors import InputError, MachineError
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.training.plan import Entry, follows
-from bertsmith.wording import counted
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
@@ -124,14 +124,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     _refuse_not_finite(folder, checkpoint)
     State.model_validate(checkpoint.state)
     try:
-        with disk.replace_folder(final) as beside:
+        with atomic.replace_folder(final) as beside:
             for name, tensors in checkpoint.tensors.items():
                 save_file(
                     {k: v.detach().contiguous() for k, v in tensors.items()}, beside / f"{name}.safetensors"
                 )
             (beside / _STATE).write_text(json.dumps(checkpoint.state, indent=1))
             files = {
-                path.name: {"bytes": path.stat().st_size, "sha256": disk.digest(path)}
+                path.name: {"bytes": path.stat().st_size, "sha256": atomic.digest(path)}
                 for path in sorted(beside.iterdir())
             }
             (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}, indent=1))
@@ -187,7 +187,7 @@ def prune(folder: Path, keep: int) -> None:
     if not any(_fault(folder / f"step-{step}") is None for step in kept[::-1]):
         return
     for step in found[:-keep]:
-        disk.remove_folder(folder / f"step-{step}")
+        atomic.remove_folder(folder / f"step-{step}")
     try:
         needed = {_state(folder / f"step-{step}").best_step for step in kept}
     except _TornError:
@@ -228,7 +228,7 @@ def load_newest(
     it tried. InputError when there are checkpoints and none is whole, and for one of other settings or data.
     """
     if folder.is_dir():
-        disk.sweep(folder)
+        atomic.sweep(folder)
     faults: list[str] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
@@ -288,7 +288,7 @@ def _verified(path: Path) -> tuple[_Manifest, State]:
             raise _TornError(
                 f"{file}: the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
             )
-        if disk.digest(file) != entry.sha256:
+        if atomic.digest(file) != entry.sha256:
             raise _TornError(f"{file}: the content is not what was written (its digest differs)")
     state = _state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
@@ -300,7 +300,7 @@ def _check_best(path: Path, state: Mapping[str, Any]) -> None:
     """A fault where the best weights that a checkpoint refers to are not there any more."""
     if state["best_step"] is not None:
         best = _best(path.parent, state["best_step"])
-        if not best.is_file() or disk.digest(best) != state["best_sha256"]:
+        if not best.is_file() or atomic.digest(best) != state["best_sha256"]:
             raise _TornError(f"{best}: the best weights are missing, or are not what was written")
 
 
@@ -378,9 +378,9 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
             "lower train.learning_rate, or raise train.epsilon",
         )
     try:
-        with disk.new_file(file) as beside:
+        with atomic.new_file(file) as beside:
             save_file({k: v.detach().contiguous() for k, v in tensors.items()}, beside)
-        return disk.digest(file)
+        return atomic.digest(file)
     except (OSError, SafetensorError) as error:
         raise MachineError(
             f"{file}: the best weights could not be written ({error})",
@@ -391,7 +391,7 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
 def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str, Tensor]:
     """Read what `save_weights` wrote; a missing or changed file is an InputError."""
     file = _best(folder, step or 0)
-    if not file.is_file() or disk.digest(file) != sha256:
+    if not file.is_file() or atomic.digest(file) != sha256:
         raise InputError(
             f"{file}: the best weights are missing, or are not what was written",
             "copy the file back from a backup, or start again in a new --out",

@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
+from bertsmith.device import Place
 from bertsmith.errors import Diverged, MachineError, Stopped
-from bertsmith.machine import OfSeveral
-from bertsmith.place import Place
+from bertsmith.formatting import counted
+from bertsmith.hardware import OfSeveral
 from bertsmith.training import checkpoint
 from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Phase, Position, Update, updates
@@ -34,7 +35,6 @@ from bertsmith.training.signals import stop_signals
 from bertsmith.training.standing import Evaluation, Progress, evaluated
 from bertsmith.training.step import Checks, Passes, Trained, update
 from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
-from bertsmith.wording import counted
 
 _FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
@@ -178,7 +178,7 @@ def follow(
                     pass
             if order.whole:
                 continue
-            machine.use_threads(order.threads)
+            hardware.use_threads(order.threads)
             if stream is None or at != (order.phase, order.position):
                 stack.close()
                 phase = course.phases[order.phase]
@@ -290,7 +290,7 @@ class _Running:
         self.processes, self._passes, self._names = processes, passes, _names(trained)
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
         self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
-        begun = machine.clock() if course.aim.begun is None else course.aim.begun
+        begun = hardware.clock() if course.aim.begun is None else course.aim.begun
         self._begin = begun - progress.seconds
         self._checks = Checks()
         self.pace = Pace(
@@ -304,11 +304,11 @@ class _Running:
     @property
     def seconds(self) -> float:
         """Of the run's commands, over all its parts; updates made again after a crash count again."""
-        return machine.clock() - self._begin
+        return hardware.clock() - self._begin
 
     def use_all_cores(self) -> None:
         """Compute on the cores of all processes of this machine, while the others wait for the next order."""
-        machine.use_threads(self.plan.last.threads * self.processes.here)
+        hardware.use_threads(self.plan.last.threads * self.processes.here)
 
     def put_together(self) -> None:
         """Have all weights in this process from here on, at the end."""
@@ -343,13 +343,13 @@ class _Running:
         progress, settings = self.progress, self.course.settings
         with closing(_updates(self.course, phase, progress.position, self.trained, self.processes)) as stream:
             while progress.step < self.plan.updates and self._phase() == progress.phase:
-                since = machine.clock()
+                since = hardware.clock()
                 work = next(stream)
                 step = progress.step + 1
                 threads, rate = self.plan.at(step).threads, self._rate(step)
                 self.processes.order(Order(step, progress.phase, progress.position, threads, rate))
                 work = self.processes.together(work)
-                machine.use_threads(threads)
+                hardware.use_threads(threads)
                 for parameter, first in self.course.thaws.items():
                     parameter.requires_grad_(step >= first)
                 values = update(
@@ -359,7 +359,7 @@ class _Running:
                 progress.step, progress.position = step, work.behind
                 progress.tokens += work.tokens
                 progress.made += 1
-                self._look(machine.clock() - since)
+                self._look(hardware.clock() - since)
                 ends = step == self.plan.updates
                 self._record(work, rate, values, ends)
                 self._evaluate_when_due(ends)
@@ -476,19 +476,19 @@ class _Running:
         evaluation, progress = self.course.evaluation, self.progress
         if evaluation is None or not self._is_evaluated(ends):
             return
-        since = machine.clock()
+        since = hardware.clock()
         self.use_all_cores()
         with self._whole():
             progress.evaluation = evaluated(self.trained, evaluation, progress.step)
-        self.pace.speeds.evaluation = machine.clock() - since
+        self.pace.speeds.evaluation = hardware.clock() - since
         self.recorder.record(progress.step, "evaluation", progress.evaluation)
         if evaluation.best_by is None:
             return
         if evaluation.is_better(progress):
-            since = machine.clock()
+            since = hardware.clock()
             with self._whole():
                 sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
-            progress.saving += machine.clock() - since
+            progress.saving += hardware.clock() - since
             progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
             return
         progress.wait(evaluation.drop_after)
@@ -498,7 +498,7 @@ class _Running:
 
     def _save(self) -> None:
         self._checks.settle()
-        since, self.progress.seconds = machine.clock(), self.seconds
+        since, self.progress.seconds = hardware.clock(), self.seconds
         kept = {
             "fingerprint": self.course.fingerprint,
             "log_bytes": self.recorder.bytes_on_disk(),
@@ -515,7 +515,7 @@ class _Running:
             }
             found = checkpoint.Checkpoint(self.progress.step, tensors, state)
             checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
-        self.pace.speeds.checkpoint = machine.clock() - since
+        self.pace.speeds.checkpoint = hardware.clock() - since
         self.progress.saving += self.pace.speeds.checkpoint
 
 

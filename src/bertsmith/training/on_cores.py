@@ -16,10 +16,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bertsmith import machine
+from bertsmith import hardware
+from bertsmith.device import Place
 from bertsmith.errors import Diverged
-from bertsmith.machine import OfSeveral
-from bertsmith.place import Place
+from bertsmith.hardware import OfSeveral
 from bertsmith.training.loader import Phase, Position, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.parallel import Order, Processes, processes
@@ -81,7 +81,7 @@ def _begun(module: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=machine.of_child(OMP_NUM_THREADS="1"),
+        env=hardware.of_child(OMP_NUM_THREADS="1"),
     )
 
 
@@ -131,10 +131,10 @@ def tried_together(
         for _ in range(1 + ROUNDS):
             for way, (among, number, seconds) in sides.items():
                 among.order(Order(0, threads=number, trial=True))
-                machine.use_threads(number)
+                hardware.use_threads(number)
                 seconds.append(_timed(trained, optimizer, phase, settings, place, among, way))
     finally:
-        machine.use_threads(threads[1])
+        hardware.use_threads(threads[1])
         place.generator.set_state(state)
         trained.train(training)
         optimizer.zero_grad(set_to_none=True)
@@ -153,7 +153,7 @@ def help_to_try(
     passes, optimizer = InSharedMemory.of(trained), optimizer_of(trained, settings)
     trained.train()
     while (order := several.ordered()).trial:
-        machine.use_threads(order.threads)
+        hardware.use_threads(order.threads)
         with suppress(Diverged):  # the leader has the same, and says so
             _timed(trained, optimizer, phase, settings, place, several, passes)
     optimizer.zero_grad(set_to_none=True)
@@ -174,6 +174,6 @@ def _timed(
     counts, stream = several.counts(objective.counts), several.part(phase.stream)
     with closing(updates(stream, phase.batch_size, settings.accumulate, Position(), 0, counts)) as coming:
         work = next(coming)
-        since = machine.clock()
+        since = hardware.clock()
         update(trained, optimizer, several.together(work), 0.0, settings, place, 0, passes)
-    return machine.clock() - since
+    return hardware.clock() - since

@@ -23,10 +23,10 @@ import torch.distributed.nn  # here, since what is loaded once a group is made k
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertsmith import draws
+from bertsmith import rng
+from bertsmith.device import Place
 from bertsmith.errors import BertsmithError, Left, MachineError
-from bertsmith.machine import OfSeveral
-from bertsmith.place import Place
+from bertsmith.hardware import OfSeveral
 from bertsmith.training.loader import Batch, CutStream, Lent, Position, Stream, Update
 from bertsmith.training.shared_memory import InSharedMemory
 from bertsmith.training.step import Passes, Trained
@@ -137,7 +137,7 @@ class Processes:
         """Have what this process draws in an update depend on nothing but the update: a checkpoint holds the
         leader's state alone."""
         if self.follows:
-            place.generator.manual_seed(int(draws.bits(seed, "process", self.number, step)) >> 1)
+            place.generator.manual_seed(int(rng.bits(seed, "process", self.number, step)) >> 1)
 
 
 @contextmanager

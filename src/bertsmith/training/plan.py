@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith import disk
 from bertsmith.errors import MachineError
+from bertsmith.io import atomic
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
@@ -175,7 +175,7 @@ def write_plan(run: Path, plan: RunPlan) -> None:
     """plan.jsonl, whole or as it was; it is on the disk when this returns."""
     file = run / PLAN
     try:
-        disk.write_text(file, "".join(entry.model_dump_json() + "\n" for entry in plan.entries))
+        atomic.write_text(file, "".join(entry.model_dump_json() + "\n" for entry in plan.entries))
     except OSError as error:
         raise MachineError(f"{file}: could not be written ({error.strerror})") from None
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.device import Place
 from bertsmith.errors import MachineError
-from bertsmith.place import Place
+from bertsmith.formatting import counted
 from bertsmith.training.loader import Phase, Position, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained, update
-from bertsmith.wording import counted
 
 _FIRST = (
     0.2  # of the rates: too low to change the loss, so that this part says what it is at first, and its noise

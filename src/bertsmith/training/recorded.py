@@ -14,9 +14,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from bertsmith.device import Place, Replayable
 from bertsmith.kernels.plain import Kernels
 from bertsmith.packed import sent
-from bertsmith.place import Place, Replayable
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Passes, Trained
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from bertsmith.errors import MachineError
+from bertsmith.formatting import counted
 from bertsmith.training.loader import Position
-from bertsmith.wording import counted
 
 
 @dataclass

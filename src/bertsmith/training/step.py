@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor, nn
 
+from bertsmith.device import Place
 from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss, factors
-from bertsmith.place import Place
 from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.loader import Lent, Update
 from bertsmith.training.optimizer import clip, set_rate, skip_where, skips

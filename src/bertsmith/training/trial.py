@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from bertsmith import machine
-from bertsmith.machine import Precision
-from bertsmith.place import Place
+from bertsmith import hardware
+from bertsmith.device import Place
+from bertsmith.hardware import Precision
 from bertsmith.training.loader import Phase, Position, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
@@ -70,41 +70,41 @@ def tried(
     state, training, threads = place.generator.get_state(), trained.training, torch.get_num_threads()
     found: dict[Way, list[float]] = {}
     smaller: dict[Way, tuple[int, float]] = {}  # what was measured before `found`: the size, and seconds
-    left, begin = list(among), machine.clock()
+    left, begin = list(among), hardware.clock()
     size = _first_size(phase, settings)
     measured = 0  # the size that `found` is of
     trained.train()
 
     def timed(way: Way) -> float:
-        machine.use_threads(way.threads)
-        since = machine.clock()
+        hardware.use_threads(way.threads)
+        since = hardware.clock()
         counts: Any = trained.objective
         with closing(updates(phase.stream, size, 1, position or Position(), 0, counts.counts)) as work:
             update(trained, optimizer, next(work), 0.0, settings, replace(place, precision=way.precision), 0)
-        return machine.clock() - since
+        return hardware.clock() - since
 
     try:
         for way in {way.precision: way for way in reversed(left)}.values():
             timed(way)  # the first of a process also allocates, and loads or compiles what computes
         while True:
-            since = machine.clock()
+            since = hardware.clock()
             if measured != size:
                 smaller |= {way: (measured, median_high(times)) for way, times in found.items()}
                 found, measured = {}, size
             for way in left:
                 found.setdefault(way, []).append(timed(way))
-            spent = machine.clock() - since
+            spent = hardware.clock() - since
             larger = min(2 * size, phase.batch_size)
             best = min(min(times) for times in found.values())
             quickest = min(found, key=lambda way: min(found[way]))
             expected = of_whole(size, best, smaller.get(quickest), settings.accumulate * phase.batch_size)
             is_compared = bool(smaller) or spent > _SOON or size == phase.batch_size
-            if is_compared and machine.clock() - begin + spent * larger / size > enough(expected):
+            if is_compared and hardware.clock() - begin + spent * larger / size > enough(expected):
                 break
             left = [way for way in left if min(found[way]) <= _HOPELESS * best]
             size = larger
     finally:
-        machine.use_threads(threads)
+        hardware.use_threads(threads)
         place.generator.set_state(state)
         trained.train(training)
         optimizer.zero_grad(set_to_none=True)

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.ahead import ahead, in_parts
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
 from bertsmith.files.tables import table_delimiter
+from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
-from bertsmith.place import Place
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith import disk
+from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError
+from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _PLOTTED = 64  # tokens; beyond it a picture shows no token by its name, and nobody could tell them apart
@@ -91,7 +91,7 @@ class AttentionMaps:
             )
         file = Path(file)
         try:
-            disk.write_bytes(file, attention_plot(self.tokens, self.weights, self.layers, self.heads))
+            atomic.write_bytes(file, attention_plot(self.tokens, self.weights, self.layers, self.heads))
         except OSError as error:
             raise MachineError(f"{file}: the plot could not be written: {error}") from error
         return file

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertsmith import draws
+from bertsmith import rng
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 NEAR = 0.999
@@ -32,7 +32,7 @@ def random_texts(encoder: Encoder, tokenizer: Tokenizer, sequences: int) -> Pack
     special = np.zeros(tokenizer.vocab_size, dtype=bool)
     special[sorted(tokenizer.special_ids)] = True
     usual = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
-    drawn = usual[draws.integers(0, "int8", len(usual), np.arange(sequences * length))]
+    drawn = usual[rng.integers(0, "int8", len(usual), np.arange(sequences * length))]
     ids = drawn.reshape(sequences, length)
     with suppress(InputError):  # not every vocabulary has such tokens
         ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id

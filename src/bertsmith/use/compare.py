@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
+from bertsmith.notebook import Report
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.use.ensemble import told_of_labels
 from bertsmith.use.model import Model, load

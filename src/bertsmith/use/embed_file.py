@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import disk
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 from bertsmith.retrieval.index import TextRow
 from bertsmith.retrieval.vector_file import vector_file
 from bertsmith.use.predictions import refuse_existing
@@ -50,7 +50,7 @@ def write_vectors(parts: Iterable[Part], size: int, out: Path) -> int:
     """Vectors into a file that is whole or not there; how many. .npy: float32 [n, H], a row a text; .parquet: id,
     text and vector; .jsonl: the same, a text a line."""
     number = 0
-    with disk.new_file(out) as path:
+    with atomic.new_file(out) as path:
         if out.suffix.lower() == ".npy":
             with vector_file(path, size) as writer:
                 for _, vectors in parts:

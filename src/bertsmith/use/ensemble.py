@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bertsmith.ahead import ahead
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
+from bertsmith.formatting import counted, listed
+from bertsmith.io.prefetch import ahead
 from bertsmith.settings import Settings
 from bertsmith.tasks.details import Answers
 from bertsmith.tasks.items import Item
@@ -26,7 +27,6 @@ from bertsmith.tasks.task import Task
 from bertsmith.use.answering import Answering, Changes, in_chunks
 from bertsmith.use.model import Model, load
 from bertsmith.use.predictor import Predictor
-from bertsmith.wording import counted, listed
 
 _SHOWN = 5  # labels in a message
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, name_of
+from bertsmith.io import atomic
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
 from bertsmith.tasks.details import Answers, judged
@@ -74,7 +74,7 @@ def evaluate(
 def _new_folder(folder: Path) -> Path:
     """InputError where it holds something: a report is never mixed with another's, nor with a run."""
     try:
-        disk.refuse_filled(folder, in_place=True)
+        atomic.refuse_filled(folder, in_place=True)
     except InputError as error:
         remedy = "name another folder with --report, or remove it"
         raise InputError(error.sentence, remedy, python="name another report=…, or remove it") from None

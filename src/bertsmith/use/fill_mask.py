@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.ahead import ahead, in_parts
+from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.packed import Packed, sent
-from bertsmith.place import Place
 from bertsmith.tasks.items import within_budget
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts

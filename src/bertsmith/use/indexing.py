@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bertsmith import console
 from bertsmith.files.memory import Source
+from bertsmith.formatting import counted, listed
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
 from bertsmith.use.text_rows import text_rows
 from bertsmith.use.vectors import Embedder
-from bertsmith.wording import counted, listed
 
 
 def build_index(

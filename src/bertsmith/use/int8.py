@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.kernels.choice import for_answers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.int8 import quantized
@@ -17,7 +18,6 @@ from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering
 from bertsmith.use.bf16 import random_texts
-from bertsmith.wording import counted
 
 if TYPE_CHECKING:  # what one verb alone needs: the others begin sooner
     from bertsmith.use.fill_mask import MaskFiller

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.tokenizer.tokenizer import Encoding
-from bertsmith.wording import counted
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, as_file
 from bertsmith.files.tables import TabularFile, read_table
+from bertsmith.formatting import counted, listed
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer
-from bertsmith.wording import counted, listed
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files
 _GROUPS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))
@@ -62,11 +62,11 @@ class MinimalPairs:
         if number is None or number >= len(self):
             return self
         groups: dict[tuple[str, ...], list[int]] = {}
-        for i in draws.permutation(seed, "minimal pairs", len(self)).tolist():
+        for i in rng.permutation(seed, "minimal pairs", len(self)).tolist():
             groups.setdefault(tuple(self.pairs[i].groups.values()), []).append(i)
         # One group behind the other, and of these pairs some that stand equally far apart.
         lined_up = [i for group in groups.values() for i in group]
-        begin = int(draws.integers(seed, "minimal pairs, the first", len(self), 0))
+        begin = int(rng.integers(seed, "minimal pairs, the first", len(self), 0))
         drawn = (lined_up[(begin + len(self) * k) // number] for k in range(number))
         return replace(self, pairs=[self.pairs[i] for i in sorted(drawn)])
 

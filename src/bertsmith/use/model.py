@@ -21,7 +21,7 @@ from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence import sentence_vectors
-from bertsmith.display import Report
+from bertsmith.device import Place, check_device, check_precision, is_processor
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
@@ -30,8 +30,8 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameters import count_parameters
 from bertsmith.models.pooling import Pooling
+from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.place import Place, check_device, check_precision, is_processor
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.answering import Answering, nobody

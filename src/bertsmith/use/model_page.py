@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.display import page
 from bertsmith.models.heads import PARTS
 from bertsmith.models.parameters import count_parameters
+from bertsmith.notebook import page
 from bertsmith.reports.curve import loss_curve
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.metrics.tallies import Tallies
 
 LEVEL = 0.95
@@ -112,7 +112,7 @@ def _difference(a: float, b: float, drawn: NDArray[np.float64], exceed: int) -> 
 def _resamples(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """How often each example is in each resample, float64 [some rounds, examples]."""
     for some in _some_rounds(examples, rounds):
-        taken = draws.integers(seed, "bootstrap", examples, some[:, None], np.arange(examples))
+        taken = rng.integers(seed, "bootstrap", examples, some[:, None], np.arange(examples))
         cells = taken + examples * np.arange(len(some))[:, None]
         times = np.bincount(cells.ravel(), minlength=len(some) * examples)
         yield times.reshape(len(some), examples).astype(np.float64)
@@ -121,7 +121,7 @@ def _resamples(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.flo
 def _coins(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Whose answer is whose: 0 or 1, float64 [some rounds, examples]."""
     for some in _some_rounds(examples, rounds):
-        drawn = draws.bits(seed, "randomization", some[:, None], np.arange(examples)) >> np.uint64(63)
+        drawn = rng.bits(seed, "randomization", some[:, None], np.arange(examples)) >> np.uint64(63)
         yield drawn.astype(np.float64)
 
 

@@ -10,10 +10,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted, listed
+from bertsmith.io import atomic
 from bertsmith.tasks.task import AnswerForm, Prediction, Task
-from bertsmith.wording import counted, listed
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""
@@ -164,7 +165,7 @@ def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
             number += one.prediction is not None
             yield one
 
-    with disk.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+    with atomic.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         if form == "csv":
             file.write("\ufeff")
             file.writelines(as_csv(task, counting(), delimiter))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from bertsmith import console
-from bertsmith.display import Report
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
+from bertsmith.notebook import Report
 from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
 
 if TYPE_CHECKING:

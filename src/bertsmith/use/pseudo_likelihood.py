@@ -22,17 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.ahead import ahead, in_parts
+from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
+from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
 from bertsmith.use.mask_windows import window_starts
-from bertsmith.wording import counted
 
 Variant = Literal["within_word", "token", "left_to_right"]
 """What is masked together: a token and the later ones of its word, or the token alone; or nothing, for a model

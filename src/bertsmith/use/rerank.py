@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import listed
 from bertsmith.tasks.matches.matches import SAME
 from bertsmith.use.model import Model
-from bertsmith.wording import listed
 
 
 class Reranker:

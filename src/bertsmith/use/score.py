@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix
 from bertsmith.files.lines import read_lines
 from bertsmith.files.memory import is_missing
 from bertsmith.files.tables import read_table
+from bertsmith.formatting import counted, listed
+from bertsmith.io import atomic
 from bertsmith.use.minimal_pairs import told_of_scores
 from bertsmith.use.predictions import refuse_existing, shortened
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
-from bertsmith.wording import counted, listed
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")
@@ -109,7 +110,7 @@ def write_rows(rows: Sequence[dict[str, Any]], form: str, out: Path) -> None:
     order mark, as a spreadsheet wants it. InputError where something is at its place."""
     refuse_existing(out)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with disk.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+    with atomic.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         if form == "csv":
             file.write("\ufeff")
             table = csv.DictWriter(file, columns, lineterminator="\n")

@@ -10,10 +10,10 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.files.lines import read_lines
 from bertsmith.files.queries import holds_queries, read_queries
+from bertsmith.formatting import counted, listed
 from bertsmith.metrics.ranking import ranking_figures
 from bertsmith.use.search import Searcher, Wanted
 from bertsmith.use.text_rows import text_rows
-from bertsmith.wording import counted, listed
 
 _DEEPEST = 10  # of the figures
 

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.ahead import ahead, in_parts
 from bertsmith.artifacts.sentence import SentenceVectors
+from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import Pooling, pooled
-from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 

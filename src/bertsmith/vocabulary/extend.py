@@ -19,13 +19,13 @@ from typing import Any
 
 import tokenizers
 
-from bertsmith import disk
 from bertsmith.errors import InputError
 from bertsmith.files.files import Reading, read_documents, read_lines
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary.kinds import KINDS, VocabularyKind
-from bertsmith.wording import counted
 
 _WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
 _WAITING_CHARACTERS = 1 << 25
@@ -302,12 +302,12 @@ def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer.save(folder)
-        disk.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
+        atomic.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
         if (pieces := folder / "spiece.model").exists():
             if outside:  # what such tokens are to it is not known
                 pieces.unlink()
             else:
-                disk.write_bytes(pieces, unigram.with_pieces(pieces.read_bytes(), model["vocab"]))
+                atomic.write_bytes(pieces, unigram.with_pieces(pieces.read_bytes(), model["vocab"]))
         return Tokenizer.load(folder)
 
 

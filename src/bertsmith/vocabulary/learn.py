@@ -24,10 +24,11 @@ import tokenizers
 from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.files.files import Notes, Reading
 from bertsmith.files.memory import Sources, as_files
+from bertsmith.io import atomic
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram
@@ -103,7 +104,7 @@ class TrainingFiles:
     notes: Notes = field(default_factory=Notes)
 
 
-_LAYOUT = disk.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
+_LAYOUT = atomic.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
 
 
 @console.with_bar("reading")
@@ -171,9 +172,9 @@ def train_tokenizer(
     tokenizer, record = _trained(wish, corpus, progress or (lambda _: None))
     if tell is not None:
         corpus.notes.tell(tell)
-    with disk.new_folder(out, replace=replace) as folder:
+    with atomic.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
-        disk.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
+        atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
 
 

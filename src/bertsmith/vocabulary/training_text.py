@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.files.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
 
@@ -158,7 +158,7 @@ def _kept(seed: int, share: float) -> Callable[[int], bool]:
         if number // _BLOCK != block:
             block = number // _BLOCK
             numbers = range(block * _BLOCK, (block + 1) * _BLOCK)
-            flags = (draws.uniform(seed, "tokenizer sample", list(numbers)) < share).tolist()
+            flags = (rng.uniform(seed, "tokenizer sample", list(numbers)) < share).tolist()
         return flags[number % _BLOCK]
 
     return kept

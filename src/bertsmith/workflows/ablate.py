@@ -13,13 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, disk, machine
-from bertsmith.display import Report
+from bertsmith import console, hardware
+from bertsmith.device import Place, is_processor
 from bertsmith.errors import InputError
+from bertsmith.io import atomic
 from bertsmith.kernels.choice import for_training
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.family import preset
-from bertsmith.place import Place, is_processor
+from bertsmith.notebook import Report
 from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.settings import read_yaml
 from bertsmith.shards.shards import Shards
@@ -101,7 +102,7 @@ def ablate(
         "tasks": {name: task.model_dump(mode="json") for name, task in named.items()},
         "pairs": scored_on,
         "settings": list(settings),
-        "data": disk.digest(shards.folder / "manifest.json"),
+        "data": atomic.digest(shards.folder / "manifest.json"),
     }
     before = _begin(out, asked, resume=resume)
     precision = before.get("precision") or _precision(chosen, wanted, settings, tell)
@@ -114,7 +115,7 @@ def ablate(
         for some in _together(chosen, wanted)
     ]
     at_once = min(jobs or _jobs(chosen, wanted, settings), len(works))
-    with disk.locked(out, "ablation"), keeping_runs(out):
+    with atomic.locked(out, "ablation"), keeping_runs(out):
         written = {**asked, "precision": precision}
         write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}
@@ -161,7 +162,7 @@ def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) 
         for name, of_row in every
     )
     largest = max(sum(term.size for term in encoder_terms(size)) for size in sizes)
-    return machine.allowed_cores() if largest <= SMALL else 1
+    return hardware.allowed_cores() if largest <= SMALL else 1
 
 
 def _device(settings: Sequence[str]) -> str:
@@ -234,7 +235,7 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
         f"paper {name}": paper_plot(name, rows) for name, rows in report["paper"].items() if len(rows) > 1
     }
     for name, picture in pictures.items():
-        with disk.new_file(folder / f"{folder_of(name)}.png") as beside:
+        with atomic.new_file(folder / f"{folder_of(name)}.png") as beside:
             beside.write_bytes(picture)
 
 
@@ -304,7 +305,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
     something else, or models that were pre-trained otherwise. Tasks, pairs and rows may come and go."""
     file = out / _ASKED
     if not (resume and file.exists()):
-        disk.refuse_filled(out, in_place=True)
+        atomic.refuse_filled(out, in_place=True)
         return {}
     try:
         before = dict(json.loads(file.read_text(encoding="utf-8")))

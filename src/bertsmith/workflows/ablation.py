@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import BertsmithError, InputError
@@ -351,7 +351,7 @@ def _in_place(place: str) -> Iterator[None]:
 def main() -> None:
     """Measure what stdin describes, and write the figures, or what went wrong, to the file it names."""
     said = json.load(sys.stdin)
-    machine.prepare_process()
+    hardware.prepare_process()
     try:
         answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured(console.note)}
     except BertsmithError as error:

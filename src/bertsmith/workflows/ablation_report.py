@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy.stats import false_discovery_control, ttest_rel
 
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 from bertsmith.workflows.ablation import AblationRecipe
 
 _APART = 0.05  # the largest adjusted p at which two rows are said to be told apart

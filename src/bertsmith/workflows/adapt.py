@@ -13,17 +13,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bertsmith import console, disk
-from bertsmith.display import Report
+from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.files.files import Notes, find_files
 from bertsmith.files.memory import Sources, as_files
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
+from bertsmith.notebook import Report
 from bertsmith.shards.prepare import prepare
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
 from bertsmith.use.compare import compare
 from bertsmith.use.model import Model, load
-from bertsmith.wording import counted
 from bertsmith.workflows.ablation import options_as_settings, refuse_seed
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import gather
@@ -85,7 +86,7 @@ def adapt(
     base = load(model, tell=tell)
     _check_settings(base, settings, task_settings)
     _read_all(corpus, task, train, dev, base, task_settings)
-    with disk.locked(out, "adaptation"), keeping_runs(out):
+    with atomic.locked(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
             tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")
@@ -124,7 +125,7 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
     file = out / _ASKED
     made = [step for step in _STEPS if (out / step).exists()]
     if not file.exists() or (made and not resume):
-        disk.refuse_filled(out, in_place=True)
+        atomic.refuse_filled(out, in_place=True)
         return
     try:
         before = dict(json.loads(file.read_text(encoding="utf-8")))

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.console import duration
-from bertsmith.machine import Precision
-from bertsmith.place import Place
+from bertsmith.device import Place
+from bertsmith.formatting import counted
+from bertsmith.hardware import Precision
 from bertsmith.training.aim import Aim
 from bertsmith.training.loader import Batch, Phase
 from bertsmith.training.pace import Speeds
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Trained
 from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
-from bertsmith.wording import counted
 
 _BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
 _TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes
@@ -76,8 +76,8 @@ def footing(
     Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
     """
     free, among = has_free_threads(train, place), ways_of(train, place)
-    most, several = among[0].threads, machine.of_several().count
-    if not resuming and place.uses_threads and most > (cores := machine.allowed_cores()):
+    most, several = among[0].threads, hardware.of_several().count
+    if not resuming and place.uses_threads and most > (cores := hardware.allowed_cores()):
         tell(
             f"{most} threads take turns on {counted(cores, 'core')}: no more threads than cores would be faster"
         )
@@ -107,18 +107,18 @@ def footing(
 def has_free_threads(train: TrainSettings, place: Place) -> bool:
     """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
     other processes of the run are here, whose share a trial would not see."""
-    named = train.threads or machine.asked_threads()
-    alone = machine.of_several().count == 1
-    return named is None and alone and place.uses_threads and machine.allowed_cores() > 1
+    named = train.threads or hardware.asked_threads()
+    alone = hardware.of_several().count == 1
+    return named is None and alone and place.uses_threads and hardware.allowed_cores() > 1
 
 
 def ways_of(train: TrainSettings, place: Place) -> list[Way]:
     """How an update may be computed, as far as settings and environment leave that open. bf16 is tried only where
     its products alone are faster: elsewhere it could win but by other work that slows the updates in fp32."""
-    most = train.threads or machine.asked_threads() or machine.own_cores()
+    most = train.threads or hardware.asked_threads() or hardware.own_cores()
     precisions: list[Precision] = [place.precision]
     if train.precision == "auto":
-        products = machine.choose_precision(place.device).precision
+        products = hardware.choose_precision(place.device).precision
         precisions = ["fp32", "bf16"] if products == "bf16" else ["fp32"]
     return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
 
@@ -127,7 +127,7 @@ def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) ->
     """What was measured, in a line."""
 
     def said(one: Way) -> str:
-        where = counted(one.threads, "thread") if place.uses_threads else machine.name_of(place.device)
+        where = counted(one.threads, "thread") if place.uses_threads else hardware.name_of(place.device)
         return f"{one.precision} on {where}"
 
     others = []
@@ -158,18 +158,18 @@ def aim_of(
     asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
     threads: int | None = on.threads
     if named is not None:
-        threads = (train.threads if "train.threads" in names else None) or machine.asked_threads()
+        threads = (train.threads if "train.threads" in names else None) or hardware.asked_threads()
     if train.max_minutes is None:
         number = updates()
     elif named is None:
-        number = _in_minutes(train, on.speeds, budget, machine.clock() - begun, tell)
+        number = _in_minutes(train, on.speeds, budget, hardware.clock() - begun, tell)
     else:
         number = _FEWEST
     return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, on.processes)
 
 
 def _most(on: Footing, threads: int | None) -> int:
-    return machine.allowed_cores() if on.free else threads or on.threads
+    return hardware.allowed_cores() if on.free else threads or on.threads
 
 
 def _in_minutes(

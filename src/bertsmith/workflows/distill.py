@@ -11,6 +11,7 @@ from bertsmith import console
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
@@ -18,7 +19,6 @@ from bertsmith.objectives.distil import check_tokenizer
 from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import Task
 from bertsmith.use.model import Model, load
-from bertsmith.wording import counted
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import settings_type as finetune_settings
 from bertsmith.workflows.pretrain import pretrain

@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import Field
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, as_file, is_path, name_of
+from bertsmith.formatting import counted
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import on_both_sides
 from bertsmith.tasks.scores import Finding, Overview
 from bertsmith.tasks.task import Facts, Task
-from bertsmith.wording import counted
 from bertsmith.workflows.folds import folds_of
 from bertsmith.workflows.run import write_whole
 
@@ -131,7 +131,7 @@ def read_training(
     training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
     facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
     if files.sample is not None and files.sample < len(training):
-        order = draws.permutation(files.seed, "sample", len(training))[: files.sample]
+        order = rng.permutation(files.seed, "sample", len(training))[: files.sample]
         training = [training[i] for i in sorted(order)]
     return training, facts
 

@@ -15,12 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
 from bertsmith.errors import InputError, MachineError
 from bertsmith.files.files import Reading
 from bertsmith.files.memory import Sources, as_files
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.tokenizer.folder import FILES
@@ -28,13 +30,12 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary import extend as extension
 from bertsmith.vocabulary.extend import NewWord
 from bertsmith.vocabulary.kinds import KINDS
-from bertsmith.wording import counted
 
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
-_LAYOUT = disk.FolderLayout("an extended tokenizer", RECORD, (RECORD, *FILES))
-_MODEL = disk.FolderLayout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
+_LAYOUT = atomic.FolderLayout("an extended tokenizer", RECORD, (RECORD, *FILES))
+_MODEL = atomic.FolderLayout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
 _OF_TOKENS = (
     "encoder.embeddings.token.weight",
     "beside.encoder.embeddings.token.weight",
@@ -104,7 +105,7 @@ def extend_tokenizer(
     report["out"] = str(place)
     if folder is None:
         try:
-            with disk.new_folder(place, replace=replace) as part:
+            with atomic.new_folder(place, replace=replace) as part:
                 _Recorded(grown, report).save(part)
         except OSError as error:
             raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
@@ -213,7 +214,7 @@ class _Recorded:
         """Write both into a folder."""
         self.tokenizer.save(folder)
         kept = {key: value for key, value in self.report.items() if key != "out"}
-        disk.write_text(folder / RECORD, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        atomic.write_text(folder / RECORD, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 class _Weights(nn.Module):

@@ -10,12 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from bertsmith import console, disk, machine
+from bertsmith import console, hardware
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, name_of
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameters import count_parameters
-from bertsmith.place import Place
 from bertsmith.reports.rates import rate_plot
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.items import Item, ItemStream
@@ -26,7 +28,6 @@ from bertsmith.training.range_test import CurveReading, range_test, rates_betwee
 from bertsmith.training.step import Trained
 from bertsmith.use.model import Model, load
 from bertsmith.use.predictions import refuse_existing
-from bertsmith.wording import counted
 from bertsmith.workflows.examples import read_training
 from bertsmith.workflows.finetune_settings import new_settings, settings_type
 from bertsmith.workflows.finetune_work import build_model
@@ -125,10 +126,10 @@ def find_rate(
     chosen = new_settings(kind, base, given, recipe, values, said, tell)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
-    machine.prepare_process(chosen.train.threads)
+    hardware.prepare_process(chosen.train.threads)
     place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, tell, trains=True)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
-    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
     rates, losses, readings = rates_between(low, high, steps), {}, {}
     items: list[Item] = []
@@ -162,7 +163,7 @@ def find_rate(
     found = RateTest(kind.name, rates, losses, readings, rate, why)
     if plot is not None:
         plot.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_bytes(plot, found.plot())
+        atomic.write_bytes(plot, found.plot())
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
@@ -73,7 +73,7 @@ def finetune(
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
-    out, kind, begun = Path(out), task_type(task), machine.clock()
+    out, kind, begun = Path(out), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model, tell=tell)
     own = ("files", "base")
     settings = assignments_of(settings_type(kind), settings, keywords, finetune, own=own)
@@ -93,7 +93,7 @@ def finetune(
         refuse_too_long(chosen.task, base.folder.config.longest)
     place = bare_place(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
-    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
     work = work.with_kernels(tell).with_teacher(tell)
     place = work.place

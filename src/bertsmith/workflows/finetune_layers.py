@@ -10,9 +10,9 @@ from collections.abc import Callable
 from torch import nn
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task
-from bertsmith.wording import counted
 from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from bertsmith import console
+from bertsmith.formatting import counted
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.items import Item
@@ -17,7 +18,6 @@ from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.progress import LOG
-from bertsmith.wording import counted
 
 _PLACES = 5  # that a terminal lists of a finding
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts

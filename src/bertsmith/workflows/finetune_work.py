@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith.artifacts.folder import ModelFolder, write_folder
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.files.memory import Source
 from bertsmith.models.config import encoder_terms
@@ -17,7 +18,6 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import BETWEEN
 from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import Objective
-from bertsmith.place import Place
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
 from bertsmith.tasks.coverage import Account

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertsmith import draws
+from bertsmith import rng
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.tasks.task import Task
-from bertsmith.wording import counted
 
 
 def folds_of(kind: type[Task], examples: Sequence[Any], folds: int, seed: int) -> list[int]:
@@ -34,7 +34,7 @@ def folds_of(kind: type[Task], examples: Sequence[Any], folds: int, seed: int) -
         )
     numbers: dict[Any, int] = {}  # of the strata, in the order of the file
     strata = [numbers.setdefault(kind.stratum(examples[group[0]]), len(numbers)) for group in members]
-    drawn = draws.permutation(seed, "folds", len(members)).tolist()
+    drawn = rng.permutation(seed, "folds", len(members)).tolist()
     found, sizes = [0] * len(examples), [0] * folds
     of_stratum: dict[int, list[int]] = {number: [0] * folds for number in numbers.values()}
     for g in sorted(drawn, key=lambda g: (strata[g], -len(members[g]))):

@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith import console, disk, machine
+from bertsmith import console, hardware
+from bertsmith.device import Place
 from bertsmith.errors import MachineError
+from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.tasks.items import Encoded, within_budget
 
 FEATURES = "features"  # of a run folder
@@ -79,7 +80,7 @@ class Frozen(nn.Module):
             whole.update(key)
         file = self._folder / f"{whole.hexdigest()[:32]}{_SUFFIX}"
         if not file.is_file() or file.stat().st_size != _BYTES * math.prod(shape):
-            with disk.new_file(file) as beside:
+            with atomic.new_file(file) as beside:
                 self._write(_allocated(beside, shape), [different[key] for key in keys])
         self._states = np.memmap(file, np.float32, "r", shape=shape)
 
@@ -143,7 +144,7 @@ def forget_states(folder: Path) -> None:
     for file in folder.glob(f"*{_SUFFIX}"):
         file.unlink()
     with suppress(OSError):  # it was never made, or somebody put something else there
-        disk.sweep(folder)
+        atomic.sweep(folder)
         folder.rmdir()
 
 
@@ -155,7 +156,7 @@ def _allocated(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np
             for begin in range(0, size, _BLOCK):
                 opened.write(bytes(min(_BLOCK, size - begin)))
     except OSError as error:
-        if not machine.is_disk_full(error):
+        if not hardware.is_disk_full(error):
             raise
         raise MachineError(
             f"{file.parent.parent}: the disk has no room for {size / 1e9:.1f} GB of hidden states",

@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bertsmith import console, disk
-from bertsmith.display import Report
+from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.files.files import bare_suffix, json_object, read_lines
+from bertsmith.io import atomic
 from bertsmith.keywords import Chosen
+from bertsmith.notebook import Report
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.run import holds_run, write_report
@@ -134,10 +135,10 @@ def finetune_glue(
     out, folder = Path(out), Path(data)
     chosen = list(_chosen(folder, tasks))
     if not resume:
-        disk.refuse_filled(out, in_place=True)
+        atomic.refuse_filled(out, in_place=True)
     base = model if isinstance(model, Model) else load(model, tell=tell)
     rows = []
-    with disk.locked(out, "run"):
+    with atomic.locked(out, "run"):
         for number, (task, files) in enumerate(chosen, start=1):
             run = out / task.name
             tell(f"task {number} of {len(chosen)}: {task.name}, {run}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files.tables import read_table
-from bertsmith.nearest import absent
+from bertsmith.formatting import counted
+from bertsmith.suggestions import absent
 from bertsmith.tasks.labels import Names, whole_number
-from bertsmith.wording import counted
 
 _NUMBERED = re.compile(r"\s*(\d+)[\s,;:=]+(\S.*?)\s*")  # a line of a .txt: 0 joy, 0: joy, 0=joy
 _CODE_HEADS = {"code", "id", "label_id", "labelid", "class_id", "key", "number", "index", "nr", "no", "value"}

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, machine
+from bertsmith import console, hardware
 from bertsmith.errors import InputError, Left
+from bertsmith.formatting import counted, percent
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -16,7 +17,6 @@ from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import train
 from bertsmith.training.parallel import Processes, processes
 from bertsmith.use.model import Model, load
-from bertsmith.wording import counted, percent
 from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
 from bertsmith.workflows.pretrain_recipe import learning_settings
@@ -89,7 +89,7 @@ def pretrain(
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
-    out, begun = Path(out), machine.clock() if begun is None else begun
+    out, begun = Path(out), hardware.clock() if begun is None else begun
     shards = data if isinstance(data, Shards) else Shards.open(data)
     shards.verify()
     if tokenizer is not None:
@@ -98,7 +98,7 @@ def pretrain(
     assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
     if evaluate_pairs is not None:
         assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
-    with processes(machine.of_several()) as several:
+    with processes(hardware.of_several()) as several:
         if several.follows:
             asked = (preset, recipe, assignments) if resume else None
             return _followed(shards, out, model, several, asked)

@@ -11,18 +11,18 @@ from typing import Any
 from pydantic import Field
 
 from bertsmith import console
+from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
-from bertsmith.place import Place
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.pace import Speeds
 from bertsmith.use.left_to_right import LeftToRight
 from bertsmith.use.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
 from bertsmith.use.pseudo_likelihood import Scorer
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import forward
 
 ACCURACY = "pairs_accuracy"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
 from bertsmith.keywords import Chosen
@@ -18,7 +19,6 @@ from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
 from bertsmith.workflows.pretrain_pairs import EvaluateSettings
 from bertsmith.workflows.pretrain_recipe import learning_settings, settings_in_minutes

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.instances.plan import Ints
@@ -19,7 +20,6 @@ from bertsmith.instances.word_borders import word_borders
 from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.shards.shards import Shards
 from bertsmith.training.loader import Phase
-from bertsmith.wording import counted
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.token_vectors import token_vectors
 

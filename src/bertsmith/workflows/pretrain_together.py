@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.formatting import counted
 from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import newest_name
@@ -29,7 +30,6 @@ from bertsmith.training.on_cores import (
 from bertsmith.training.pace import Speeds
 from bertsmith.training.parallel import Processes, processes
 from bertsmith.training.step import Trained
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import Footing, budget_of
 from bertsmith.workflows.pretrain_base import base_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings, settings_type
@@ -113,7 +113,7 @@ def _number(work: Work, on: Footing, several: Processes, *, resuming: bool) -> i
 
 def _have_room(work: Work, count: int) -> bool:
     """Whether there is memory for so many processes."""
-    allowed = machine.memory_bytes(work.place.device)
+    allowed = hardware.memory_bytes(work.place.device)
     parameters = sum(p.numel() for part in (work.encoder, work.objective) for p in part.parameters())
     needed = count * (parameters * _BYTES_A_PARAMETER + _BYTES_A_PROCESS)
     return not allowed or needed < _SHARE_OF_MEMORY * allowed
@@ -122,7 +122,7 @@ def _have_room(work: Work, count: int) -> bool:
 def _tried(work: Work, on: Footing, several: Processes, tell: Callable[[str], None]) -> Footing | None:
     """Time updates in both ways; what the processes compute on, or None where threads are to do it."""
     train = work.chosen.train
-    each = train.threads or machine.asked_threads() or 1
+    each = train.threads or hardware.asked_threads() or 1
     trained = Trained(work.encoder, work.objective)
     seconds = tried_together(trained, work.source.phases[0], train, on.place, several, (each, on.threads))
     here = f"in {several.count} processes of {counted(each, 'thread')} each"
@@ -169,7 +169,7 @@ def silent(text: str) -> None:
 def main() -> None:
     """A process that a run has started on another core."""
     given, of, meeting = joined()
-    machine.prepare_process()
+    hardware.prepare_process()
     out, shards, settings = Path(given["out"]), Shards.open(given["data"]), given["settings"]
     try:
         chosen = settings_type(settings["objective"]["name"]).of(settings, "the run's settings")

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from bertsmith import disk, machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.instances.buckets import check_budget
+from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures
-from bertsmith.place import Place
 from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.loop import Course, fingerprint
@@ -24,7 +26,6 @@ from bertsmith.training.pace import Speeds
 from bertsmith.training.progress import last_loss
 from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.use.model import Model
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import take_over
@@ -126,7 +127,7 @@ class Work:
     def settled(self, on: Footing) -> Work:
         """The work with what was left open to the machine: what torchrun has started stays its own to say."""
         train = settled(self.chosen.train, on.place)
-        if machine.of_several().count == 1:
+        if hardware.of_several().count == 1:
             train = train.model_copy(update={"processes": on.processes})
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
@@ -168,7 +169,7 @@ class Work:
             title="pretrain",
             fingerprint=fingerprint(
                 numbers(self.chosen),
-                disk.digest(self.source.shards.folder / "manifest.json"),
+                atomic.digest(self.source.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
                 *self.objective.depends_on,
             ),
@@ -304,7 +305,7 @@ def _check_memory(chosen: PretrainSettings, place: Place) -> None:
     with torch.device("meta"):
         modules = first_weights(chosen, torch.Generator())
     parameters = sum(p.numel() for module in modules for p in module.parameters())
-    machine.check_memory(parameters, machine.memory_bytes(place.device))
+    hardware.check_memory(parameters, hardware.memory_bytes(place.device))
 
 
 def check_length(chosen: PretrainSettings) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, disk
+from bertsmith import console
 from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
-from bertsmith.display import Report
 from bertsmith.errors import Diverged, InputError
 from bertsmith.files.memory import Source
+from bertsmith.io import atomic
 from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.notebook import Report
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.use.model import Model, load
@@ -30,7 +31,7 @@ from bertsmith.workflows.repeats_plan import Grid, Planned, planned
 from bertsmith.workflows.repeats_report import report_of
 from bertsmith.workflows.run import SETTINGS, flat, holds_run, keeping_runs, write_report, write_whole
 
-_LAYOUT = disk.FolderLayout(
+_LAYOUT = atomic.FolderLayout(
     "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
 )
 _FROM_THE_FIRST = (
@@ -92,7 +93,7 @@ def finetune_repeatedly(
         grid=grid,
         verb=finetune_repeatedly,
     )
-    with disk.locked(out, "run"), keeping_runs(out):
+    with atomic.locked(out, "run"), keeping_runs(out):
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model, tell=tell)
         reports: dict[str, dict[str, Any] | str] = {}
@@ -146,11 +147,11 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
                 f"{out}: there are no runs in this folder to continue",
                 "to start new ones, leave --resume out",
             )
-        disk.refuse_filled(out, in_place=True)
+        atomic.refuse_filled(out, in_place=True)
     elif overwrite:
         _refuse_needed(out, used)
         if _LAYOUT.is_replaced(out, overwrite=True, in_place=True):
-            disk.clear_folder(out)
+            atomic.clear_folder(out)
     elif not resume:
         raise InputError(
             f"{out}: there are runs in this folder",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
 
-from bertsmith.wording import counted, listed
+from bertsmith.formatting import counted, listed
 from bertsmith.workflows.repeats_plan import Planned
 
 

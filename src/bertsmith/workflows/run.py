@@ -14,21 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from bertsmith import disk, machine
+from bertsmith import hardware
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.several import runs_in
+from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError, Stopped
+from bertsmith.formatting import counted
+from bertsmith.io import atomic
 from bertsmith.kernels.choice import for_gpu, for_training, in_integers
 from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
-from bertsmith.place import Place
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.standing import Progress
-from bertsmith.wording import counted
 from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
@@ -43,7 +44,7 @@ _HOW_COMPUTED = ("train.kernels", "train.int8")  # may change on resume, and cha
 _LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
-_LAYOUT = disk.FolderLayout(
+_LAYOUT = atomic.FolderLayout(
     "a run",
     SETTINGS,
     (
@@ -84,16 +85,16 @@ def run_alone(
 
         @functools.wraps(verb)
         def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
-            here = machine.of_several()
+            here = hardware.of_several()
             if not together:
-                machine.check_one_process(verb.__name__)
+                hardware.check_one_process(verb.__name__)
             bound = arguments.bind(*given, **named).arguments
             out: Any = bound["out"]
             if here.follows:
                 return verb(*given, **named)
             if bound.get("resume") and not holds_run(Path(out)):
                 raise _no_run(Path(out))
-            with disk.locked(Path(out), "run"):
+            with atomic.locked(Path(out), "run"):
                 return verb(*given, **named)
 
         return alone
@@ -169,8 +170,8 @@ def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None], overwrite: 
     settings, newest = out / SETTINGS, newest_name(out / CHECKPOINTS)
     if not holds_run(out):
         if out.is_dir():
-            disk.sweep(out)
-        disk.refuse_filled(out, in_place=True)
+            atomic.sweep(out)
+        atomic.refuse_filled(out, in_place=True)
         return False
     if overwrite and resume:
         raise InputError(f"{out}: a run is either continued or replaced", "give --resume or --overwrite")
@@ -204,7 +205,7 @@ def start_over(out: Path, *used: Any) -> None:
             raise InputError(
                 f"{path}: is needed, and is in the run that would be replaced", "choose another --out"
             )
-    disk.clear_folder(out)
+    atomic.clear_folder(out)
 
 
 def settings_of_run(
@@ -316,7 +317,7 @@ def place_of(
 
 def bare_place(train: TrainSettings) -> Place:
     """The same without the kernels that a run computes with."""
-    machine.prepare_process(train.threads)
+    hardware.prepare_process(train.threads)
     precision = "fp32" if train.precision == "auto" else train.precision
     return Place.of(train.device, precision, train.seed, trains=True)
 
@@ -398,7 +399,7 @@ class OnTheWay:
 def write_whole(path: Path, text: str) -> None:
     """Write a file beside its place and rename it; a full disk leaves what was there."""
     try:
-        disk.write_text(path, text)
+        atomic.write_text(path, text)
     except OSError as error:
         raise MachineError(f"{path}: could not be written ({error.strerror})") from None
 

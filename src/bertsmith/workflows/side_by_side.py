@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith import errors, machine
+from bertsmith import errors, hardware
 from bertsmith.errors import BertsmithError, MachineError, Stopped
 from bertsmith.training.signals import stop_signals
 
@@ -82,7 +82,7 @@ def _begun(
     module: str, work: Mapping[str, Any], answer: Path, log: Path, at_once: int
 ) -> subprocess.Popen[bytes]:
     """A new process at this work."""
-    threads = max(1, (machine.asked_threads() or machine.allowed_cores()) // at_once)
+    threads = max(1, (hardware.asked_threads() or hardware.allowed_cores()) // at_once)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as said:
         process = subprocess.Popen(
@@ -90,7 +90,7 @@ def _begun(
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
-            env=machine.of_child(OMP_NUM_THREADS=str(threads), **machine.brief_waits()),
+            env=hardware.of_child(OMP_NUM_THREADS=str(threads), **hardware.brief_waits()),
         )
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already: its answer is missing, which is told

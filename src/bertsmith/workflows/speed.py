@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bertsmith.device import Place
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.settings import FILL
-from bertsmith.place import Place
 from bertsmith.training.loader import Phase
 from bertsmith.training.step import Trained
 from bertsmith.training.trial import Way, best_way, tried

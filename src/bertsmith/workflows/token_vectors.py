@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.files.word_vectors import read_word_vectors
+from bertsmith.formatting import counted
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 
 def token_vectors(

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
 from bertsmith.files.choices import ChoiceNames, check_choices, read_choices
+from bertsmith.formatting import counted
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
@@ -39,7 +40,6 @@ from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_o
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
-from bertsmith.wording import counted
 
 _AT_ONCE = 512  # examples that are encoded together: uncut encodings are large
 

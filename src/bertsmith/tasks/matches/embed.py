@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.artifacts.sentence import SentenceVectors, sentence_files, sentence_vectors
+from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.metrics.tallies import Tallies, mean_tallies
@@ -31,7 +32,6 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import pooled
 from bertsmith.objectives.objective import MODEL, Parts
 from bertsmith.packed import Packed
-from bertsmith.place import Place
 from bertsmith.retrieval.exact import nearest_vectors, unit_length
 from bertsmith.tasks.details import Answers, Details, confusion, numbers
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over

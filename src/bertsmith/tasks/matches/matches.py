@@ -17,11 +17,11 @@ from bertsmith.errors import InputError
 from bertsmith.files.memory import InMemory
 from bertsmith.files.queries import Sought, holds_queries, read_queries
 from bertsmith.files.tables import TabularFile, read_table
+from bertsmith.formatting import listed
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.texts.regress import number_of
-from bertsmith.wording import listed
 
 Kind = Literal["graded", "labelled", "retrieval"]
 

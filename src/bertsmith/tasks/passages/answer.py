@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError
 from bertsmith.files.squad import PassageNames
+from bertsmith.formatting import counted
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics import squad
 from bertsmith.metrics.tallies import Tallies
@@ -45,7 +46,6 @@ from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.wording import counted
 
 
 class AnswerSettings(Settings):

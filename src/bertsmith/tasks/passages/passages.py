@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files.squad import Asked, PassageNames, read_questions
+from bertsmith.formatting import listed
 from bertsmith.tasks.overview import refuse_repeated_ids
-from bertsmith.wording import listed
 
 
 class Gold(NamedTuple):

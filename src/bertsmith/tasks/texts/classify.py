@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import listed
 from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
 from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
@@ -29,7 +30,6 @@ from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.texts.many_labels import ManyLabels
 from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
-from bertsmith.wording import listed
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes

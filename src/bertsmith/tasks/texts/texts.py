@@ -16,6 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.files.compressed import bare_suffix
 from bertsmith.files.memory import InMemory
 from bertsmith.files.tables import TabularFile, read_table
+from bertsmith.formatting import counted
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
@@ -30,7 +31,6 @@ from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
-from bertsmith.wording import counted
 
 _TEXT_COLUMN = (  # what a message says of choosing it
     "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1"

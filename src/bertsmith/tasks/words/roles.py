@@ -14,9 +14,9 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.files.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, read_lines
+from bertsmith.formatting import counted
 from bertsmith.metrics.schemes import OUTSIDE
 from bertsmith.tasks.words.tagged import TagExample, TagSettings
-from bertsmith.wording import counted
 
 _NONE = ("_", "-", "")
 _PREDICATE = re.compile(r"([BIES]-)?V")

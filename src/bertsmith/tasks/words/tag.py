@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.entities import entities
 from bertsmith.metrics.schemes import OUTSIDE, scheme_of
@@ -62,7 +63,6 @@ from bertsmith.tasks.words.tagging import (
 )
 from bertsmith.tasks.words.words import TagItem, first_tokens, runs_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
-from bertsmith.wording import counted
 
 _UNREAD = -1e4  # emission of all tags but the usual one where a word has no token
 

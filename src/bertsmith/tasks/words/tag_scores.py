@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertsmith.formatting import counted
 from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import count, entities, total
 from bertsmith.metrics.schemes import OUTSIDE, parted
@@ -13,7 +14,6 @@ from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.tasks.details import Details, confusion, reliability
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.words.tagging import Tagging
-from bertsmith.wording import counted
 
 
 def scored(

@@ -14,11 +14,11 @@ from bertsmith.errors import InputError
 from bertsmith.files.conll import Column, fields_of, read_conll
 from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.files.scripts import HAN_CLASS
+from bertsmith.formatting import counted
 from bertsmith.models.features import Layers
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.head_setting import Beside, Head
-from bertsmith.wording import counted
 
 _NUMBER = re.compile(r"-?\d+")
 _BREAK = re.compile(r"[\t\n\r]")

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
+from bertsmith.formatting import counted
 from bertsmith.metrics.entities import entities, written
 from bertsmith.metrics.schemes import (
     OUTSIDE,
@@ -35,7 +36,6 @@ from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, m
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.words.tagged import TagExample
-from bertsmith.wording import counted
 
 _CELLS = 4_000_000  # of what is held at a time when tags are chosen: sentences, words and tags multiplied
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol, Self, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from bertsmith import machine
+from bertsmith import hardware
 from bertsmith.errors import InputError
+from bertsmith.hardware import Precision
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
-from bertsmith.machine import Precision
 
 _CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it its products are not the same each time
 
@@ -85,8 +85,8 @@ class Place:
         """
         where = torch.device(_device(device))
         if precision == "auto":
-            choice = machine.choose_precision(where)
-            tell(f"computing in {choice.precision} on {machine.name_of(where)}: {choice.reason}")
+            choice = hardware.choose_precision(where)
+            tell(f"computing in {choice.precision} on {hardware.name_of(where)}: {choice.reason}")
             found = choice.precision
         else:
             found = "bf16" if precision == "bf16" else "fp32"
@@ -256,7 +256,7 @@ def _device(name: str) -> str:
             f"device {name!r}: there is no such device here",
             f"name one of these with --device, or as train.device in a recipe: {_known()}",
         ) from None
-    several = machine.of_several()
+    several = hardware.of_several()
     return f"cuda:{several.local}" if several.count > 1 and device.type == "cuda" else name
 
 

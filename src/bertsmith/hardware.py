@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 from bertsmith.errors import InputError
-from bertsmith.wording import counted
+from bertsmith.formatting import counted
 
 Precision = Literal["fp32", "bf16"]
 

@@ -1,1 +1,0 @@
-"""One file a verb that spans rooms: pretrain, finetune, predict, quickstart."""
