@@ -22,8 +22,8 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith import console
-from bertsmith.files.files import read_documents
-from bertsmith.files.memory import InMemory, as_file, as_files
+from bertsmith.io.files import read_documents
+from bertsmith.io.memory import InMemory, as_file, as_files
 from bertsmith.keywords import assignments_of
 from bertsmith.reports.curve import loss_curve
 from bertsmith.tasks.task import TASKS, task_type

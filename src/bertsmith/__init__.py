@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
-    from bertsmith.files.files import Reading as Reading
-    from bertsmith.files.memory import Texts as Texts
+    from bertsmith.io.files import Reading as Reading
+    from bertsmith.io.memory import Texts as Texts
     from bertsmith.look.check import check_corpus as check_corpus
     from bertsmith.look.info import info as info
     from bertsmith.look.inspect import inspect_tokenizers as inspect_tokenizers
@@ -75,10 +75,10 @@ _HOMES = {
     "Model": "use.model",
     "ModelConfig": "models.config",
     "Packed": "packed",
-    "Reading": "files.files",
+    "Reading": "io.files",
     "Shards": "shards.shards",
     "Stopped": "errors",
-    "Texts": "files.memory",
+    "Texts": "io.memory",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "look.check",
     "compare": "use.compare",

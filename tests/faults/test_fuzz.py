@@ -26,8 +26,8 @@ import yaml
 
 import tiny_run
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files.files import read_documents
 from bertsmith.io import atomic
+from bertsmith.io.files import read_documents
 from bertsmith.look.show import show_instance
 from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.files import compressed, files, lines
-from bertsmith.files.files import Reading, Reject, find_files, read_documents
+from bertsmith.io import compressed, files, lines
+from bertsmith.io.files import Reading, Reject, find_files, read_documents
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.choices import ChoiceNames, ChoiceRow, position_of, read_choices
+from bertsmith.io.choices import ChoiceNames, ChoiceRow, position_of, read_choices
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
 ARTICLE = {

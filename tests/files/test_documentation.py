@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.files.documentation import (
+from bertsmith.io.documentation import (
     STANDARD,
     Library,
     blank_separated_words,
@@ -17,7 +17,7 @@ from bertsmith.files.documentation import (
     library_of,
     paragraphs,
 )
-from bertsmith.files.files import Document
+from bertsmith.io.files import Document
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_second_reading_gives_the_same(standard: list[Document]) -> None:
 
 def test_nothing_is_imported_and_nothing_runs() -> None:
     code = (
-        "import sys; from bertsmith.files.documentation import documents, installed; before = set(sys.modules);"
+        "import sys; from bertsmith.io.documentation import documents, installed; before = set(sys.modules);"
         "n = sum(1 for d in documents([x for x in installed() if x.name in ('python', 'rich', 'joblib')]));"
         "new = {m.partition('.')[0] for m in set(sys.modules) - before};"
         "assert n > 300; assert not new & {'this', 'antigravity', 'rich', 'joblib', 'torch', 'tkinter'}, new"

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.files import compressed, lines
-from bertsmith.files.encodings import guessed_encoding, known_encoding
-from bertsmith.files.files import Document, Reading, Reject, read_documents, read_lines
-from bertsmith.files.squad import read_questions
-from bertsmith.files.tables import read_table
+from bertsmith.io import compressed, lines
+from bertsmith.io.encodings import guessed_encoding, known_encoding
+from bertsmith.io.files import Document, Reading, Reject, read_documents, read_lines
+from bertsmith.io.squad import read_questions
+from bertsmith.io.tables import read_table
 from bertsmith.tasks.words.tagged import TagSettings, read_sentences
 
 SMART = "He said “don’t go” — it’s fine…\n"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Document, Reject, read_documents, read_lines
+from bertsmith.io.files import Document, Reject, read_documents, read_lines
 
 TEXT = "One line.\nAnother.\n\n\nSecond document\u2028still, with \x00 and a lone \r inside.\n"
 

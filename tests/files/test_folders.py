@@ -11,8 +11,8 @@ import pytest
 
 import bertsmith as bs
 from bertsmith.errors import InputError
-from bertsmith.files.files import Notes, Reading, find_files, read_documents
-from bertsmith.files.tables import read_table
+from bertsmith.io.files import Notes, Reading, find_files, read_documents
+from bertsmith.io.tables import read_table
 from bertsmith.shards.manifest import read_manifest
 from bertsmith.survey.check import check
 from bertsmith.survey.inspect import measure

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reject, read_documents
-from bertsmith.files.kinds import how_to_read
-from bertsmith.files.squad import read_questions
-from bertsmith.files.tables import read_table
+from bertsmith.io.binary_files import how_to_read
+from bertsmith.io.files import Reject, read_documents
+from bertsmith.io.squad import read_questions
+from bertsmith.io.tables import read_table
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 NOISE = random.Random(5).randbytes(4000)

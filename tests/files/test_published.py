@@ -15,7 +15,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.files.memory import InMemory, as_file
+from bertsmith.io.memory import InMemory, as_file
 
 FEATURES = {
     "text": {"dtype": "string", "_type": "Value"},

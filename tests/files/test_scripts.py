@@ -6,8 +6,8 @@ import sys
 import unicodedata
 from itertools import pairwise
 
-from bertsmith.files.scripts import HAN, IDEOGRAPHS, UNSPACED, word_pattern
-from bertsmith.files.sentences import guessed_language
+from bertsmith.corpus.sentence_splitter import guessed_language
+from bertsmith.io.unicode_scripts import HAN, IDEOGRAPHS, UNSPACED, word_pattern
 
 
 def released(code: int) -> bool:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.files import sentences as sentences_file
-from bertsmith.files.files import read_documents
-from bertsmith.files.sentences import split
+from bertsmith.corpus import sentence_splitter as sentences_file
+from bertsmith.corpus.sentence_splitter import split
+from bertsmith.io.files import read_documents
 
 
 def dense(text: str) -> str:

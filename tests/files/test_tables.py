@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.files.tables import Row, read_table
+from bertsmith.io.tables import Row, read_table
 
 
 def table(folder: Path, name: str, content: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files.word_vectors import read_word_vectors
+from bertsmith.io.word_vectors import read_word_vectors
 
 LINES = ["kaba 0.5 -1 2e-1", "lode 1 2 3", ". . 4 5 6", "kaba 9 9 9", "北京 7 8 9"]
 BODY = "\n".join(LINES) + "\n"

@@ -13,7 +13,7 @@ import pytest
 
 import bertsmith as bs
 from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
-from bertsmith.files.files import Reading
+from bertsmith.io.files import Reading
 from bertsmith.survey.check import CheckOptions
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.workflows.extend import Choice

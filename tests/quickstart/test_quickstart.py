@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, Stopped
-from bertsmith.files.documentation import Library, documents, installed
-from bertsmith.files.files import Document
+from bertsmith.io.documentation import Library, documents, installed
+from bertsmith.io.files import Document
 from bertsmith.quickstart import quickstart as steps
 from bertsmith.quickstart.pairs import by_bigrams, make_pairs
 from bertsmith.quickstart.quickstart import quickstart, show
@@ -184,7 +184,7 @@ def test_ctrl_c_says_how_to_start_again(
     def stopped(*_: Any, **__: Any) -> None:
         raise stop
 
-    monkeypatch.setattr("bertsmith.files.documentation.documents", stopped)
+    monkeypatch.setattr("bertsmith.io.documentation.documents", stopped)
     with pytest.raises(Stopped, match="stopped") as caught:
         quickstart(tmp_path / "out", libraries=few)
     assert caught.value.exit_code == 130

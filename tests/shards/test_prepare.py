@@ -14,8 +14,8 @@ import pyarrow
 import pytest
 
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files import files
-from bertsmith.files.files import read_documents
+from bertsmith.io import files
+from bertsmith.io.files import read_documents
 from bertsmith.shards import prepare as preparing
 from bertsmith.shards import worker
 from bertsmith.shards.prepare import prepare

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bertsmith.corpus.sentence_splitter import split
 from bertsmith.errors import InputError
-from bertsmith.files.files import read_documents
-from bertsmith.files.sentences import split
+from bertsmith.io.files import read_documents
 from bertsmith.shards import prepare as preparing
 from bertsmith.shards.prepare import prepare
 from bertsmith.shards.shards import Rows, Shards, hash_of, id_type, write_shard

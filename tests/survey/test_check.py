@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading
+from bertsmith.io.files import Reading
 from bertsmith.shards.fingerprints import code_points
 from bertsmith.shards.prepare import prepare
 from bertsmith.survey import faults

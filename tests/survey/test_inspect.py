@@ -16,8 +16,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading
-from bertsmith.files.scripts import script_of, script_of_word, word_pattern
+from bertsmith.io.files import Reading
+from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.survey import inspect, tokens
 from bertsmith.survey.inspect import measure
 from bertsmith.survey.tokens import shown_piece

@@ -114,7 +114,7 @@ def test_a_json_that_is_not_utf8_or_not_bounded_is_refused(
     (tmp_path / "a.json").write_bytes(b'{"data": "\xff"}')
     with pytest.raises(InputError, match="this is not JSON"):
         read(tmp_path / "a.json")
-    monkeypatch.setattr("bertsmith.files.whole_json._LARGEST", 100)
+    monkeypatch.setattr("bertsmith.io.whole_json._LARGEST", 100)
     with pytest.raises(InputError, match="is read whole"):
         read(written(tmp_path, squad(asked("kaba", 0)), "b.json.gz"))
 

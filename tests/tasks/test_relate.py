@@ -16,7 +16,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.files.related import of_tagged
+from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.relations.relate import Relate, RelationItem

@@ -21,7 +21,7 @@ from hypothesis import strategies as some
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading
+from bertsmith.io.files import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
 from bertsmith.vocabulary import training_text

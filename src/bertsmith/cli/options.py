@@ -14,7 +14,7 @@ from bertsmith.cli.verbs import VerbWithSettings
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.files.files import Reading
+    from bertsmith.io.files import Reading
     from bertsmith.settings import Settings
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
@@ -107,7 +107,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def reading_of(arguments: dict[str, Any]) -> Reading:
     """The `Reading` that `reading_options` chose; takes its values out of a verb's arguments."""
-    from bertsmith.files.files import Reading
+    from bertsmith.io.files import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
     text_column, delimiter = arguments.pop("text_column"), arguments.pop("delimiter")
@@ -203,8 +203,8 @@ def bytes_of(files: Sequence[str]) -> int | None:
     """The size on disk of all files that some paths name; None where one is compressed, or what they name is not
     there (the reader will say so)."""
     from bertsmith.errors import InputError
-    from bertsmith.files.compressed import is_compressed
-    from bertsmith.files.files import find_files
+    from bertsmith.io.compressed import is_compressed
+    from bertsmith.io.files import find_files
 
     try:
         found = find_files(files)

@@ -9,12 +9,12 @@ from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files.compressed import check_name
-from bertsmith.files.files import Reading, find_files
-from bertsmith.files.memory import Sources, as_files, size_of
 from bertsmith.formatting import counted, percent
 from bertsmith.instances.settings import FILL
 from bertsmith.io import atomic
+from bertsmith.io.compressed import check_name
+from bertsmith.io.files import Reading, find_files
+from bertsmith.io.memory import Sources, as_files, size_of
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset

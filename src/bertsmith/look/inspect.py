@@ -10,9 +10,9 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files.files import Reading
-from bertsmith.files.memory import Sources, as_files
 from bertsmith.io import atomic
+from bertsmith.io.files import Reading
+from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.notebook import Report
 from bertsmith.survey.inspect import measure

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from bertsmith import rng
-from bertsmith.files.files import Document
+from bertsmith.io.files import Document
 from bertsmith.use.model import Model
 
 _EXCHANGED = {

@@ -18,11 +18,10 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import Stopped
-from bertsmith.files import documentation
-from bertsmith.files.documentation import Library
-from bertsmith.files.files import Document
 from bertsmith.formatting import counted
-from bertsmith.io import atomic
+from bertsmith.io import atomic, documentation
+from bertsmith.io.documentation import Library
+from bertsmith.io.files import Document
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import rng
+from bertsmith.corpus.sentence_splitter import split
 from bertsmith.errors import InputError
-from bertsmith.files.documentation import STANDARD, library_of
-from bertsmith.files.files import Document
-from bertsmith.files.sentences import split
+from bertsmith.io.documentation import STANDARD, library_of
+from bertsmith.io.files import Document
 from bertsmith.workflows.run import write_whole
 
 CLASSES = 5

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.files.files import Document
-from bertsmith.files.sentences import split
+from bertsmith.corpus.sentence_splitter import split
+from bertsmith.io.files import Document
 from bertsmith.shards.shards import Rows, hash_of, id_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.words import WordEncoder, can_encode

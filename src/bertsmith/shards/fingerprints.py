@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.files.scripts import UNSPACED
+from bertsmith.io.unicode_scripts import UNSPACED
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith import console, hardware
+from bertsmith.corpus.sentence_splitter import guessed_language
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import check_name
-from bertsmith.files.files import Document, Notes, Reading, find_files, read_documents
-from bertsmith.files.lines import LineFault
-from bertsmith.files.memory import InMemory, Sources, as_files
-from bertsmith.files.sentences import guessed_language
 from bertsmith.formatting import counted
+from bertsmith.io.compressed import check_name
+from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
+from bertsmith.io.lines import LineFault
+from bertsmith.io.memory import InMemory, Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.shards.duplicates import Duplicates
 from bertsmith.shards.manifest import (

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reject
+from bertsmith.io.files import Reject
 
 
 class RejectFile:

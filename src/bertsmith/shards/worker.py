@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith import hardware
-from bertsmith.files.files import Document
+from bertsmith.io.files import Document
 from bertsmith.shards.encode import PortionEncoder
 from bertsmith.shards.shards import Rows, batch_of, rows_of
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from bertsmith import hardware
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files.files import Document
+from bertsmith.io.files import Document
 from bertsmith.shards import worker
 from bertsmith.shards.encode import PortionEncoder
 from bertsmith.shards.shards import Rows

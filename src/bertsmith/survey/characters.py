@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.files.scripts import HAN, script_of
+from bertsmith.io.unicode_scripts import HAN, script_of
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Ints, WordHashes
 from bertsmith.survey.distribution import Found

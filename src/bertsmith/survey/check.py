@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus.sentence_splitter import guessed_language, split
 from bertsmith.errors import InputError
-from bertsmith.files.encodings import remedy_of
-from bertsmith.files.files import Document, Notes, Reading, Reject, find_files, read_documents
-from bertsmith.files.sentences import guessed_language, split
 from bertsmith.formatting import counted
+from bertsmith.io.encodings import remedy_of
+from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Duplicates, Places
 from bertsmith.survey.characters import Characters, Languages, as_shares

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertsmith.files.kinds import how_to_read
 from bertsmith.formatting import counted
+from bertsmith.io.binary_files import how_to_read
 from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.tokenizer.fitting import fitting_options
 

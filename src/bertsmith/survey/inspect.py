@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Notes, Reading, find_files, read_documents
 from bertsmith.formatting import counted, percent
+from bertsmith.io.files import Notes, Reading, find_files, read_documents
 from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, read_lines
-from bertsmith.files.tables import table_delimiter, table_records
+from bertsmith.io.files import bare_suffix, read_lines
+from bertsmith.io.tables import table_delimiter, table_records
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints, WordHashes
 from bertsmith.suggestions import absent

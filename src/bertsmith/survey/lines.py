@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.files.scripts import UNSPACED
+from bertsmith.io.unicode_scripts import UNSPACED
 from bertsmith.shards import fingerprints
 from bertsmith.shards.fingerprints import Hashes, Ints
 from bertsmith.shards.sorted_runs import SortedRuns

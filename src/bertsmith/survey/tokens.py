@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import decoders
 
-from bertsmith.files.scripts import script_of, script_of_word, word_pattern
+from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.words import WordEncoder, can_encode
 

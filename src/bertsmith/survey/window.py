@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bertsmith.files.files import Document, bare_suffix
+from bertsmith.io.files import Document, bare_suffix
 from bertsmith.shards import fingerprints
 from bertsmith.shards.duplicates import Places
 from bertsmith.shards.fingerprints import Hashes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import read_lines
+from bertsmith.io.files import read_lines
 from bertsmith.suggestions import absent
 
 ROBERTA = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from bertsmith.files.scripts import script_of
+from bertsmith.io.unicode_scripts import script_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _TOLD = 0.01  # of the letters: scripts below are left out

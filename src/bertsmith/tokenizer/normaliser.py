@@ -26,7 +26,7 @@ from typing import Literal
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from bertsmith.files.scripts import IDEOGRAPHS
+from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer import unicode_classes as classes
 
 Normalizer = Literal["hf", "google"]

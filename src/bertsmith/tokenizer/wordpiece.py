@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, processors
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import read_lines
+from bertsmith.io.files import read_lines
 from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}

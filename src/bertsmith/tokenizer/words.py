@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertsmith.files.scripts import IDEOGRAPHS
+from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]

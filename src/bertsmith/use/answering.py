@@ -13,10 +13,10 @@ from torch import Tensor
 
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix
-from bertsmith.files.memory import Source, as_file, column_of, is_missing, is_path, is_table
-from bertsmith.files.tables import table_delimiter
+from bertsmith.io.files import bare_suffix
+from bertsmith.io.memory import Source, as_file, column_of, is_missing, is_path, is_table
 from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
 from bertsmith.tasks.coverage import Account

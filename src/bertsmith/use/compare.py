@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source
+from bertsmith.io.memory import Source
 from bertsmith.notebook import Report
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.use.ensemble import told_of_labels

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source
 from bertsmith.formatting import counted, listed
+from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import ahead
 from bertsmith.settings import Settings
 from bertsmith.tasks.details import Answers

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, name_of
 from bertsmith.io import atomic
+from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
 from bertsmith.tasks.details import Answers, judged

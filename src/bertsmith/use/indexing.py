@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bertsmith import console
-from bertsmith.files.memory import Source
 from bertsmith.formatting import counted, listed
+from bertsmith.io.memory import Source
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
 from bertsmith.use.text_rows import text_rows
 from bertsmith.use.vectors import Embedder

@@ -14,9 +14,9 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, as_file
-from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.formatting import counted, listed
+from bertsmith.io.memory import Source, as_file
+from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files

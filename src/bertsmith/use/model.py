@@ -23,7 +23,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence import sentence_vectors
 from bertsmith.device import Place, check_device, check_precision, is_processor
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, column_of
+from bertsmith.io.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
 from bertsmith.kernels.plain import Written, use_kernels
 from bertsmith.models.encoder import Encoder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source
+from bertsmith.io.memory import Source
 from bertsmith.notebook import Report
 from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix
-from bertsmith.files.lines import read_lines
-from bertsmith.files.memory import is_missing
-from bertsmith.files.tables import read_table
 from bertsmith.formatting import counted, listed
 from bertsmith.io import atomic
+from bertsmith.io.files import bare_suffix
+from bertsmith.io.lines import read_lines
+from bertsmith.io.memory import is_missing
+from bertsmith.io.tables import read_table
 from bertsmith.use.minimal_pairs import told_of_scores
 from bertsmith.use.predictions import refuse_existing, shortened
 from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.lines import read_lines
-from bertsmith.files.queries import holds_queries, read_queries
 from bertsmith.formatting import counted, listed
+from bertsmith.io.lines import read_lines
 from bertsmith.metrics.ranking import ranking_figures
+from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
 from bertsmith.use.search import Searcher, Wanted
 from bertsmith.use.text_rows import text_rows
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading, bare_suffix, json_object, read_documents, read_lines
-from bertsmith.files.memory import InMemory, Source, Texts, as_file, is_path
-from bertsmith.files.queries import holds_queries, read_queries
-from bertsmith.files.records import missing_column
-from bertsmith.files.tables import read_table
+from bertsmith.io.files import Reading, bare_suffix, json_object, read_documents, read_lines
+from bertsmith.io.memory import InMemory, Source, Texts, as_file, is_path
+from bertsmith.io.records import missing_column
+from bertsmith.io.tables import read_table
 from bertsmith.retrieval.index import TextRow
+from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
 
 _IDS = ("_id", "id")
 

@@ -20,9 +20,9 @@ from typing import Any
 import tokenizers
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import Reading, read_documents, read_lines
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
+from bertsmith.io.files import Reading, read_documents, read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary.kinds import KINDS, VocabularyKind

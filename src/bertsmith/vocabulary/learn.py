@@ -26,9 +26,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.files import Notes, Reading
-from bertsmith.files.memory import Sources, as_files
 from bertsmith.io import atomic
+from bertsmith.io.files import Notes, Reading
+from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level, unigram

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.files.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
+from bertsmith.io.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
 
 Cut = Callable[[str], list[str]]
 

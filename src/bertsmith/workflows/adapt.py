@@ -15,10 +15,10 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.files import Notes, find_files
-from bertsmith.files.memory import Sources, as_files
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
+from bertsmith.io.files import Notes, find_files
+from bertsmith.io.memory import Sources, as_files
 from bertsmith.notebook import Report
 from bertsmith.shards.prepare import prepare
 from bertsmith.shards.shards import Shards

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, as_file, is_path, name_of
 from bertsmith.formatting import counted
+from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.overview import on_both_sides

@@ -19,10 +19,10 @@ from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
 from bertsmith.errors import InputError, MachineError
-from bertsmith.files.files import Reading
-from bertsmith.files.memory import Sources, as_files
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
+from bertsmith.io.files import Reading
+from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.tokenizer.folder import FILES

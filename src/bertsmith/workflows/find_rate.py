@@ -13,9 +13,9 @@ from torch import nn
 from bertsmith import console, hardware
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, name_of
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
+from bertsmith.io.memory import Source, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameters import count_parameters
 from bertsmith.reports.rates import rate_plot

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source, is_path, name_of
+from bertsmith.io.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameters import count_parameters
 from bertsmith.settings import read_yaml

@@ -12,7 +12,7 @@ from typing import Any, cast
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.files.memory import Source
+from bertsmith.io.memory import Source
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import BETWEEN

@@ -15,8 +15,8 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
 from bertsmith.io import atomic
+from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.keywords import Chosen
 from bertsmith.notebook import Report
 from bertsmith.use.model import Model, load

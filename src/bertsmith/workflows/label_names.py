@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.tables import read_table
 from bertsmith.formatting import counted
+from bertsmith.io.tables import read_table
 from bertsmith.suggestions import absent
 from bertsmith.tasks.labels import Names, whole_number
 

@@ -15,8 +15,8 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
 from bertsmith.errors import Diverged, InputError
-from bertsmith.files.memory import Source
 from bertsmith.io import atomic
+from bertsmith.io.memory import Source
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.notebook import Report
 from bertsmith.settings import read_yaml

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.files.word_vectors import read_word_vectors
 from bertsmith.formatting import counted
+from bertsmith.io.word_vectors import read_word_vectors
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
-from bertsmith.files.choices import ChoiceNames, check_choices, read_choices
 from bertsmith.formatting import counted
+from bertsmith.io.choices import ChoiceNames, check_choices, read_choices
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from bertsmith.errors import InputError
-from bertsmith.files.memory import InMemory
-from bertsmith.files.queries import Sought, holds_queries, read_queries
-from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.formatting import listed
+from bertsmith.io.memory import InMemory
+from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
+from bertsmith.tasks.retrieval_queries import Sought, holds_queries, read_queries
 from bertsmith.tasks.texts.regress import number_of
 
 Kind = Literal["graded", "labelled", "retrieval"]

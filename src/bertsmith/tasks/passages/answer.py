@@ -24,8 +24,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.squad import PassageNames
 from bertsmith.formatting import counted
+from bertsmith.io.squad import PassageNames
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics import squad
 from bertsmith.metrics.tallies import Tallies

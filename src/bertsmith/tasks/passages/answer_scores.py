@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from bertsmith.files.scripts import HAN
+from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
 from bertsmith.metrics.tallies import Tallies, mean_tallies
 from bertsmith.tasks.details import confusion, reliability

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.squad import Asked, PassageNames, read_questions
 from bertsmith.formatting import listed
+from bertsmith.io.squad import Asked, PassageNames, read_questions
 from bertsmith.tasks.overview import refuse_repeated_ids
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.related import tagged
+from bertsmith.io.related import tagged
 from bertsmith.loss import Loss
 from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
 from bertsmith.metrics.tallies import Tallies

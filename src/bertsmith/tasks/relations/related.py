@@ -10,15 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from bertsmith.errors import InputError
-from bertsmith.files.related import (
-    RelatedNames,
-    Span,
-    checked_spans,
-    marked,
-    of_tagged,
-    of_words,
-    read_related,
-)
+from bertsmith.io.related import RelatedNames, Span, checked_spans, marked, of_tagged, of_words, read_related
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.head_setting import Beside, Head

@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import bare_suffix
-from bertsmith.files.memory import InMemory
-from bertsmith.files.tables import TabularFile, read_table
 from bertsmith.formatting import counted
+from bertsmith.io.compressed import bare_suffix
+from bertsmith.io.memory import InMemory
+from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertsmith.errors import InputError
-from bertsmith.files.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
-from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.formatting import counted
+from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
+from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.metrics.schemes import OUTSIDE
 from bertsmith.tasks.words.tagged import TagExample, TagSettings
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from bertsmith.errors import InputError
-from bertsmith.files.conll import Column, fields_of, read_conll
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.scripts import HAN_CLASS
 from bertsmith.formatting import counted
+from bertsmith.io.conll import Column, fields_of, read_conll
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.unicode_scripts import HAN_CLASS
 from bertsmith.models.features import Layers
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import FileEncoding

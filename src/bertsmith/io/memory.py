@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.published import PREFIX, published
 from bertsmith.formatting import counted
+from bertsmith.io.hub_datasets import PREFIX, published
 
 Source = Any
 """A str or Path, or data in memory: an `InMemory`, a table (pandas, polars, pyarrow), a data set, a dict of

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files import lines as limits
-from bertsmith.files.lines import Faults, Line, Lines, too_long, utf8_blocks
+from bertsmith.io import lines as limits
+from bertsmith.io.lines import Faults, Line, Lines, too_long, utf8_blocks
 
 # The module's customary limit of 131,072 characters would refuse a long document as a field.
 csv.field_size_limit(sys.maxsize)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, read_lines
 from bertsmith.formatting import counted
+from bertsmith.io.files import bare_suffix, read_lines
 
 UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*)")

@@ -16,18 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.lines import Faults, Lines
-from bertsmith.files.memory import InMemory
-from bertsmith.files.records import (
-    columns_of,
-    delimiter_of,
-    missing_column,
-    ragged,
-    ragged_remedy,
-    records_of,
-)
-from bertsmith.files.records import table_delimiter as delimiter_of_table
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.lines import Faults, Lines
+from bertsmith.io.memory import InMemory
+from bertsmith.io.records import columns_of, delimiter_of, missing_column, ragged, ragged_remedy, records_of
+from bertsmith.io.records import table_delimiter as delimiter_of_table
 
 _LOOKED_AT = 1000  # lines that tell what separates the columns of a .txt
 _ALIKE = 0.95  # the share of them that must agree; the others are bad rows, told when they are read

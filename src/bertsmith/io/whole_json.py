@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.lines import utf8_blocks
+from bertsmith.io.lines import utf8_blocks
 
 _LARGEST = 1 << 29  # bytes; SQuAD's largest has 46 million
 

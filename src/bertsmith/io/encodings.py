@@ -14,7 +14,7 @@ from contextlib import suppress
 from encodings import aliases
 
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import FileFault
+from bertsmith.io.compressed import FileFault
 
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16's, which begins the same

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import BLOCK, FileFault, read_blocks
-from bertsmith.files.encodings import as_utf8, encoding_of, known_encoding, original, remedy_of, wide_encoding
-from bertsmith.files.kinds import not_text
+from bertsmith.io.binary_files import not_text
+from bertsmith.io.compressed import BLOCK, FileFault, read_blocks
+from bertsmith.io.encodings import as_utf8, encoding_of, known_encoding, original, remedy_of, wide_encoding
 
 LONGEST = 1 << 26  # bytes of a line or row; a longer one is a file without line ends, or with an open quote
 KEPT = 1 << 16  # bytes that are shown of such a one

@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from bertsmith.files.files import Document
+from bertsmith.io.files import Document
 
 STANDARD = "python"  # the name under which the standard library goes
 _ASIDE = {"test", "tests", "testing", "_vendor", "_vendored", "vendor", "site-packages", "externals"}

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.records import Named, by_known_names
-from bertsmith.files.tables import read_table
-from bertsmith.files.whole_json import whole_json
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.records import Named, by_known_names
+from bertsmith.io.tables import read_table
+from bertsmith.io.whole_json import whole_json
 
 
 class PassageNames(NamedTuple):

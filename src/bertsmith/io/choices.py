@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.memory import InMemory
-from bertsmith.files.records import Named, by_known_names, value_of
-from bertsmith.files.tables import read_table, table_records
-from bertsmith.files.whole_json import json_value
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.memory import InMemory
+from bertsmith.io.records import Named, by_known_names, value_of
+from bertsmith.io.tables import read_table, table_records
+from bertsmith.io.whole_json import json_value
 
 _CONTEXTS = ("context", "article", "passage", "startphrase", "ctx", "premise")
 _CHOICES = ("choices", "choice", "options", "endings")

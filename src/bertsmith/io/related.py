@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.records import Named, by_known_names
-from bertsmith.files.tables import read_table
-from bertsmith.files.whole_json import json_value
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.records import Named, by_known_names
+from bertsmith.io.tables import read_table
+from bertsmith.io.whole_json import json_value
 
 _TAG = re.compile(r"</?e[12]>")
 _NUMBERED = re.compile(r"(\d+)\t(.*)")

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from bertsmith.errors import InputError
-from bertsmith.files.memory import InMemory
+from bertsmith.io.memory import InMemory
 from bertsmith.suggestions import absent
 
 BLOCK = 1 << 18

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files.files import bare_suffix, json_object, read_lines
-from bertsmith.files.squad import read_questions
+from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.squad import read_questions
 
 POSITIVES = ("positives", "positive", "pos")
 NEGATIVES = ("negatives", "negative", "neg")

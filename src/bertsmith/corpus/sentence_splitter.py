@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import sentencex
 
-from bertsmith.files.scripts import HAN_CLASS
+from bertsmith.io.unicode_scripts import HAN_CLASS
 
 # A closing mark never opens a sentence, but sentencex leaves 』 and a few others at the head of the next one.
 # Curly quotes close only in Chinese: Swedish and Finnish open with ” as well.

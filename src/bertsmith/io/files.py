@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.files.columns import texts_of_parquet, texts_of_table
-from bertsmith.files.compressed import FileFault, bare_suffix, is_compressed
-from bertsmith.files.encodings import known_encoding
-from bertsmith.files.folders import Notes, find_files
-from bertsmith.files.jsonl import json_object, texts_of_jsonl
-from bertsmith.files.lines import Faults, LineRun, Lines, Reject, read_lines
-from bertsmith.files.records import table_delimiter
+from bertsmith.io.columns import texts_of_parquet, texts_of_table
+from bertsmith.io.compressed import FileFault, bare_suffix, is_compressed
+from bertsmith.io.encodings import known_encoding
+from bertsmith.io.folders import Notes, find_files
+from bertsmith.io.jsonl import json_object, texts_of_jsonl
+from bertsmith.io.lines import Faults, LineRun, Lines, Reject, read_lines
+from bertsmith.io.records import table_delimiter
 
 __all__ = [
     "Document",

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.lines import Faults, Line
-from bertsmith.files.records import FOR_ALL_FILES, missing_column
+from bertsmith.io.lines import Faults, Line
+from bertsmith.io.records import FOR_ALL_FILES, missing_column
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.files.lines import read_lines
+from bertsmith.io.lines import read_lines
 
 _FORM = "a line is a word and its numbers, with blanks between, as word2vec writes them (-binary 0)"
 

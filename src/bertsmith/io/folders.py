@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files.compressed import FileFault, bare_suffix, check_name, is_compressed, read_blocks
-from bertsmith.files.encodings import encoding_of, wide_encoding
-from bertsmith.files.kinds import not_text
-from bertsmith.files.memory import InMemory
 from bertsmith.formatting import counted
+from bertsmith.io.binary_files import not_text
+from bertsmith.io.compressed import FileFault, bare_suffix, check_name, is_compressed, read_blocks
+from bertsmith.io.encodings import encoding_of, wide_encoding
+from bertsmith.io.memory import InMemory
 from bertsmith.suggestions import absent
 
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}

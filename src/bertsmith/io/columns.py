@@ -10,17 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import lines as limits
-from bertsmith.files.compressed import FileFault, opened
-from bertsmith.files.lines import Faults, Line, Lines, too_long
-from bertsmith.files.records import (
-    FOR_ALL_FILES,
-    columns_of,
-    missing_column,
-    ragged,
-    ragged_remedy,
-    records_of,
-)
+from bertsmith.io import lines as limits
+from bertsmith.io.compressed import FileFault, opened
+from bertsmith.io.lines import Faults, Line, Lines, too_long
+from bertsmith.io.records import FOR_ALL_FILES, columns_of, missing_column, ragged, ragged_remedy, records_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bertsmith.files.compressed import FileFault
-from bertsmith.files.encodings import is_binary
+from bertsmith.io.compressed import FileFault
+from bertsmith.io.encodings import is_binary
 
 _OFFICE = "open it in Word or LibreOffice and save it as plain text (.txt, UTF-8)"
 _SHEET = "open it in Excel or LibreOffice and save it as CSV UTF-8 (.csv)"
