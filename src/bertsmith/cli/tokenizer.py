@@ -90,7 +90,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     from bertsmith import console
     from bertsmith.cli.hints import prepare_hint
     from bertsmith.errors import InputError
-    from bertsmith.tokenizer.fitting import misfit
+    from bertsmith.tokenizer.script_coverage import misfit
     from bertsmith.vocabulary.learn import train_tokenizer
 
     how["reading"] = reading_of(how)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from bertsmith.corpus.sentence_splitter import split
 from bertsmith.io.files import Document
 from bertsmith.shards.shards import Rows, hash_of, id_type
+from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.words import WordEncoder, can_encode
 
 _SLICE = 1 << 20  # bytes of UTF-8 encoded at a time: a dozen arrays as long as the text wait in memory
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.formatting import counted
-from bertsmith.tokenizer.fitting import fitting_options, script_shares
+from bertsmith.tokenizer.script_coverage import fitting_options, script_shares
 
 UNKNOWN_SHARE = 0.02
 """Of the tokens: where more are unknown, the tokenizer does not fit the text."""

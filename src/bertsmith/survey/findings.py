@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.formatting import counted
 from bertsmith.io.binary_files import how_to_read
 from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
-from bertsmith.tokenizer.fitting import fitting_options
+from bertsmith.tokenizer.script_coverage import fitting_options
 
 SEVERITIES = ("problem", "warning", "note")
 _NAME_IT = "name the one that holds the text with --text-column"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tokenizers import decoders
 
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
+from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.words import WordEncoder, can_encode
 
 Ints = NDArray[np.int64]
 

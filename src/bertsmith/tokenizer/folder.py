@@ -14,11 +14,20 @@ import tokenizers
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.suggestions import absent
-from bertsmith.tokenizer import byte_level, unigram, wordpiece
-from bertsmith.tokenizer.layout import SequenceLayout
-from bertsmith.tokenizer.normaliser import Normalizer
-from bertsmith.tokenizer.reference import class_of
-from bertsmith.tokenizer.schema import AGAIN, ROLES, Config, Outline, Step, checked, read_config, read_object
+from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
+from bertsmith.tokenizer.config_schema import (
+    AGAIN,
+    ROLES,
+    Config,
+    Outline,
+    Step,
+    checked,
+    read_config,
+    read_object,
+)
+from bertsmith.tokenizer.hf_class import class_of
+from bertsmith.tokenizer.normalizer import Normalizer
+from bertsmith.tokenizer.post_processor import SequenceLayout
 from bertsmith.tokenizer.wordpiece import SPECIALS
 
 Kind = Literal["wordpiece", "byte_level_bpe", "unigram"]
@@ -97,7 +106,7 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
     if kind == "wordpiece":
         files = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
     else:
-        files = byte_level.files_of(whole) if kind == "byte_level_bpe" else {}
+        files = byte_level_bpe.files_of(whole) if kind == "byte_level_bpe" else {}
     if source.piece_model is not None:
         atomic.write_bytes(folder / "spiece.model", source.piece_model)
     config = {
@@ -158,7 +167,7 @@ def _of_json(file: Path, whole: dict[str, Any], config: Config) -> Made:
     library.no_padding()
     known = library.get_vocab(with_added_tokens=True)
     if kind == "byte_level_bpe":
-        byte_level.require_bytes(known, str(file))
+        byte_level_bpe.require_bytes(known, str(file))
     specials = _specials_of(kind, known, config)
     _require(known, specials, str(file), kind)
     if sorted(known.values()) != list(range(len(known))):
@@ -166,7 +175,9 @@ def _of_json(file: Path, whole: dict[str, Any], config: Config) -> Made:
     # Those that the file names keep the flags that it gives them.
     named = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     missing = {role: token for role, token in specials.items() if token not in named}
-    library.add_special_tokens(list(missing.values()) if kind == "wordpiece" else byte_level.added(missing))
+    library.add_special_tokens(
+        list(missing.values()) if kind == "wordpiece" else byte_level_bpe.added(missing)
+    )
     if library.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
         # This class has its frame in the program, not in the file.
         library.post_processor = wordpiece.framed(specials["cls"], specials["sep"], known, str(file))
@@ -192,13 +203,13 @@ def _try(file: Path, library: tokenizers.Tokenizer, model: Mapping[str, Any]) ->
 
 
 def _of_merges(file: Path, whole: dict[str, Any], lowercase: bool | None, config: Config) -> Made:
-    vocabulary = byte_level.read_vocabulary(file, whole)
-    merges = byte_level.read_merges(file.with_name("merges.txt"), vocabulary)
+    vocabulary = byte_level_bpe.read_vocabulary(file, whole)
+    merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
     specials = _specials_of("byte_level_bpe", vocabulary, config)
     _require(vocabulary, specials, str(file), "byte_level_bpe")
     _require_case(file, lowercase, False)
     blank = bool(config.add_prefix_space)
-    return byte_level.byte_level(vocabulary, merges, specials=specials, add_prefix_space=blank), specials
+    return byte_level_bpe.byte_level(vocabulary, merges, specials=specials, add_prefix_space=blank), specials
 
 
 def _of_piece_model(file: Path, lowercase: bool | None, config: Config) -> Made:
@@ -221,11 +232,11 @@ def _specials_of(kind: Kind, known: Mapping[str, int], config: Config) -> dict[s
     """Special tokens by role: by the configuration, else by the names that the kind's models have."""
     usual = {
         "wordpiece": (SPECIALS,),
-        "byte_level_bpe": (byte_level.ROBERTA, SPECIALS),
-        "unigram": (unigram.ALBERT, byte_level.ROBERTA, SPECIALS),
+        "byte_level_bpe": (byte_level_bpe.ROBERTA, SPECIALS),
+        "unigram": (unigram.ALBERT, byte_level_bpe.ROBERTA, SPECIALS),
     }[kind]
     # GPT-2 frames nothing; what else the files name is taken.
-    none = byte_level.GPT2 if byte_level.GPT2["unk"] in known else {}
+    none = byte_level_bpe.GPT2 if byte_level_bpe.GPT2["unk"] in known else {}
     last = none if kind == "byte_level_bpe" else usual[0]
     defaults = next((names for names in usual if {*names.values()} <= known.keys()), last)
     found = {**defaults, **config.specials()}

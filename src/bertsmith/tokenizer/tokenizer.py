@@ -1,6 +1,6 @@
 """Text becomes ids, segments and offsets; tokenizers are read from and written to the field's files.
 
-The library encodes, `layout.py` puts the special tokens around it and counts what it cuts. A special string in a
+The library encodes, `post_processor.py` puts the special tokens around it and counts what it cuts. A special string in a
 user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must
 not fold the input.
 """
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from bertsmith import notebook
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.tokenizer import byte_level, unigram
+from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import Kind, TokenizerSource, kind_of, lowercases, read_folder, write_folder
-from bertsmith.tokenizer.layout import Encoding as Encoding
-from bertsmith.tokenizer.layout import SequenceLayout
-from bertsmith.tokenizer.layout import Truncation as Truncation
-from bertsmith.tokenizer.normaliser import Normalizer
+from bertsmith.tokenizer.normalizer import Normalizer
+from bertsmith.tokenizer.post_processor import Encoding as Encoding
+from bertsmith.tokenizer.post_processor import SequenceLayout
+from bertsmith.tokenizer.post_processor import Truncation as Truncation
 from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
 
 Specials = Literal["text", "mask", "parse"]
@@ -149,7 +149,7 @@ class Tokenizer:
         tell: Callable[[str], None] = _warned,
     ) -> Encoding:
         """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on; other kinds as
-        `layout.py` has it.
+        `post_processor.py` has it.
 
         specials: whether special strings in the texts stay "text", all but the "mask" do, or none ("parse"); tell
         (by default a warning) hears of texts that then begin or end with what is put around them anyway.
@@ -264,7 +264,7 @@ class Tokenizer:
             starts[1:] |= last[ids[:-1]].astype(np.bool_)
             starts[:1] = True
         else:
-            starts = byte_level.word_starts(first[ids], last[ids])
+            starts = byte_level_bpe.word_starts(first[ids], last[ids])
         begins: NDArray[np.bool_] = starts | special[ids]
         return begins
 
@@ -371,12 +371,12 @@ class Tokenizer:
 
     @cached_property
     def _edges(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-        kind = byte_level if self.kind == "byte_level_bpe" else unigram
+        kind = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
         first, last = kind.edge_classes(self.tokens)
         special = np.zeros(self.vocab_size, np.bool_)
         special[sorted(self.special_ids)] = True
         if self.kind == "byte_level_bpe":
-            last[special] = byte_level.SPACE
+            last[special] = byte_level_bpe.SPACE
         else:
             last[special] = True
         return first, last, special

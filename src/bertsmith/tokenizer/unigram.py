@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.byte_level import added
+from bertsmith.tokenizer.byte_level_bpe import added
 
 ALBERT = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORD = "▁"  # stands for the blank before a word

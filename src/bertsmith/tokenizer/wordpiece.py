@@ -12,7 +12,7 @@ from tokenizers import decoders, models, processors
 
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_lines
-from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import Normalizer, bert_borders, bert_normalizer
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from bertsmith.tokenizer import byte_level, unigram
+from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import Kind
 
 _BLANK = "Ġ"  # what byte-level BPE writes for the blank before a word
@@ -82,11 +82,11 @@ class _ByteLevelBpe(VocabularyKind):
         return word if word[:1] == _BLANK and len(word) > 1 else None
 
     def token(self, word: str) -> str:
-        characters = {byte: character for character, byte in byte_level.byte_of().items()}
+        characters = {byte: character for character, byte in byte_level_bpe.byte_of().items()}
         return "".join(characters[byte] for byte in f" {word}".encode())
 
     def word(self, token: str) -> str:
-        numbers = byte_level.byte_of()
+        numbers = byte_level_bpe.byte_of()
         return bytes(numbers[character] for character in token).decode("utf-8", "replace").removeprefix(" ")
 
     def text(self, word: str) -> str:

@@ -31,10 +31,10 @@ from bertsmith.io.files import Notes, Reading
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
-from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.fitting import script_shares
+from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import FILES, Kind
-from bertsmith.tokenizer.normaliser import Normalizer, bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import Normalizer, bert_borders, bert_normalizer
+from bertsmith.tokenizer.script_coverage import script_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
 from bertsmith.vocabulary import unigram_training
@@ -218,7 +218,7 @@ def _trained(
 ) -> tuple[Tokenizer, TrainingRecord]:
     if not corpus.files:
         raise InputError("there is no file to train on", "name some text files")
-    least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level.ROBERTA) + 256
+    least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level_bpe.ROBERTA) + 256
     if wish.vocab_size < least:
         raise InputError(
             f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
@@ -301,7 +301,7 @@ def _with_alphabet(
 def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
     seen = CharacterCounts.of(words, continued=False).counts
     kept = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_BYTES})
-    *first, mask = byte_level.ROBERTA.values()
+    *first, mask = byte_level_bpe.ROBERTA.values()
     order = ["<s>", "<pad>", "</s>", "<unk>"]
     assert sorted(first) == sorted(order)
     library = tokenizers.Tokenizer(models.BPE())
@@ -310,15 +310,15 @@ def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
         vocab_size=wish.vocab_size - 1,
         min_frequency=wish.min_frequency,
         special_tokens=order,
-        initial_alphabet=sorted(byte_level.byte_of()),
+        initial_alphabet=sorted(byte_level_bpe.byte_of()),
         show_progress=False,
     )
     library.train_from_iterator(_repeated(kept), trainer)
     model = json.loads(library.to_str())["model"]
     vocabulary = {**model["vocab"], mask: len(model["vocab"])}
     merges = [(a, b) for a, b in model["merges"]]
-    made = byte_level.byte_level(vocabulary, merges, specials=byte_level.ROBERTA)
-    tokenizer = Tokenizer(made.to_str(), wish.max_length, dict(byte_level.ROBERTA))
+    made = byte_level_bpe.byte_level(vocabulary, merges, specials=byte_level_bpe.ROBERTA)
+    tokenizer = Tokenizer(made.to_str(), wish.max_length, dict(byte_level_bpe.ROBERTA))
     return _Made(tokenizer, seen, seen, kept)
 
 

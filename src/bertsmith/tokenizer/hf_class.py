@@ -14,9 +14,9 @@ from typing import Any
 
 import tokenizers
 
-from bertsmith.tokenizer import byte_level, unigram
-from bertsmith.tokenizer.layout import SequenceLayout
-from bertsmith.tokenizer.normaliser import bert_borders, bert_normalizer
+from bertsmith.tokenizer import byte_level_bpe, unigram
+from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
+from bertsmith.tokenizer.post_processor import SequenceLayout
 from bertsmith.tokenizer.wordpiece import wordpiece
 
 _PLACE = "tokenizer.json"
@@ -70,7 +70,7 @@ def _roberta_or_gpt2(definition: Mapping[str, Any], specials: Mapping[str, str])
     if before["type"] != "ByteLevel":
         return None
     blank = bool(before["add_prefix_space"])
-    built = byte_level.byte_level(
+    built = byte_level_bpe.byte_level(
         model["vocab"], [tuple(pair) for pair in model["merges"]], specials=specials, add_prefix_space=blank
     )
     name = "RobertaTokenizer" if "cls" in specials else "GPT2Tokenizer"
