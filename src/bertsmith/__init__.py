@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
     from bertsmith.use.compare import compare as compare
     from bertsmith.use.ensemble import Ensemble as Ensemble
     from bertsmith.use.ensemble import ensemble as ensemble
     from bertsmith.use.model import Model as Model
     from bertsmith.use.model import load as load
     from bertsmith.use.search import search as search
-    from bertsmith.vocabulary.learn import train_tokenizer as train_tokenizer
     from bertsmith.workflows.ablate import ablate as ablate
     from bertsmith.workflows.adapt import adapt as adapt
     from bertsmith.workflows.distill import distill as distill
@@ -101,7 +101,7 @@ _HOMES = {
     "pretrain": "workflows.pretrain",
     "search": "use.search",
     "show_instance": "look.show",
-    "train_tokenizer": "vocabulary.learn",
+    "train_tokenizer": "tokenizer_training.train",
 }
 
 _OF_MODEL = (

@@ -14,7 +14,7 @@ import pytest
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.byte_level_bpe import byte_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.unigram_training import piece_model
+from bertsmith.tokenizer_training.unigram_training import piece_model
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VALUES: list[Any] = [

@@ -23,7 +23,7 @@ from bertsmith.shards.shards import Shards, hash_of, write_shard
 from bertsmith.shards.unfinished import Unfinished
 from bertsmith.shards.workers import locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.", "中"]
 

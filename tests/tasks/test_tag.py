@@ -22,7 +22,7 @@ from bertsmith.tasks.task import task_of
 from bertsmith.tasks.words.tag import Tag, first_tokens
 from bertsmith.tasks.words.tagged import TagExample, TagSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 
 PLAIN = TagSettings()
 CONLL = "-DOCSTART- -X- O\n\nKaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\nnufo NN I-LOC\n. . O\n"

@@ -10,7 +10,7 @@ import pytest
 
 from bertsmith.tokenizer.script_coverage import fitting_options, misfit, script_of_tokenizer, script_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 
 TEXTS = {
     "en": "The king went home to the land of his father, and nobody saw him again. " * 20 + "He said 你好.",

@@ -16,13 +16,13 @@ import pytest
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.learn import TrainingRecord, train_tokenizer, train_wordpiece
+from bertsmith.tokenizer_training.train import TrainingRecord, train_tokenizer, train_wordpiece
 
 STORY = "Der Bär sah den Wald, den Wald sah der Bär. 中国的中国人 [MASK] walking talking walked talked\n" * 5
 
 _SCRIPT = """
 import sys
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 train_tokenizer([sys.argv[1]], sys.argv[2], vocab_size=int(sys.argv[3]))
 """
 

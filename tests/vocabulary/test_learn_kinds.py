@@ -24,14 +24,14 @@ from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
-from bertsmith.vocabulary import training_text
-from bertsmith.vocabulary.learn import train_tokenizer
-from bertsmith.vocabulary.training_text import before_blanks, between_blanks, count_training_words
-from bertsmith.vocabulary.unigram_training import _CHARACTERS, _LONGEST, _chosen, piece_model
+from bertsmith.tokenizer_training import training_text
+from bertsmith.tokenizer_training.train import train_tokenizer
+from bertsmith.tokenizer_training.training_text import before_blanks, between_blanks, count_training_words
+from bertsmith.tokenizer_training.unigram_training import _CHARACTERS, _LONGEST, _chosen, piece_model
 
 _SCRIPT = """
 import sys
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 for kind, size in (("byte_level_bpe", 2000), ("unigram", 3000)):
     train_tokenizer([sys.argv[1]], sys.argv[2] + kind, kind=kind, vocab_size=size)
 """
@@ -303,7 +303,7 @@ def test_the_command_says_what_it_sampled(tmp_path: Path) -> None:
 
 _MEMORY = """
 import sys
-from bertsmith.vocabulary.learn import train_tokenizer
+from bertsmith.tokenizer_training.train import train_tokenizer
 train_tokenizer([sys.argv[1]], sys.argv[2], kind=sys.argv[3], vocab_size=8000, max_ram=int(sys.argv[4]))
 # Not getrusage, which begins with what the parent had when it started this process.
 print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))

@@ -91,7 +91,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     from bertsmith.cli.hints import prepare_hint
     from bertsmith.errors import InputError
     from bertsmith.tokenizer.script_coverage import misfit
-    from bertsmith.vocabulary.learn import train_tokenizer
+    from bertsmith.tokenizer_training.train import train_tokenizer
 
     how["reading"] = reading_of(how)
     how["kind"] = how["kind"].replace("-", "_")

@@ -27,8 +27,8 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.shards.prepare import prepare
+from bertsmith.tokenizer_training.train import train_tokenizer
 from bertsmith.use.model import Model, load
-from bertsmith.vocabulary.learn import train_tokenizer
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain

@@ -27,9 +27,9 @@ from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary import extend as extension
-from bertsmith.vocabulary.extend import NewWord
-from bertsmith.vocabulary.kinds import KINDS
+from bertsmith.tokenizer_training import extend as extension
+from bertsmith.tokenizer_training.added_words import KINDS
+from bertsmith.tokenizer_training.extend import NewWord
 
 Init = Literal["mean", "first"]
 

@@ -37,9 +37,9 @@ from bertsmith.tokenizer.normalizer import Normalizer, bert_borders, bert_normal
 from bertsmith.tokenizer.script_coverage import script_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.wordpiece import SPECIALS
-from bertsmith.vocabulary import unigram_training
-from bertsmith.vocabulary.alphabet import CharacterCounts, with_alphabet
-from bertsmith.vocabulary.training_text import (
+from bertsmith.tokenizer_training import unigram_training
+from bertsmith.tokenizer_training.alphabet import CharacterCounts, with_alphabet
+from bertsmith.tokenizer_training.training_text import (
     AS_TEXT,
     Counted,
     Cut,

@@ -1,6 +1,6 @@
 """Words of a corpus that a vocabulary breaks: proposed by what they save, added, and weighed again.
 
-New words are appended to the vocabulary, so existing ids do not change; `kinds.py` has the rules for each kind of
+New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for each kind of
 vocabulary. A new word may also begin longer ones ("cardio" in "cardiogram"), which are then split differently. The
 report counts and shows the other words of the corpus that change; with WordPiece such changes can be ruled out.
 """
@@ -25,7 +25,7 @@ from bertsmith.io import atomic
 from bertsmith.io.files import Reading, read_documents, read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.vocabulary.kinds import KINDS, VocabularyKind
+from bertsmith.tokenizer_training.added_words import KINDS, VocabularyKind
 
 _WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
 _WAITING_CHARACTERS = 1 << 25
