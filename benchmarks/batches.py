@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
 from bertsmith.instances.word_borders import word_borders
-from bertsmith.shards.shards import Shards
 from corpus import prepared
 from record import section, table, where
 

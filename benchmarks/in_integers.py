@@ -22,13 +22,13 @@ from torch import Tensor
 
 import bertsmith as bs
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.split import Split
 from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.settings import read_yaml
-from bertsmith.shards.shards import Shards
 from bertsmith.training.step import Trained
 from bertsmith.workflows.pretrain_base import take_over
 from bertsmith.workflows.pretrain_settings import PretrainSettings

@@ -26,12 +26,12 @@ import torch
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.console import note
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.batches import token_counts
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
 from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 from bertsmith.workflows.pretrain_source import instances_of

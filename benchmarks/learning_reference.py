@@ -25,8 +25,8 @@ from torch import nn
 
 import bertsmith as bs
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.instances.split import HELD_OUT_SEED, Split
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of

@@ -24,10 +24,10 @@ import torch
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.artifacts.folder import read_folder
+from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, token_counts
 from bertsmith.instances.split import Split
 from bertsmith.models.heads import MaskedHead
-from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from corpus import prepared

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective
-from bertsmith.shards.shards import Shards
 from bertsmith.training.schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.first_weights import first_weights

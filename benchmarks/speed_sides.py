@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.split import Split
@@ -35,7 +36,6 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.models.table_loss import parts_of
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
-from bertsmith.shards.shards import Shards
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
 from bertsmith.training.loader import Position, batches

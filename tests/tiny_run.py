@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.model import Model
 from bertsmith.workflows.pretrain import pretrain

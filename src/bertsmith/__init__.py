@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from bertsmith.corpus.prepare import prepare as prepare
+    from bertsmith.corpus.shards import Shards as Shards
     from bertsmith.errors import BertsmithError as BertsmithError
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from bertsmith.models.family import presets as presets
     from bertsmith.models.parameters import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
-    from bertsmith.shards.prepare import prepare as prepare
-    from bertsmith.shards.shards import Shards as Shards
     from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
@@ -76,7 +76,7 @@ _HOMES = {
     "ModelConfig": "models.config",
     "Packed": "packed",
     "Reading": "io.files",
-    "Shards": "shards.shards",
+    "Shards": "corpus.shards",
     "Stopped": "errors",
     "Texts": "io.memory",
     "Tokenizer": "tokenizer.tokenizer",
@@ -96,7 +96,7 @@ _HOMES = {
     "info": "look.info",
     "inspect_tokenizers": "look.inspect",
     "load": "use.model",
-    "prepare": "shards.prepare",
+    "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",
     "search": "use.search",

@@ -22,7 +22,7 @@ import torch
 import tiny_run
 from bertsmith import hardware
 from bertsmith.cli.main import main
-from bertsmith.shards.shards import Shards
+from bertsmith.corpus.shards import Shards
 from bertsmith.training import checkpoint
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]

@@ -19,9 +19,9 @@ import bertsmith as bs
 import of_several
 import tiny_run
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.hardware import OfSeveral
-from bertsmith.shards.shards import Shards
 from bertsmith.training import on_cores
 from bertsmith.training.parallel import Processes
 from bertsmith.training.plan import read_plan

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.batches import PairBatch, PairStream, special_ids
 from bertsmith.instances.settings import DataSettings
@@ -20,7 +21,6 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.shards.shards import Shards
 from bertsmith.training.loader import Position, Update
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.settings import TrainSettings

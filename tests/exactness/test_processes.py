@@ -18,9 +18,9 @@ import bertsmith as bs
 import of_several
 import tiny_run
 from bertsmith.cli.main import bertsmith
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.hardware import OfSeveral
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.parallel import Processes
 from bertsmith.training.plan import read_plan

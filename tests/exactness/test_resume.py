@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.kernels import choice
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 from bertsmith.workflows.finetune import finetune

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import atomic
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.checkpoint import Checkpoint, load_newest, newest_name, prune, save, steps
 

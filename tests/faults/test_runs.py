@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import tiny_run
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.finetune import finetune
 
 FEW = ["train.max_steps=4", "train.checkpoint_every=2"]

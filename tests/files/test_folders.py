@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import bertsmith as bs
+from bertsmith.corpus.manifest import read_manifest
 from bertsmith.errors import InputError
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
 from bertsmith.io.tables import read_table
-from bertsmith.shards.manifest import read_manifest
 from bertsmith.survey.check import check
 from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -122,7 +122,7 @@ def test_files_without_text_are_refused_where_all_are(tmp_path: Path, on_error: 
 
 def test_a_preparation_in_another_encoding_is_another_one(tmp_path: Path) -> None:
     """Both leave shards; what a killed one left is not taken for the other's."""
-    from bertsmith.shards.prepare import Choices, _request
+    from bertsmith.corpus.prepare import Choices, _request
 
     file = tmp_path / "a.txt"
     file.write_bytes("Der Käse fällt über die Brücke.\n".encode("cp1252"))

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, SpecialIds, check_segments, special_ids, token_counts
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import split_documents
-from bertsmith.shards.shards import Shards
 
 TOKENIZER = tiny_run.tokenizer()
 IDS = special_ids(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of
 from bertsmith.instances.corrupt import Corruption, Framed
@@ -21,7 +22,6 @@ from bertsmith.instances.masks import Masker
 from bertsmith.instances.plan import ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.spans import SpanLengths
-from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]

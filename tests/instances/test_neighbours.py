@@ -11,10 +11,10 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.instances import neighbours
 from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.models.start import start_from_vectors
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows import pretrain_source
 from outcomes import assert_same, outcome
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.instances.plan import IS_NEXT, NOT_NEXT, SWAPPED, Plan
 from bertsmith.instances.plan_pairs import SentenceTask, plan_pairs
-from bertsmith.shards.prepare import prepare
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]

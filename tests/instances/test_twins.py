@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tiny_run
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards, hash_of
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of
 from bertsmith.instances.plan import NOT_NEXT, ranges
@@ -21,8 +23,6 @@ from bertsmith.instances.plan_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
 from bertsmith.instances.twins import kin_of
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards, hash_of
 
 Ints = NDArray[np.int64]
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import tiny_run
 from bertsmith.cli.data import data
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
 from bertsmith.look.show import show_instance
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bertsmith.corpus import prepare as preparing
+from bertsmith.corpus.manifest import read_progress
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError
-from bertsmith.shards import prepare as preparing
-from bertsmith.shards.manifest import read_progress
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij."]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.shards import duplicates, fingerprints
-from bertsmith.shards.duplicates import Duplicates, Places, near_sketches
+from bertsmith.corpus import deduplication, hashing
+from bertsmith.corpus.deduplication import Duplicates, Places, near_sketches
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]
 TEXTS = st.lists(st.text(alphabet="ab ñ你。\n", max_size=12), max_size=8)
@@ -22,7 +22,7 @@ def prose(number: int, seed: int) -> list[str]:
     return random.Random(seed).choices(WORDS, k=number)
 
 
-def jaccard(a: list[str], b: list[str], n: int = duplicates.SHINGLE) -> float:
+def jaccard(a: list[str], b: list[str], n: int = deduplication.SHINGLE) -> float:
     """The share of common runs of n words, counted one by one."""
     one, other = ({tuple(words[i : i + n]) for i in range(len(words) - n + 1)} for words in (a, b))
     return len(one & other) / len(one | other)
@@ -112,7 +112,7 @@ def test_nothing_is_lost_when_recent_keys_become_sorted_runs(
     texts = [" ".join(prose(30, i % 250)) for i in range(400)]
     places = [f"a:{i + 1}" for i in range(400)]
     whole = Duplicates(kind).first_seen_many(texts, places)  # type: ignore[arg-type]
-    monkeypatch.setattr(duplicates, "_RECENT", 100)
+    monkeypatch.setattr(deduplication, "_RECENT", 100)
     small = Duplicates(kind)  # type: ignore[arg-type]
     assert [small.first_seen(text, place) for text, place in zip(texts, places, strict=True)] == whole
     assert whole[250:] == places[:150]
@@ -140,7 +140,7 @@ def test_minhash_estimates_the_share_of_common_runs() -> None:
 def test_a_long_text_has_the_sketch_of_its_parts() -> None:
     """Windows cut it at a blank; only the runs across a cut are lost."""
     text = " ".join(prose(5000, 7))
-    parts = list(fingerprints.windows([text], limit=4000))
+    parts = list(hashing.windows([text], limit=4000))
     assert len(parts) > 3
     assert "".join(part for _, [part], _ in parts) == text
     assert all(text[offset : offset + len(part)] == part for _, [part], offset in parts)
@@ -161,7 +161,7 @@ def test_word_hashes_stand_for_lower_cased_words(texts: list[str]) -> None:
     import re
 
     expected = [re.findall(r"你|[abé]+", text.lower()) for text in texts]
-    found = fingerprints.words(*fingerprints.code_points(texts))
+    found = hashing.words(*hashing.code_points(texts))
     assert np.diff(found.bounds).tolist() == [len(words) for words in expected]
     flat = [word for words in expected for word in words]
     assert len(dict(zip(flat, found.hashes.tolist(), strict=True))) == len(set(found.hashes.tolist()))
@@ -170,8 +170,8 @@ def test_word_hashes_stand_for_lower_cased_words(texts: list[str]) -> None:
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=9), max_size=4), st.integers(1, 4))
 def test_gram_hashes_stand_for_runs_of_words(texts: list[list[str]], n: int) -> None:
-    found = fingerprints.words(*fingerprints.code_points([" ".join(words) for words in texts]))
-    hashes, _, bounds = fingerprints.grams(found, n)
+    found = hashing.words(*hashing.code_points([" ".join(words) for words in texts]))
+    hashes, _, bounds = hashing.grams(found, n)
     expected = [
         [tuple(words[i : i + n]) for i in range(max(1, len(words) - n + 1))] if words else []
         for words in texts

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow
 import pytest
 
+from bertsmith.corpus import prepare as preparing
+from bertsmith.corpus import worker_process
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.prepare_state import Unfinished
+from bertsmith.corpus.shards import Shards, hash_of, write_shard
+from bertsmith.corpus.workers import locally
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import files
 from bertsmith.io.files import read_documents
-from bertsmith.shards import prepare as preparing
-from bertsmith.shards import worker
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards, hash_of, write_shard
-from bertsmith.shards.unfinished import Unfinished
-from bertsmith.shards.workers import locally
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer
 
@@ -368,7 +368,7 @@ def test_a_worker_that_dies_is_one_sentence(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "_PORTION", 40)
-    monkeypatch.setattr(worker, "__name__", "bertsmith.no_such_module")
+    monkeypatch.setattr(worker_process, "__name__", "bertsmith.no_such_module")
     with pytest.raises(MachineError, match="a worker process of the preparation ended with 1"):
         prepare([corpus(tmp_path, sentences(40))], tokenizer, tmp_path / "out", workers=2)
     assert [f.name for f in tmp_path.iterdir()] == ["corpus.txt"]

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bertsmith.corpus import prepare as preparing
+from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sentence_splitter import split
+from bertsmith.corpus.shards import Rows, Shards, hash_of, id_type, write_shard
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_documents
-from bertsmith.shards import prepare as preparing
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Rows, Shards, hash_of, id_type, write_shard
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.", "##s", "the"]

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.shards.sorted_runs import SortedRuns
+from bertsmith.corpus.sorted_hash_map import SortedRuns
 
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=30), max_size=8)
 

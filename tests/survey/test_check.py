@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
+from bertsmith.corpus.hashing import code_points
+from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
-from bertsmith.shards.fingerprints import code_points
-from bertsmith.shards.prepare import prepare
 from bertsmith.survey import faults
 from bertsmith.survey import lines as lines_room
 from bertsmith.survey.characters import KINDS

@@ -12,9 +12,9 @@ import torch
 
 import tiny_run
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint, loop, trial
 from bertsmith.training.pace import Watch
 from bertsmith.training.plan import PLAN

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import tiny_run
-from bertsmith.shards.shards import Shards
+from bertsmith.corpus.shards import Shards
 
 
 @pytest.fixture(scope="module")

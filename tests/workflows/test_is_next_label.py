@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.pretrain_base import exchange_answers
 
 STILL = [

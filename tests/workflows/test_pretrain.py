@@ -12,9 +12,9 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
-from bertsmith.shards.shards import Shards
 from bertsmith.training import loop
 from bertsmith.training.progress import last_loss
 from bertsmith.training.schedule import learning_rate, warmup_updates

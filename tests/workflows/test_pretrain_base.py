@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.workflows.extend import extend_tokenizer
 

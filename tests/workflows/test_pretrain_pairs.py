@@ -13,9 +13,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
 from bertsmith.cli.main import main
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.shards.shards import Shards
 from bertsmith.training import loop, trial
 from bertsmith.training.pace import Speeds
 from bertsmith.training.progress import Recorder

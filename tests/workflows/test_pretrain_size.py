@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.shards.shards import Shards
+from bertsmith.corpus.shards import Shards
 from bertsmith.workflows import pretrain_size
 from bertsmith.workflows.pretrain_recipe import SIZES, Learning
 from bertsmith.workflows.pretrain_size import largest

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.shards.shards import Shards
 from bertsmith.workflows.token_vectors import token_vectors
 
 STILL = ["train.max_steps=1", "train.learning_rate=1e-30", "train.weight_decay=0"]

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
-from bertsmith.shards.shards import Shards
 from bertsmith.training import checkpoint
 from bertsmith.training.progress import Recorder
 

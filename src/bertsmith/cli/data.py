@@ -93,9 +93,9 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     """
     from bertsmith import console
     from bertsmith.cli.hints import pretrain_hint
+    from bertsmith.corpus.diagnostics import needed_settings
+    from bertsmith.corpus.prepare import prepare
     from bertsmith.look.check import wrapped_lines
-    from bertsmith.shards.prepare import prepare
-    from bertsmith.shards.remarks import needed_settings
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")

@@ -11,14 +11,14 @@ from typing import Any
 from bertsmith import hardware
 from bertsmith.artifacts.locate import CONFIG
 from bertsmith.artifacts.several import OF_RUNS, runs_in
+from bertsmith.corpus.manifest import MANIFEST
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.family import family, known_as, preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import MODEL
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.shards.manifest import MANIFEST
-from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith import console
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.plan import Plan
@@ -16,7 +17,6 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.settings import read_yaml
-from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of

@@ -17,6 +17,7 @@ import torch
 
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import Stopped
 from bertsmith.formatting import counted
 from bertsmith.io import atomic, documentation
@@ -26,7 +27,6 @@ from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
-from bertsmith.shards.prepare import prepare
 from bertsmith.tokenizer_training.train import train_tokenizer
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune

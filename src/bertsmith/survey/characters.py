@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus import hashing
+from bertsmith.corpus.hashing import Ints, WordHashes
 from bertsmith.io.unicode_scripts import HAN, script_of
-from bertsmith.shards import fingerprints
-from bertsmith.shards.fingerprints import Ints, WordHashes
 from bertsmith.survey.distribution import Found
 from bertsmith.survey.faults import FaultsByFile
 
@@ -296,7 +296,7 @@ def _stop_hashes() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bo
 
 
 def _hashes_of(words: Sequence[str]) -> NDArray[np.uint64]:
-    return fingerprints.words(*fingerprints.code_points(words)).hashes
+    return hashing.words(*hashing.code_points(words)).hashes
 
 
 def as_shares(counts: dict[str, int]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus import hashing
+from bertsmith.corpus.deduplication import Duplicates, Places
 from bertsmith.corpus.sentence_splitter import guessed_language, split
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
-from bertsmith.shards import fingerprints
-from bertsmith.shards.duplicates import Duplicates, Places
 from bertsmith.survey.characters import Characters, Languages, as_shares
 from bertsmith.survey.distribution import Found
 from bertsmith.survey.faults import PLACES, FaultsByFile
@@ -138,7 +138,7 @@ class _Pass:
 
     def _room(self, stop: int | None) -> int:
         """Characters to look at together, before as many bytes as `stop` were seen."""
-        return fingerprints.WINDOW if stop is None else min(stop - self._bytes, fingerprints.WINDOW)
+        return hashing.WINDOW if stop is None else min(stop - self._bytes, hashing.WINDOW)
 
     def _reject(self, reject: Reject) -> None:
         if reject.line is None:
@@ -169,7 +169,7 @@ class _Pass:
             self._language = guessed_language(texts)
         number = np.zeros(len(texts), dtype=np.int64)
         sentences: list[list[str]] = [[] for _ in texts]
-        for first, group, offset in fingerprints.windows(texts):
+        for first, group, offset in hashing.windows(texts):
             some = slice(first, first + len(group))
             window = TextWindow(file, documents[some], group, offset, self._missing)
             number[some] += np.diff(window.words.bounds)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertsmith.corpus.diagnostics import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.formatting import counted
 from bertsmith.io.binary_files import how_to_read
-from bertsmith.shards.remarks import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.tokenizer.script_coverage import fitting_options
 
 SEVERITIES = ("problem", "warning", "note")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.corpus import hashing
+from bertsmith.corpus.hashing import Hashes, Ints, WordHashes
 from bertsmith.errors import InputError
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.io.tables import table_delimiter, table_records
-from bertsmith.shards import fingerprints
-from bertsmith.shards.fingerprints import Hashes, Ints, WordHashes
 from bertsmith.suggestions import absent
 from bertsmith.survey.characters import shown
 
@@ -73,9 +73,9 @@ class Leakage:
         for file in files:
             entry = _Rows(str(file), [], [])
             for places, owners, texts in _batched(task_rows(file, encoding)):
-                codes, bounds = fingerprints.code_points(texts)
-                words = fingerprints.words(codes, bounds)
-                found, _, ends = fingerprints.grams(words, self.n)
+                codes, bounds = hashing.code_points(texts)
+                words = hashing.words(codes, bounds)
+                found, _, ends = hashing.grams(words, self.n)
                 number = np.diff(words.bounds)
                 length = np.repeat(np.minimum(number, self.n), np.diff(ends))
                 owner = np.repeat(np.array(owners, dtype=np.int64), np.diff(ends))
@@ -99,7 +99,7 @@ class Leakage:
     def add(self, words: WordHashes, text: str, place: Callable[[int], str]) -> None:
         """Look for the tasks' runs in a window of the corpus; `place` says where a position of `text` is."""
         for length in self._lengths:
-            hashes, first, _ = fingerprints.grams(words, length)
+            hashes, first, _ = hashing.grams(words, length)
             likely = np.flatnonzero(self._filter[(hashes >> self._shift).astype(np.int64)])
             if not len(likely):
                 continue
@@ -264,7 +264,7 @@ def _batched(
         texts += fields
         places.append(place)
         size += sum(map(len, fields))
-        if len(places) >= _TOGETHER or size >= fingerprints.WINDOW:
+        if len(places) >= _TOGETHER or size >= hashing.WINDOW:
             yield places, owners, texts
             places, owners, texts, size = [], [], [], 0
     if places:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus import hashing
+from bertsmith.corpus.hashing import Hashes, Ints
+from bertsmith.corpus.sorted_hash_map import SortedRuns
 from bertsmith.io.unicode_scripts import UNSPACED
-from bertsmith.shards import fingerprints
-from bertsmith.shards.fingerprints import Hashes, Ints
-from bertsmith.shards.sorted_runs import SortedRuns
 from bertsmith.survey.characters import shown
 from bertsmith.survey.distribution import Distribution
 
@@ -256,7 +256,7 @@ class RepeatedLines:
 
 def line_hashes(codes: NDArray[np.uint32], lines: WindowLines) -> Hashes:
     """A hash of each line, blanks at its ends not counted."""
-    return fingerprints.spans(codes, lines.starts, lines.stops)
+    return hashing.spans(codes, lines.starts, lines.stops)
 
 
 def _excerpt(text: str, start: int, stop: int) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from bertsmith.corpus import hashing
+from bertsmith.corpus.deduplication import Places
+from bertsmith.corpus.hashing import Hashes
 from bertsmith.io.files import Document, bare_suffix
-from bertsmith.shards import fingerprints
-from bertsmith.shards.duplicates import Places
-from bertsmith.shards.fingerprints import Hashes
 from bertsmith.survey.lines import WindowLines
 
 _MOST = 4096  # documents looked at together, or a window's characters
@@ -25,8 +25,8 @@ class TextWindow:
     ) -> None:
         """texts: of the documents, or the part of the only one that begins at `offset`. missing: lines that the
         documents lack, rising."""
-        self.codes, self.bounds = fingerprints.code_points(texts)
-        self.words = fingerprints.words(self.codes, self.bounds)
+        self.codes, self.bounds = hashing.code_points(texts)
+        self.words = hashing.words(self.codes, self.bounds)
         self.text = "\n".join(texts) + "\n"
         self._plain = bare_suffix(file) not in _RECORDS
         self._missing = missing

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place, is_processor
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
@@ -23,7 +24,6 @@ from bertsmith.models.family import preset
 from bertsmith.notebook import Report
 from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.settings import read_yaml
-from bertsmith.shards.shards import Shards
 from bertsmith.use.minimal_pairs import read_pairs
 from bertsmith.workflows.ablation import (
     PAIRS,

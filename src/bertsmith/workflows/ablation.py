@@ -23,10 +23,10 @@ from pydantic import Field
 from bertsmith import console, hardware
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.models.config import encoder_terms
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.use.model import Model

@@ -14,14 +14,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bertsmith import console
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.io.files import Notes, find_files
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.notebook import Report
-from bertsmith.shards.prepare import prepare
-from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import task_type
 from bertsmith.use.compare import compare
 from bertsmith.use.model import Model, load

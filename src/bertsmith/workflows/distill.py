@@ -10,13 +10,13 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.distil import check_tokenizer
-from bertsmith.shards.shards import Shards
 from bertsmith.tasks.task import Task
 from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Left
 from bertsmith.formatting import counted, percent
 from bertsmith.keywords import Chosen, assignments_of
-from bertsmith.shards.shards import Shards
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import train

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus.diagnostics import FULL_SENTENCES, as_options, unknown_tokens
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
@@ -17,8 +19,6 @@ from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
-from bertsmith.shards.remarks import FULL_SENTENCES, as_options, unknown_tokens
-from bertsmith.shards.shards import Shards
 from bertsmith.training.loader import Phase
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.token_vectors import token_vectors

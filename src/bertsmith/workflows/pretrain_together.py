@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bertsmith import hardware
+from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.formatting import counted
-from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import follow

@@ -12,6 +12,7 @@ import torch
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
+from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
@@ -19,7 +20,6 @@ from bertsmith.instances.buckets import check_budget
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures
-from bertsmith.shards.shards import Shards
 from bertsmith.training.aim import Aim
 from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.pace import Speeds

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import notebook
+from bertsmith.corpus.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.shards.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 

@@ -1,6 +1,6 @@
 """A process that encodes portions: Arrow batches of documents come in on stdin, batches of rows go out on stdout.
 
-    python -P -m bertsmith.shards.worker TOKENIZER LANGUAGE
+    python -P -m bertsmith.corpus.worker_process TOKENIZER LANGUAGE
 
 Started by `workers`, not by people. Not the multiprocessing module: that one runs the caller's script again, which
 then needs an `if __name__ == "__main__"`, and sends pickles.
@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith import hardware
+from bertsmith.corpus.encode import PortionEncoder
+from bertsmith.corpus.shards import Rows, batch_of, rows_of
 from bertsmith.io.files import Document
-from bertsmith.shards.encode import PortionEncoder
-from bertsmith.shards.shards import Rows, batch_of, rows_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string(), "head": pa.string()})

@@ -23,11 +23,11 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith import hardware
+from bertsmith.corpus import worker_process
+from bertsmith.corpus.encode import PortionEncoder
+from bertsmith.corpus.shards import Rows
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io.files import Document
-from bertsmith.shards import worker
-from bertsmith.shards.encode import PortionEncoder
-from bertsmith.shards.shards import Rows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Portion = Sequence[Document]
@@ -86,7 +86,7 @@ class _Process:
             "MALLOC_ARENA_MAX": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", worker.__name__, str(tokenizer), language],
+            [sys.executable, "-P", "-m", worker_process.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=hardware.of_child(**frugal),
@@ -98,12 +98,12 @@ class _Process:
         """Send a portion, wait for its rows."""
         try:
             if self._to is None:
-                self._to = pa.ipc.new_stream(self._process.stdin, worker.SCHEMA)
-            self._to.write_batch(worker.batch_of_documents(portion))
+                self._to = pa.ipc.new_stream(self._process.stdin, worker_process.SCHEMA)
+            self._to.write_batch(worker_process.batch_of_documents(portion))
             self._process.stdin.flush()  # type: ignore[union-attr]
             if self._from is None:
                 self._from = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
-            return worker.result_of(*self._from.read_next_batch_with_custom_metadata())
+            return worker_process.result_of(*self._from.read_next_batch_with_custom_metadata())
         except (OSError, StopIteration, pa.ArrowException):
             code = self._process.wait()
             reason = "killed, perhaps for its memory" if code < 0 else "its error is above"

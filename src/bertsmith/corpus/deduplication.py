@@ -18,9 +18,9 @@ import numpy as np
 import rensa
 from numpy.typing import NDArray
 
-from bertsmith.shards import fingerprints
-from bertsmith.shards.fingerprints import Hashes, Ints
-from bertsmith.shards.sorted_runs import SortedRuns
+from bertsmith.corpus import hashing
+from bertsmith.corpus.hashing import Hashes, Ints
+from bertsmith.corpus.sorted_hash_map import SortedRuns
 
 SHINGLE = 5
 _NUMBERS, _BANDS = 256, 32
@@ -187,10 +187,10 @@ def near_sketches(texts: Sequence[str]) -> Hashes:
     """256 MinHash numbers of each text, [T, 256] (uint64, below 2^32): over its runs of five words, or all its
     words where it has fewer, or its characters where it has no word."""
     rows = np.full((len(texts), _NUMBERS), np.iinfo(np.uint32).max, dtype=np.uint64)
-    for first, group, _ in fingerprints.windows(texts):
-        codes, bounds = fingerprints.code_points(group)
-        found = fingerprints.words(codes, bounds)
-        hashes, _, ends = fingerprints.grams(found, SHINGLE)
+    for first, group, _ in hashing.windows(texts):
+        codes, bounds = hashing.code_points(group)
+        found = hashing.words(codes, bounds)
+        hashes, _, ends = hashing.grams(found, SHINGLE)
         part = rows[first : first + len(group)]
         np.minimum(part, minhashes(hashes, ends), out=part)  # parts of a long text: the least of each number
     for number in np.flatnonzero(rows[:, 0] == np.iinfo(np.uint32).max).tolist():

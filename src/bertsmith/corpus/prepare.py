@@ -17,16 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith import console, hardware
-from bertsmith.corpus.sentence_splitter import guessed_language
-from bertsmith.errors import InputError
-from bertsmith.formatting import counted
-from bertsmith.io.compressed import check_name
-from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
-from bertsmith.io.lines import LineFault
-from bertsmith.io.memory import InMemory, Sources, as_files
-from bertsmith.keywords import with_keywords
-from bertsmith.shards.duplicates import Duplicates
-from bertsmith.shards.manifest import (
+from bertsmith.corpus.deduplication import Duplicates
+from bertsmith.corpus.diagnostics import remarks
+from bertsmith.corpus.manifest import (
     FORMAT,
     FileEntry,
     Manifest,
@@ -35,11 +28,18 @@ from bertsmith.shards.manifest import (
     file_entry,
     write_manifest,
 )
-from bertsmith.shards.rejects import RejectFile
-from bertsmith.shards.remarks import remarks
-from bertsmith.shards.shards import Rows, Shards, write_shard
-from bertsmith.shards.unfinished import LAYOUT, Unfinished
-from bertsmith.shards.workers import Encoded, by_ray, locally
+from bertsmith.corpus.prepare_state import LAYOUT, Unfinished
+from bertsmith.corpus.rejected_rows import RejectFile
+from bertsmith.corpus.sentence_splitter import guessed_language
+from bertsmith.corpus.shards import Rows, Shards, write_shard
+from bertsmith.corpus.workers import Encoded, by_ray, locally
+from bertsmith.errors import InputError
+from bertsmith.formatting import counted
+from bertsmith.io.compressed import check_name
+from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
+from bertsmith.io.lines import LineFault
+from bertsmith.io.memory import InMemory, Sources, as_files
+from bertsmith.keywords import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.sentence_splitter import split
+from bertsmith.corpus.shards import Rows, hash_of, id_type
 from bertsmith.io.files import Document
-from bertsmith.shards.shards import Rows, hash_of, id_type
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertsmith import hardware
+from bertsmith.corpus.manifest import PreparationProgress, read_progress
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.shards.manifest import PreparationProgress, read_progress
 
 LAYOUT = atomic.FolderLayout(
     "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
