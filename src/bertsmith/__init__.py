@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from bertsmith.corpus.checks.check import CheckOptions as CheckOptions
     from bertsmith.corpus.prepare import prepare as prepare
     from bertsmith.corpus.shards import Shards as Shards
     from bertsmith.errors import BertsmithError as BertsmithError
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from bertsmith.models.family import presets as presets
     from bertsmith.models.parameters import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
-    from bertsmith.survey.check import CheckOptions as CheckOptions
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
     from bertsmith.use.compare import compare as compare
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BertsmithError": "errors",
-    "CheckOptions": "survey.check",
+    "CheckOptions": "corpus.checks.check",
     "Encoder": "models.encoder",
     "Ensemble": "use.ensemble",
     "InputError": "errors",

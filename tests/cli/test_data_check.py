@@ -236,8 +236,8 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
 def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_path: Path) -> None:
     import gzip
 
+    from bertsmith.corpus.checks.check import CheckOptions
     from bertsmith.look.check import check_corpus
-    from bertsmith.survey.check import CheckOptions
 
     plain = tmp_path / "long.txt"
     plain.write_text(tiny_run.corpus(4000), encoding="utf-8")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import bertsmith as bs
+from bertsmith.corpus.checks.check import check
+from bertsmith.corpus.checks.tokenizer_comparison import measure
 from bertsmith.corpus.manifest import read_manifest
 from bertsmith.errors import InputError
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
 from bertsmith.io.tables import read_table
-from bertsmith.survey.check import check
-from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 STORY = "The house stood on a hill. It had a red door.\n\nPeople came there every summer.\n"

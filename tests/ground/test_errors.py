@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import bertsmith as bs
+from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
 from bertsmith.io.files import Reading
-from bertsmith.survey.check import CheckOptions
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.workflows.extend import Choice
 from bertsmith.workflows.finetune_settings import FinetuneSettings

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import tiny_run
+from bertsmith.corpus.checks.tokenizer_comparison import measure
 from bertsmith.look.check import check_corpus
 from bertsmith.reports.corpus import corpus_page
 from bertsmith.reports.tokenizers import PARTS, tokenizers_page, tokenizers_plot, word_shares
-from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_run
+from bertsmith.corpus.checks import file_errors
+from bertsmith.corpus.checks import lines as lines_room
+from bertsmith.corpus.checks.characters import KINDS
+from bertsmith.corpus.checks.check import CheckOptions, check
+from bertsmith.corpus.checks.histogram import Distribution
+from bertsmith.corpus.checks.lines import RepeatedLines, find_lines, line_hashes
 from bertsmith.corpus.hashing import code_points
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
-from bertsmith.survey import faults
-from bertsmith.survey import lines as lines_room
-from bertsmith.survey.characters import KINDS
-from bertsmith.survey.check import CheckOptions, check
-from bertsmith.survey.distribution import Distribution
-from bertsmith.survey.lines import RepeatedLines, find_lines, line_hashes
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 NAMES = ["Anna", "Bruno", "Clara", "David", "Erika", "Felix", "Greta", "Hanno", "Irene", "Jonas"]
@@ -220,8 +220,8 @@ def test_every_file_s_faults_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_faults_of_very_many_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_MOST_FILES", 2)
-    found = faults.FaultsByFile(1)
+    monkeypatch.setattr(file_errors, "_MOST_FILES", 2)
+    found = file_errors.FaultsByFile(1)
     for file in ("a", "b", "c", "d", "c", "a"):
         found.add(file, "it", f"{file}:1:2")
     assert found.summary() == {

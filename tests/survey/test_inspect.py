@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bertsmith.corpus.checks import tokenizer_comparison, tokens
+from bertsmith.corpus.checks.tokenizer_comparison import measure
+from bertsmith.corpus.checks.tokens import shown_piece
 from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
-from bertsmith.survey import inspect, tokens
-from bertsmith.survey.inspect import measure
-from bertsmith.survey.tokens import shown_piece
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -106,12 +106,12 @@ def test_the_order_puts_known_words_before_few_pieces(found: dict[str, tuple[flo
         name: {"unknown_word_share": lost, "pieces_per_word": pieces if lost < 1 else None}
         for name, (lost, pieces) in found.items()
     }
-    order = inspect.ranked(rows)
+    order = tokenizer_comparison.ranked(rows)
     assert sorted(order) == sorted(rows)
     for better, worse in pairwise(order):
         lost, more = found[better][0], found[worse][0]
-        assert lost <= max(inspect.MANY_UNKNOWN, more)
-        if more <= inspect.MANY_UNKNOWN:
+        assert lost <= max(tokenizer_comparison.MANY_UNKNOWN, more)
+        if more <= tokenizer_comparison.MANY_UNKNOWN:
             assert found[better][1] <= found[worse][1]
 
 
@@ -192,7 +192,7 @@ def test_full_memory_changes_no_number_but_is_said(tmp_path: Path, monkeypatch: 
     text = "\n\n".join(f"the running {chr(97 + i % 26)}{i} ab ab ab" for i in range(300))
     _, whole = one(tmp_path, text)
     monkeypatch.setattr(tokens, "_DISTINCT", 5)
-    monkeypatch.setattr(inspect, "_SLICE", 50)
+    monkeypatch.setattr(tokenizer_comparison, "_SLICE", 50)
     _, small_steps = one(tmp_path, text)
     assert small_steps == whole
     monkeypatch.setattr(tokens, "KEPT", 3)
@@ -222,7 +222,7 @@ def test_a_limit_shares_itself_over_the_files_and_is_said(tmp_path: Path) -> Non
 def test_a_beginning_is_whole_characters(text: str, size: int) -> None:
     if any("\ud800" <= c <= "\udfff" for c in text) or size >= len(text.encode()):
         return
-    begun = inspect._beginning(text, size)
+    begun = tokenizer_comparison._beginning(text, size)
     assert text.startswith(begun)
     assert size - 3 <= len(begun.encode()) <= size
 

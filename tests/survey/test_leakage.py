@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertsmith.corpus.checks.check import CheckOptions, check
+from bertsmith.corpus.checks.leakage import task_rows
 from bertsmith.errors import InputError
-from bertsmith.survey.check import CheckOptions, check
-from bertsmith.survey.leakage import task_rows
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrstlm"]
 

@@ -201,8 +201,8 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     """
     from bertsmith import console
     from bertsmith.cli.corpus_table import print_check
+    from bertsmith.corpus.checks.check import CheckOptions
     from bertsmith.look.check import check_corpus
-    from bertsmith.survey.check import CheckOptions
 
     reading = reading_of(how)
     sample = how["sample"]

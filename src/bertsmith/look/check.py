@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
+from bertsmith.corpus.checks.check import CheckOptions, check
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted, percent
 from bertsmith.instances.settings import FILL
@@ -21,7 +22,6 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters, operations_per_token
 from bertsmith.notebook import Report
 from bertsmith.suggestions import absent
-from bertsmith.survey.check import CheckOptions, check
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
+from bertsmith.corpus.checks.tokenizer_comparison import measure
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.notebook import Report
-from bertsmith.survey.inspect import measure
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 PICTURES = (".png", ".svg")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from bertsmith.corpus.checks.histogram import Distribution
 from bertsmith.formatting import counted, percent
-from bertsmith.survey.distribution import Distribution
 from bertsmith.tasks.items import Item
 
 

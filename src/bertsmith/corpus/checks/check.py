@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.characters import Characters, Languages, as_shares
+from bertsmith.corpus.checks.document_window import TextWindow, together
+from bertsmith.corpus.checks.file_errors import PLACES, FaultsByFile
+from bertsmith.corpus.checks.findings import findings
+from bertsmith.corpus.checks.histogram import Found
+from bertsmith.corpus.checks.leakage import Leakage
+from bertsmith.corpus.checks.lines import LineFacts, RepeatedLines, find_lines, line_hashes
+from bertsmith.corpus.checks.structure import DocumentFacts, judge
+from bertsmith.corpus.checks.tokens import TokenFacts
 from bertsmith.corpus.deduplication import Duplicates, Places
 from bertsmith.corpus.sentence_splitter import guessed_language, split
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
-from bertsmith.survey.characters import Characters, Languages, as_shares
-from bertsmith.survey.distribution import Found
-from bertsmith.survey.faults import PLACES, FaultsByFile
-from bertsmith.survey.findings import findings
-from bertsmith.survey.leakage import Leakage
-from bertsmith.survey.lines import LineFacts, RepeatedLines, find_lines, line_hashes
-from bertsmith.survey.structure import DocumentFacts, judge
-from bertsmith.survey.tokens import TokenFacts
-from bertsmith.survey.window import TextWindow, together
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _NEAR_CAPACITY = 500_000

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.characters import shown
+from bertsmith.corpus.checks.histogram import Distribution
 from bertsmith.corpus.hashing import Hashes, Ints
 from bertsmith.corpus.sorted_hash_map import SortedRuns
 from bertsmith.io.unicode_scripts import UNSPACED
-from bertsmith.survey.characters import shown
-from bertsmith.survey.distribution import Distribution
 
 _ENDS = ".!?…:;。！？：；।؟۔։።"
 _SENTENCE_ENDS = ".!?…。！？।؟۔։።"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.survey.distribution import Found
+from bertsmith.corpus.checks.histogram import Found
 
 PLACES = 5  # of each fault in each file
 _MOST_FILES = 10_000  # that are told apart; all others are only counted

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.lines import WindowLines
 from bertsmith.corpus.deduplication import Places
 from bertsmith.corpus.hashing import Hashes
 from bertsmith.io.files import Document, bare_suffix
-from bertsmith.survey.lines import WindowLines
 
 _MOST = 4096  # documents looked at together, or a window's characters
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet")  # a record's place is its own; lines inside have none

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertsmith.corpus.checks.tokens import KEPT, Tally, Words, settle
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, percent
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
-from bertsmith.survey.tokens import KEPT, Tally, Words, settle
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _SLICE = 1 << 20  # characters encoded at a time

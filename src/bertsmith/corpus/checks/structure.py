@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bertsmith.corpus.checks.histogram import Distribution, Found
 from bertsmith.corpus.diagnostics import FEW_DOCUMENTS, FULL_SENTENCES, NO_PAIRS, NOT_HELD_OUT, as_options
 from bertsmith.formatting import counted, percent
 from bertsmith.io.files import Document
-from bertsmith.survey.distribution import Distribution, Found
 
 _TOGETHER = 4096
 _JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FILE > JOINED"""

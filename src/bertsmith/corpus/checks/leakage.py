@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.characters import shown
 from bertsmith.corpus.hashing import Hashes, Ints, WordHashes
 from bertsmith.errors import InputError
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.io.tables import table_delimiter, table_records
 from bertsmith.suggestions import absent
-from bertsmith.survey.characters import shown
 
 LEAST_WORDS = 8
 _TOGETHER = 4096  # texts whose hashes are taken at once

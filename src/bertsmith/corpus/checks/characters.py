@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.file_errors import FaultsByFile
+from bertsmith.corpus.checks.histogram import Found
 from bertsmith.corpus.hashing import Ints, WordHashes
 from bertsmith.io.unicode_scripts import HAN, script_of
-from bertsmith.survey.distribution import Found
-from bertsmith.survey.faults import FaultsByFile
 
 _CODES = 0x110000
 # What is counted with its places, by the number in the table below.
