@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
+    from bertsmith.inspection.check import check_corpus as check_corpus
+    from bertsmith.inspection.info import info as info
+    from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
+    from bertsmith.inspection.show import show_instance as show_instance
     from bertsmith.io.files import Reading as Reading
     from bertsmith.io.memory import Texts as Texts
-    from bertsmith.look.check import check_corpus as check_corpus
-    from bertsmith.look.info import info as info
-    from bertsmith.look.inspect import inspect_tokenizers as inspect_tokenizers
-    from bertsmith.look.show import show_instance as show_instance
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.models.family import presets as presets
@@ -80,7 +80,7 @@ _HOMES = {
     "Stopped": "errors",
     "Texts": "io.memory",
     "Tokenizer": "tokenizer.tokenizer",
-    "check_corpus": "look.check",
+    "check_corpus": "inspection.check",
     "compare": "use.compare",
     "count_parameters": "models.parameters",
     "ensemble": "use.ensemble",
@@ -93,14 +93,14 @@ _HOMES = {
     "finetune": "workflows.finetune",
     "finetune_glue": "workflows.glue",
     "finetune_repeatedly": "workflows.repeats",
-    "info": "look.info",
-    "inspect_tokenizers": "look.inspect",
+    "info": "inspection.info",
+    "inspect_tokenizers": "inspection.inspect",
     "load": "use.model",
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",
     "search": "use.search",
-    "show_instance": "look.show",
+    "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
 }
 

@@ -108,7 +108,7 @@ def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str]
 def test_the_forecast_counts_tokens_and_measures_updates(
     capsys: pytest.CaptureFixture[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.look import check
+    from bertsmith.inspection import check
 
     monkeypatch.setattr(check, "_PROBE_SECONDS", 0.01)
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
@@ -220,7 +220,7 @@ def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixt
 
 
 def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.look import check
+    from bertsmith.inspection import check
     from bertsmith.workflows import speed
 
     monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
@@ -237,7 +237,7 @@ def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_pat
     import gzip
 
     from bertsmith.corpus.checks.check import CheckOptions
-    from bertsmith.look.check import check_corpus
+    from bertsmith.inspection.check import check_corpus
 
     plain = tmp_path / "long.txt"
     plain.write_text(tiny_run.corpus(4000), encoding="utf-8")

@@ -27,9 +27,9 @@ import yaml
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError
+from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.files import read_documents
-from bertsmith.look.show import show_instance
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
 from bertsmith.use.model import load

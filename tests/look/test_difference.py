@@ -10,7 +10,7 @@ import torch
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
-from bertsmith.look.difference import difference
+from bertsmith.inspection.diff import difference
 from bertsmith.models.family import build_encoder, preset
 
 

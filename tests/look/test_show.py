@@ -13,8 +13,8 @@ import tiny_run
 from bertsmith.cli.data import data
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.inspection.show import show_instance
 from bertsmith.instances.split import split_documents
-from bertsmith.look.show import show_instance
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 

@@ -12,7 +12,7 @@ import pytest
 
 import tiny_run
 from bertsmith.corpus.checks.tokenizer_comparison import measure
-from bertsmith.look.check import check_corpus
+from bertsmith.inspection.check import check_corpus
 from bertsmith.reports.corpus import corpus_page
 from bertsmith.reports.tokenizers import PARTS, tokenizers_page, tokenizers_plot, word_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -95,7 +95,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     from bertsmith.cli.hints import pretrain_hint
     from bertsmith.corpus.diagnostics import needed_settings
     from bertsmith.corpus.prepare import prepare
-    from bertsmith.look.check import wrapped_lines
+    from bertsmith.inspection.check import wrapped_lines
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
@@ -202,7 +202,7 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     from bertsmith import console
     from bertsmith.cli.corpus_table import print_check
     from bertsmith.corpus.checks.check import CheckOptions
-    from bertsmith.look.check import check_corpus
+    from bertsmith.inspection.check import check_corpus
 
     reading = reading_of(how)
     sample = how["sample"]
@@ -275,7 +275,7 @@ def data_show(
     """
     from bertsmith import console
     from bertsmith.cli.instance_text import print_instance
-    from bertsmith.look.show import show_instance
+    from bertsmith.inspection.show import show_instance
 
     found = show_instance(
         folder,

@@ -42,7 +42,7 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
             raise click.UsageError("--diff names two models, and FOLDER is a third; leave one out")
         _show_difference(*diff, as_json)
         return
-    from bertsmith.look.info import info as read
+    from bertsmith.inspection.info import info as read
 
     document = read(folder, console.note)
     if as_json:
@@ -67,7 +67,7 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
 
 def _show_difference(a: str, b: str, as_json: bool) -> None:
     from bertsmith import console
-    from bertsmith.look.difference import difference
+    from bertsmith.inspection.diff import difference
 
     document = difference(a, b)
     if as_json:

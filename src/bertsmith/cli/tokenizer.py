@@ -179,7 +179,7 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
     """
     from bertsmith import console
     from bertsmith.cli.tokenizer_table import print_inspection
-    from bertsmith.look.inspect import inspect_tokenizers
+    from bertsmith.inspection.inspect import inspect_tokenizers
 
     with console.Bar("reading", how["limit"]) as bar:
         report = inspect_tokenizers(
