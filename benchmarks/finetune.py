@@ -31,13 +31,13 @@ import bertsmith as bs
 from bertsmith import hardware, rng
 from bertsmith.formatting import counted
 from bertsmith.hardware import Precision
+from bertsmith.inference.significance import compared
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.features import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
-from bertsmith.use.paired import compared
 from cheap import best_cheap
 from ours import OurTrainer
 from record import DATA, WORK, once, recorded, section, table, where

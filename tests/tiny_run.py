@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
+from bertsmith.inference.model import Model
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.model import Model
 from bertsmith.workflows.pretrain import pretrain
 
 WORDS = [

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
+    from bertsmith.inference.compare import compare as compare
+    from bertsmith.inference.ensemble import Ensemble as Ensemble
+    from bertsmith.inference.ensemble import ensemble as ensemble
+    from bertsmith.inference.model import Model as Model
+    from bertsmith.inference.model import load as load
+    from bertsmith.inference.search import search as search
     from bertsmith.inspection.check import check_corpus as check_corpus
     from bertsmith.inspection.info import info as info
     from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
@@ -48,12 +54,6 @@ if TYPE_CHECKING:
     from bertsmith.packed import Packed as Packed
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
-    from bertsmith.use.compare import compare as compare
-    from bertsmith.use.ensemble import Ensemble as Ensemble
-    from bertsmith.use.ensemble import ensemble as ensemble
-    from bertsmith.use.model import Model as Model
-    from bertsmith.use.model import load as load
-    from bertsmith.use.search import search as search
     from bertsmith.workflows.ablate import ablate as ablate
     from bertsmith.workflows.adapt import adapt as adapt
     from bertsmith.workflows.distill import distill as distill
@@ -69,10 +69,10 @@ _HOMES = {
     "BertsmithError": "errors",
     "CheckOptions": "corpus.checks.check",
     "Encoder": "models.encoder",
-    "Ensemble": "use.ensemble",
+    "Ensemble": "inference.ensemble",
     "InputError": "errors",
     "MachineError": "errors",
-    "Model": "use.model",
+    "Model": "inference.model",
     "ModelConfig": "models.config",
     "Packed": "packed",
     "Reading": "io.files",
@@ -81,9 +81,9 @@ _HOMES = {
     "Texts": "io.memory",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "inspection.check",
-    "compare": "use.compare",
+    "compare": "inference.compare",
     "count_parameters": "models.parameters",
-    "ensemble": "use.ensemble",
+    "ensemble": "inference.ensemble",
     "extend_tokenizer": "workflows.extend",
     "find_rate": "workflows.find_rate",
     "ablate": "workflows.ablate",
@@ -95,11 +95,11 @@ _HOMES = {
     "finetune_repeatedly": "workflows.repeats",
     "info": "inspection.info",
     "inspect_tokenizers": "inspection.inspect",
-    "load": "use.model",
+    "load": "inference.model",
     "prepare": "corpus.prepare",
     "presets": "models.family",
     "pretrain": "workflows.pretrain",
-    "search": "use.search",
+    "search": "inference.search",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",
 }

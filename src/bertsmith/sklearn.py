@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from bertsmith import console
-from bertsmith.use.model import Model, load
+from bertsmith.inference.model import Model, load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.run import CHECKPOINTS
 

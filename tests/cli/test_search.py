@@ -20,7 +20,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.use.search_file import read_qrels
+from bertsmith.inference.search_file import read_qrels
 
 Call = Callable[..., SimpleNamespace]
 WORDS = tiny_run.WORDS
@@ -107,7 +107,7 @@ def test_texts_of_the_command_line_and_of_a_pipe(call: Call) -> None:
 
 def test_chunks_leave_no_trace(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "a.npy")
-    monkeypatch.setattr("bertsmith.use.embed_file._CHUNK", 4)
+    monkeypatch.setattr("bertsmith.inference.embed_file._CHUNK", 4)
     call("embed", "near", "--file", "texts.txt", "--out", tmp_path / "b.npy")
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"), atol=1e-6)
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 import tiny_run
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.model import load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
@@ -33,7 +34,6 @@ from bertsmith.training.loader import Position, Update, updates
 from bertsmith.training.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.step import Checks, Trained, update
-from bertsmith.use.model import load
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 

@@ -12,7 +12,7 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.use.model import Model
+from bertsmith.inference.model import Model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_THREAD = ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"]

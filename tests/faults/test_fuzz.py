@@ -27,12 +27,12 @@ import yaml
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError
+from bertsmith.inference.model import load
 from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.files import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
-from bertsmith.use.model import load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.pretrain_settings import asked_for, resolved, settings_of
 from bertsmith.workflows.run import settings_of_run

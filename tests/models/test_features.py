@@ -11,13 +11,13 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.features import Features, Layers, chosen
 from bertsmith.models.heads import PARTS
 from bertsmith.models.parameters import count_parameters
 from bertsmith.packed import Packed
-from bertsmith.use.model import Model
 
 CONFIG = ModelConfig(
     model_type="bert",

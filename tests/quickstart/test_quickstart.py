@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, Stopped
+from bertsmith.inference.model import load
 from bertsmith.io.documentation import Library, documents, installed
 from bertsmith.io.files import Document
 from bertsmith.quickstart import quickstart as steps
 from bertsmith.quickstart.pairs import by_bigrams, make_pairs
 from bertsmith.quickstart.quickstart import quickstart, show
 from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
-from bertsmith.use.model import load
 
 FEW = ("python", "networkx", "numpy", "scikit-learn")  # quick to read, and large enough for classes
 ROWS = ["majority", "TF-IDF + linear", "BERT without pre-training", "pre-trained BERT"]

@@ -14,6 +14,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.inference.output import FORMATS, format_of
 from bertsmith.tasks.passages.answer import Answer
 from bertsmith.tasks.passages.passages import PassageExample
 from bertsmith.tasks.relations.relate import Relate
@@ -21,7 +22,6 @@ from bertsmith.tasks.relations.related import RelationExample
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tasks.words.tag import Tag
 from bertsmith.tasks.words.tagged import TagSettings
-from bertsmith.use.predictions import FORMATS, format_of
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 

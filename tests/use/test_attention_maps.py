@@ -15,9 +15,9 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.explain.attention import AttentionMaps
 from bertsmith.models.family import build_encoder
 from bertsmith.packed import Packed
-from bertsmith.use.attention import AttentionMaps
 from family_harness import CASES, a_batch, config_of, ours_at_random, reference_config, transformers
 
 CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")

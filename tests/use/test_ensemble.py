@@ -13,8 +13,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.inference.compare import told
 from bertsmith.kernels.plain import TORCH
-from bertsmith.use.compare import told
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
 
@@ -113,7 +113,9 @@ def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.Captur
 def test_what_several_models_tell_is_told_once_or_of_each(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.use.int8.for_answers", lambda _, tell: tell("kernels are made") or TORCH)
+    monkeypatch.setattr(
+        "bertsmith.inference.int8.for_answers", lambda _, tell: tell("kernels are made") or TORCH
+    )
     runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")
     for verb in ("evaluate", "compare"):
         _, err = run(capsys, verb, *runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.use.fill_mask import filled
+from bertsmith.inference.fill_mask import filled
 
 
 @pytest.mark.parametrize(

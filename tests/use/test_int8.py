@@ -19,9 +19,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.inference import int8
+from bertsmith.inference.ensemble import Ensemble
 from bertsmith.models.int8 import Int8Linear
-from bertsmith.use import int8
-from bertsmith.use.ensemble import Ensemble
 
 TEXTS = [
     "a short text",
@@ -295,7 +295,7 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
     spoilt = copy.deepcopy(model.encoder)
     for block in spoilt.blocks:
         torch.nn.init.zeros_(block.attention.output.weight)
-    monkeypatch.setattr("bertsmith.use.model.in_int8", lambda *_: spoilt)
+    monkeypatch.setattr("bertsmith.inference.model.in_int8", lambda *_: spoilt)
     with pytest.raises(InputError, match=r"scores differ by .* nats a token on average; at most 0\.05 is"):
         model.score(TEXTS)
     with pytest.raises(InputError, match=r"its probability differs by .* on average; at most 0\.05 is"):

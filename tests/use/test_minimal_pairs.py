@@ -19,10 +19,10 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
+from bertsmith.inference.minimal_pairs import MinimalPairs, Pair, PairScores, read_pairs
+from bertsmith.inference.pseudo_likelihood import PseudoLikelihood
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.use.minimal_pairs import MinimalPairs, Pair, PairScores, read_pairs
-from bertsmith.use.pseudo_likelihood import PseudoLikelihood
 
 ROWS = [
     {"good": "kaba lode", "bad": "kaba mizu", "phenomenon": "a", "paradigm": "a1"},

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap, pearsonr, permutation_test
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from bertsmith.inference.significance import compared, compared_slowly, rounds_for, slow_rounds_for
 from bertsmith.metrics.tallies import (
     count_tallies,
     f1,
@@ -17,7 +18,6 @@ from bertsmith.metrics.tallies import (
     number_tallies,
     one_hot,
 )
-from bertsmith.use.paired import compared, compared_slowly, rounds_for, slow_rounds_for
 
 LABELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40)
 

@@ -17,7 +17,7 @@ import tiny_run
 from bertsmith import hardware
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.use.predictions import Answered, as_csv, as_table, format_of, where
+from bertsmith.inference.output import Answered, as_csv, as_table, format_of, where
 
 SHORT = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
 SHEET = '\ufeffid;text;mood\r\n1;"kaba; lode";joy\r\n2;"migi\r\nnufo 😀 „ü";\r\n3;  ;x\r\n4;=pezu;fear\r\n'

@@ -20,11 +20,11 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference import pseudo_likelihood
+from bertsmith.inference.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
+from bertsmith.inference.scoring import ranked
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.use import pseudo_likelihood
-from bertsmith.use.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
-from bertsmith.use.score import ranked
 
 PIECES = [
     "[PAD]",

@@ -16,11 +16,11 @@ from bertsmith.cli.main import main
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
+from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.training import loop, trial
 from bertsmith.training.pace import Speeds
 from bertsmith.training.progress import Recorder
-from bertsmith.use.minimal_pairs import MinimalPairs, read_pairs
-from bertsmith.use.pseudo_likelihood import Scorer
 from bertsmith.workflows import pretrain_pairs
 from bertsmith.workflows.pretrain_pairs import EvaluateSettings, PairsOnTheWay, expect_pairs
 from outcomes import Killed, assert_same, outcome

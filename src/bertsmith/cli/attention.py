@@ -59,7 +59,7 @@ def attention(
     gives the weights themselves, a list of rows for each head.
     """
     from bertsmith import console
-    from bertsmith.use.model import load
+    from bertsmith.inference.model import load
 
     if out is not None and Path(out).suffix.lower() != ".png":
         raise InputError(f"--out {out}: the plot is a PNG", "name a file that ends in .png")

@@ -51,9 +51,9 @@ def compare(
     """
     from bertsmith import console
     from bertsmith.formatting import counted
-    from bertsmith.use.compare import compare as run
-    from bertsmith.use.compare import told
-    from bertsmith.use.model import load
+    from bertsmith.inference.compare import compare as run
+    from bertsmith.inference.compare import told
+    from bertsmith.inference.model import load
 
     quiet_machine()
     tell = console.once(console.note)

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
-    from bertsmith.use.model import Model
+    from bertsmith.inference.model import Model
 
 
 @click.command(cls=Verb)
@@ -80,8 +80,8 @@ def embed(
     --out and --index, prints one JSON object per text.
     """
     from bertsmith import console, hardware
-    from bertsmith.use import embed_file
-    from bertsmith.use.model import load
+    from bertsmith.inference import embed_file
+    from bertsmith.inference.model import load
 
     _check_embed(texts, file, text_column, out, index, approximate, normalize)
     target = embed_file.check_out(out) if out else None

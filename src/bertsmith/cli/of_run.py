@@ -101,7 +101,7 @@ def _options_of(run: str) -> list[click.Parameter]:
     with it is raised as `predict` would."""
     if run.startswith("-"):
         return []
-    from bertsmith.use.model import load
+    from bertsmith.inference.model import load
 
     quiet_machine()
     return task_options.options_of(load(run, tell=lambda text: None).task.settings_type, defaults=False)

@@ -18,7 +18,7 @@ from bertsmith.formatting import counted, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bertsmith.use.pseudo_likelihood import Scorer
+    from bertsmith.inference.pseudo_likelihood import Scorer
 
 _HOW = "give texts, --file FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL"
 _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
@@ -91,15 +91,15 @@ def score(
     is wrong. Empty texts are counted, not scored.
     """
     from bertsmith import console, hardware
-    from bertsmith.use import predictions
-    from bertsmith.use.model import load
+    from bertsmith.inference import output
+    from bertsmith.inference.model import load
 
     _check_inputs(texts, file, pairs, text_column, of_pairs)
     if encoding is not None and file is None and pairs is None:
         raise InputError("--encoding is of --file or --pairs", "give the file, or leave it out")
-    form = predictions.format_of(out, None)
+    form = output.format_of(out, None)
     if out:
-        predictions.refuse_existing(Path(out))
+        output.refuse_existing(Path(out))
     if as_json and out and pairs is None:
         raise InputError("--json is one JSON document on standard output", "leave one out")
     hardware.prepare_process()
@@ -141,8 +141,8 @@ def _placed(
     texts: tuple[str, ...], file: str | None, column: str | None, encoding: str | None
 ) -> list[tuple[str, str]]:
     """The texts to score, each with its place."""
-    from bertsmith.use.lines import texts_of_lines
-    from bertsmith.use.score import read_texts
+    from bertsmith.inference.scoring import read_texts
+    from bertsmith.inference.text_input import texts_of_lines
 
     if file is not None:
         return read_texts(file, column, encoding)
@@ -157,7 +157,7 @@ def _score_texts(
     scorer: Scorer, placed: list[tuple[str, str]], out: str | None, form: str, *, as_json: bool
 ) -> None:
     from bertsmith import console
-    from bertsmith.use.score import as_table, ranked, write_rows
+    from bertsmith.inference.scoring import as_table, ranked, write_rows
 
     with console.Bar("scoring", len(placed), unit="texts") as bar:
         rows = ranked(placed, scorer, console.note, bar.advance_to)
@@ -182,8 +182,8 @@ def _score_pairs(
     **how: Any,
 ) -> None:
     from bertsmith import console
-    from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs
-    from bertsmith.use.score import write_rows
+    from bertsmith.inference.minimal_pairs import read_pairs, score_pairs, told_of_pairs
+    from bertsmith.inference.scoring import write_rows
 
     pairs = read_pairs(file, **how).sampled(sample, seed or 0)
     with console.Bar("scoring", 2 * len(pairs), unit="sentences") as bar:

@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
-    from bertsmith.use.search_file import Query, Searched
+    from bertsmith.inference.search_file import Query, Searched
 
 
 @click.command(cls=Verb)
@@ -86,7 +86,7 @@ def search(
     it is one document.
     """
     from bertsmith import console, hardware
-    from bertsmith.use.search_file import Searched, read_search
+    from bertsmith.inference.search_file import Searched, read_search
 
     _check(queries, file, {"--qrels": qrels, "--text-column": text_column}, rerank, rerank_label)
     if out is not None:
@@ -106,7 +106,7 @@ def search(
         approximately=approximate,
     )
     if approximate:
-        from bertsmith.use.indexing import told_of_recall
+        from bertsmith.inference.indexing import told_of_recall
 
         console.note(told_of_recall(searched.searcher.index))
     _show(searched, out, as_json=as_json, plain=bool(queries))
@@ -135,7 +135,7 @@ def _check(
 
 def _typed(queries: tuple[str, ...]) -> list[Query]:
     """The queries of the command line or of standard input. InputError where each is empty."""
-    from bertsmith.use.search_file import Query
+    from bertsmith.inference.search_file import Query
 
     given = enumerate(texts_of(queries), start=1)
     asked = [Query(text, f"query {i}", str(i)) for i, text in given if text.strip()]
@@ -159,10 +159,10 @@ def _searched(
 ) -> Searched:
     """The search, ready to go; a model or an index that does not fit is told before anything is computed."""
     from bertsmith import console
+    from bertsmith.inference.model import load
+    from bertsmith.inference.reranking import Reranker
+    from bertsmith.inference.search import Wanted, searcher_of
     from bertsmith.retrieval.index import Index
-    from bertsmith.use.model import load
-    from bertsmith.use.rerank import Reranker
-    from bertsmith.use.search import Wanted, searcher_of
 
     opened = Index(index)
     opened.refuse_without_graph(approximately)
@@ -175,7 +175,7 @@ def _searched(
 def _check_out(out: str) -> None:
     from pathlib import Path
 
-    from bertsmith.use.predictions import refuse_existing
+    from bertsmith.inference.output import refuse_existing
 
     if Path(out).suffix.lower() != ".jsonl":
         raise InputError(f"--out {out}: results are written as .jsonl", "end it with .jsonl")
@@ -228,7 +228,7 @@ def _write(searched: Searched, out: str) -> None:
 def _table(answer: dict[str, Any]) -> None:
     """The results of one query."""
     from bertsmith import console
-    from bertsmith.use.predictions import shortened
+    from bertsmith.inference.output import shortened
 
     most = max(20, shutil.get_terminal_size((100, 24)).columns - 46)
     ranked = any("rerank_score" in one for one in answer["results"])

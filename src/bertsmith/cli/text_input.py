@@ -29,8 +29,8 @@ def rows_of(
     encoding: str | None,
 ) -> Iterator[TextRow]:
     """The rows of a file, texts of the command line, or the lines of standard input."""
-    from bertsmith.use.lines import texts_of_lines
-    from bertsmith.use.text_rows import rows_of_lines, text_rows
+    from bertsmith.inference.text_input import texts_of_lines
+    from bertsmith.inference.text_rows import rows_of_lines, text_rows
 
     if file is not None:
         return text_rows(file, text_column, id_column, encoding)

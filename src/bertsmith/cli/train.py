@@ -15,8 +15,8 @@ from bertsmith.cli.verbs import Verb
 from bertsmith.formatting import percent
 
 if TYPE_CHECKING:
+    from bertsmith.inference.model import Model
     from bertsmith.settings import Settings
-    from bertsmith.use.model import Model
 
 
 def _pretrain_settings() -> type[Settings]:

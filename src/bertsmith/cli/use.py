@@ -18,9 +18,9 @@ from bertsmith.cli.verbs import Verb
 from bertsmith.formatting import counted
 
 if TYPE_CHECKING:
+    from bertsmith.inference.output import Answered
     from bertsmith.tasks.scores import Scores
     from bertsmith.tasks.task import Task
-    from bertsmith.use.predictions import Answered
 
 
 @click.command(cls=OfRun)
@@ -52,8 +52,8 @@ def evaluate(
     """
     from bertsmith import console
     from bertsmith.errors import InputError
-    from bertsmith.use.evaluation import evaluate as evaluated
-    from bertsmith.use.model import load
+    from bertsmith.inference.evaluation import evaluate as evaluated
+    from bertsmith.inference.model import load
 
     quiet_machine()
     changes = task_options.as_settings(own, assignments)
@@ -74,8 +74,8 @@ def _evaluate_together(
     runs: tuple[str, ...], data: str, on: On, changes: dict[str, Any], *, as_json: bool
 ) -> None:
     from bertsmith import console
-    from bertsmith.use.ensemble import Ensemble
-    from bertsmith.use.model import load
+    from bertsmith.inference.ensemble import Ensemble
+    from bertsmith.inference.model import load
 
     tell = console.once(console.note)
     together = Ensemble([load(run, tell=tell, **on) for run in runs])
@@ -153,13 +153,13 @@ def predict(
     """
     from bertsmith import console
     from bertsmith.errors import InputError
-    from bertsmith.use import predictions
-    from bertsmith.use.model import load
+    from bertsmith.inference import output
+    from bertsmith.inference.model import load
 
     if as_json and (out or chosen not in (None, "json")):
         raise InputError("--json is one JSON document on standard output", "leave one out")
     if out:
-        predictions.refuse_existing(Path(out))
+        output.refuse_existing(Path(out))
     if texts and file:
         raise InputError("both texts and a file are given", "give one of them")
     if not texts and not file and sys.stdin.isatty():
@@ -168,7 +168,7 @@ def predict(
         )
     quiet_machine()
     model = load(run, tell=console.note, **on)
-    form = predictions.format_of(out, chosen, model.task.answer_form)
+    form = output.format_of(out, chosen, model.task.answer_form)
     changes = task_options.as_settings(own, assignments)
     if file:
         answered = model.answering.of_file(file, changes, console.note)
@@ -177,7 +177,7 @@ def predict(
     else:
         answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes, console.note)
     if as_json:
-        console.result_json(list(predictions.as_json(model.task, answered)))
+        console.result_json(list(output.as_json(model.task, answered)))
         return
     delimiter = model.answering.delimiter_of(file, changes) if file else ","
     if out is None:
@@ -185,7 +185,7 @@ def predict(
             model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
         )
     else:
-        number = predictions.write_answers(model.task, answered, form, delimiter, Path(out))
+        number = output.write_answers(model.task, answered, form, delimiter, Path(out))
         console.note(f"{out}: {counted(number, 'prediction')}")
 
 
@@ -201,23 +201,23 @@ def _show_answers(
     """On standard output: JSON and csv line by line, the form of the task's field as it is. marked: the file that
     was read begins with a byte order mark, and so do its rows with their answers."""
     from bertsmith import console
-    from bertsmith.use import predictions
+    from bertsmith.inference import output
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
-        console.result_table("", *predictions.as_table(task, answered, width))
+        console.result_table("", *output.as_table(task, answered, width))
     elif form == "json":
-        for answer in predictions.as_json(task, answered):
+        for answer in output.as_json(task, answered):
             console.result_json(answer)
     elif form != "csv":  # for the field's scripts: as it is
         sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in task.answer_file(answered))
         sys.stdout.buffer.flush()
     elif sys.stdout.isatty():
-        for line in predictions.as_csv(task, answered, delimiter):
+        for line in output.as_csv(task, answered, delimiter):
             console.result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
         sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
-        for line in predictions.as_csv(task, answered, delimiter):
+        for line in output.as_csv(task, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()
 
@@ -250,7 +250,7 @@ def fill_mask(run: str, text: str, on: On, top_k: int, max_length: int | None, a
       bertsmith fill-mask bert-chinese "巴黎是[MASK]国的首都。"
     """
     from bertsmith import console
-    from bertsmith.use.model import load
+    from bertsmith.inference.model import load
 
     quiet_machine()
     answers = load(run, tell=console.note, **on).fill_mask(text, top_k, max_length, console.note)

@@ -15,6 +15,7 @@ from bertsmith.corpus.manifest import MANIFEST
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.model import load
 from bertsmith.models.family import family, known_as, preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import MODEL
@@ -23,7 +24,6 @@ from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.plan import Entry, read_plan
-from bertsmith.use.model import load
 from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
 from bertsmith.workflows.pretrain_settings import settings_of
 from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run

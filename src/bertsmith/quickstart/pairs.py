@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from bertsmith import rng
+from bertsmith.inference.model import Model
 from bertsmith.io.files import Document
-from bertsmith.use.model import Model
 
 _EXCHANGED = {
     "a or an": {"a": "an", "an": "a"},

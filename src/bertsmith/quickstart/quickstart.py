@@ -20,6 +20,7 @@ from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import Stopped
 from bertsmith.formatting import counted
+from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic, documentation
 from bertsmith.io.documentation import Library
 from bertsmith.io.files import Document
@@ -28,7 +29,6 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
 from bertsmith.tokenizer_training.train import train_tokenizer
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain import pretrain

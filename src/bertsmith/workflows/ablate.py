@@ -17,6 +17,7 @@ from bertsmith import console, hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place, is_processor
 from bertsmith.errors import InputError
+from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.io import atomic
 from bertsmith.kernels.choice import for_training
 from bertsmith.models.config import encoder_terms
@@ -24,7 +25,6 @@ from bertsmith.models.family import preset
 from bertsmith.notebook import Report
 from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.settings import read_yaml
-from bertsmith.use.minimal_pairs import read_pairs
 from bertsmith.workflows.ablation import (
     PAIRS,
     PRECISION,

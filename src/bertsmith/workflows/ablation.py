@@ -25,11 +25,11 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.inference.model import Model
 from bertsmith.models.config import encoder_terms
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.model import Model
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.distill import student_settings
 from bertsmith.workflows.examples import gather

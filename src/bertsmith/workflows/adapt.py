@@ -18,13 +18,13 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.compare import compare
+from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.files import Notes, find_files
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.notebook import Report
 from bertsmith.tasks.task import task_type
-from bertsmith.use.compare import compare
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.ablation import options_as_settings, refuse_seed
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import gather

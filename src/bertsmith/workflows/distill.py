@@ -13,12 +13,12 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.distil import check_tokenizer
 from bertsmith.tasks.task import Task
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.finetune_settings import settings_type as finetune_settings
 from bertsmith.workflows.pretrain import pretrain

@@ -14,6 +14,8 @@ from bertsmith import console, hardware
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.model import Model, load
+from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.keywords import Chosen, assignments_of
@@ -26,8 +28,6 @@ from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.loader import Phase
 from bertsmith.training.range_test import CurveReading, range_test, rates_between, suggestion
 from bertsmith.training.step import Trained
-from bertsmith.use.model import Model, load
-from bertsmith.use.predictions import refuse_existing
 from bertsmith.workflows.examples import read_training
 from bertsmith.workflows.finetune_settings import new_settings, settings_type
 from bertsmith.workflows.finetune_work import build_model

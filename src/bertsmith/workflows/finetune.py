@@ -9,6 +9,7 @@ from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameters import count_parameters
@@ -16,7 +17,6 @@ from bertsmith.settings import read_yaml
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
 from bertsmith.training.loop import train
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
 from bertsmith.workflows.finetune_settings import FinetuneSettings, new_settings, settings_type

@@ -12,6 +12,7 @@ from typing import Any, cast
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.encoder import Encoder
@@ -33,7 +34,6 @@ from bertsmith.training.loader import Phase
 from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.standing import Evaluation, Progress
 from bertsmith.training.step import Trained
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
 from bertsmith.workflows.finetune_layers import settle_layers, thaws

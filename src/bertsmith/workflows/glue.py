@@ -15,11 +15,11 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.keywords import Chosen
 from bertsmith.notebook import Report
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.finetune import finetune
 from bertsmith.workflows.run import holds_run, write_report
 

@@ -11,12 +11,12 @@ from bertsmith import console, hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Left
 from bertsmith.formatting import counted, percent
+from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.loop import train
 from bertsmith.training.parallel import Processes, processes
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
 from bertsmith.workflows.pretrain_recipe import learning_settings

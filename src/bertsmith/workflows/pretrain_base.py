@@ -13,13 +13,13 @@ from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import CONFIG, locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model, load
 from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import MODEL, Objective, Parts, objective_of, objective_type
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 

@@ -14,15 +14,15 @@ from bertsmith import console
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.causal_scoring import LeftToRight
+from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
+from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.pace import Speeds
-from bertsmith.use.left_to_right import LeftToRight
-from bertsmith.use.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
-from bertsmith.use.pseudo_likelihood import Scorer
 from bertsmith.workflows.budget import forward
 
 ACCURACY = "pairs_accuracy"

@@ -16,6 +16,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.model import Model
 from bertsmith.instances.buckets import check_budget
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
@@ -25,7 +26,6 @@ from bertsmith.training.loop import Course, fingerprint
 from bertsmith.training.pace import Speeds
 from bertsmith.training.progress import last_loss
 from bertsmith.training.standing import Evaluation, Progress
-from bertsmith.use.model import Model
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import take_over

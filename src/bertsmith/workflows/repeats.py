@@ -15,13 +15,13 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
 from bertsmith.errors import Diverged, InputError
+from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.notebook import Report
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.task import Task, task_type
-from bertsmith.use.model import Model, load
 from bertsmith.workflows.budget import name_of
 from bertsmith.workflows.examples import parts_of
 from bertsmith.workflows.finetune import finetune

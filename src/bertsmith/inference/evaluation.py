@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.inference.answering import Answering, Changes
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
@@ -15,7 +16,6 @@ from bertsmith.reports.steps import Steps
 from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Finding, Scores
-from bertsmith.use.answering import Answering, Changes
 
 
 def evaluate(

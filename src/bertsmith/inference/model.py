@@ -23,6 +23,12 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence import sentence_vectors
 from bertsmith.device import Place, check_device, check_precision, is_processor
 from bertsmith.errors import InputError
+from bertsmith.inference.answering import Answering, nobody
+from bertsmith.inference.embedding import Embedder, made_so
+from bertsmith.inference.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
+from bertsmith.inference.loaded_task import loaded_task
+from bertsmith.inference.precision import NEAR, cosine_in_bf16, told_of_bf16
+from bertsmith.inference.predictor import Predictor, wants_list
 from bertsmith.io.memory import Source, column_of
 from bertsmith.kernels.choice import for_answers, for_gpu
 from bertsmith.kernels.plain import Written, use_kernels
@@ -34,18 +40,12 @@ from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.answering import Answering, nobody
-from bertsmith.use.bf16 import NEAR, cosine_in_bf16, told_of_bf16
-from bertsmith.use.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
-from bertsmith.use.loaded_task import loaded_task
-from bertsmith.use.predictor import Predictor, wants_list
-from bertsmith.use.vectors import Embedder, made_so
 
 if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others begin sooner
+    from bertsmith.explain.attention import AttentionMaps
+    from bertsmith.inference.fill_mask import MaskFiller
+    from bertsmith.inference.pseudo_likelihood import Scorer, Variant
     from bertsmith.retrieval.index import Index
-    from bertsmith.use.attention import AttentionMaps
-    from bertsmith.use.fill_mask import MaskFiller
-    from bertsmith.use.pseudo_likelihood import Scorer, Variant
 
 _Reads = TypeVar("_Reads", Embedder, "MaskFiller", "Scorer")
 _Check = Callable[[_Reads, _Reads, Sequence[str], Path, Callable[[str], None]], bool]
@@ -179,7 +179,7 @@ class Model(Predictor):
         return self.folder.labels
 
     def _repr_html_(self) -> str:
-        from bertsmith.use.model_page import model_page
+        from bertsmith.inference.model_page import model_page
 
         return model_page(self.path, self.folder)
 
@@ -250,7 +250,7 @@ class Model(Predictor):
         search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told. progress: hears how
         many texts are done.
         """
-        from bertsmith.use.indexing import build_index  # it loads Arrow
+        from bertsmith.inference.indexing import build_index  # it loads Arrow
 
         return build_index(
             self.embedder(pooling, True, max_length),
@@ -408,7 +408,7 @@ class Model(Predictor):
         tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
         told, each mask is guessed from a window around it.
         """
-        from bertsmith.use.fill_mask import MaskFiller
+        from bertsmith.inference.fill_mask import MaskFiller
 
         if top_k < 1:
             raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
@@ -423,7 +423,7 @@ class Model(Predictor):
     def attention(self, text: str, second: str | None = None) -> AttentionMaps:
         """What each head looks at in a text, or in a pair: `weights` [L, A, T, T] of its `tokens`, `habits()` of
         the heads, `plot("heads.png")`. InputError where it is longer than the model reads at once."""
-        from bertsmith.use.attention import attention_of
+        from bertsmith.explain.attention import attention_of
 
         for one in (text, second):
             if one is not None and not isinstance(one, str):
@@ -434,8 +434,8 @@ class Model(Predictor):
         """What scores texts with this model: by their pseudo-log-likelihood ("within_word" if no variant is
         named), or where it reads from left to right by their log-likelihood. InputError where it has no masked-LM
         head."""
-        from bertsmith.use.left_to_right import LeftToRight
-        from bertsmith.use.pseudo_likelihood import Scorer
+        from bertsmith.inference.causal_scoring import LeftToRight
+        from bertsmith.inference.pseudo_likelihood import Scorer
 
         def made(encoder: Encoder, place: Place) -> Scorer:
             if self.folder.config.causal:
@@ -462,8 +462,8 @@ class Model(Predictor):
         missing one, has the score None, and a
         warning says how many there are.
         """
-        from bertsmith.use.minimal_pairs import told_of_scores
-        from bertsmith.use.score import as_row, strings, told_of_unscored
+        from bertsmith.inference.minimal_pairs import told_of_scores
+        from bertsmith.inference.scoring import as_row, strings, told_of_unscored
 
         if isinstance(texts, str):
             raise wants_list("score", texts)
@@ -494,7 +494,7 @@ class Model(Predictor):
         only so many of them, of each group its share, by the seed. Returns the figures over all pairs, by each
         column of groups (`by_phenomenon`), and the mean over these (`mean_over`).
         """
-        from bertsmith.use.minimal_pairs import read_pairs, score_pairs, told_of_pairs
+        from bertsmith.inference.minimal_pairs import read_pairs, score_pairs, told_of_pairs
 
         if isinstance(group_columns, str):
             group_columns = [group_columns]

@@ -15,9 +15,9 @@ from typing import Any
 from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, listed
+from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer
 from bertsmith.io.memory import Source, as_file
 from bertsmith.io.tables import TabularFile, read_table
-from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files
 _GROUPS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))

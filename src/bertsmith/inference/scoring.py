@@ -11,14 +11,14 @@ from typing import Any
 from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, listed
+from bertsmith.inference.minimal_pairs import told_of_scores
+from bertsmith.inference.output import refuse_existing, shortened
+from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
 from bertsmith.io import atomic
 from bertsmith.io.files import bare_suffix
 from bertsmith.io.lines import read_lines
 from bertsmith.io.memory import is_missing
 from bertsmith.io.tables import read_table
-from bertsmith.use.minimal_pairs import told_of_scores
-from bertsmith.use.predictions import refuse_existing, shortened
-from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bertsmith import console
 from bertsmith.errors import InputError
+from bertsmith.inference.output import as_json, format_of, refuse_existing, write_answers
 from bertsmith.io.memory import Source
 from bertsmith.notebook import Report
-from bertsmith.use.predictions import as_json, format_of, refuse_existing, write_answers
 
 if TYPE_CHECKING:
+    from bertsmith.inference.answering import Answering
     from bertsmith.tasks.task import Task
-    from bertsmith.use.answering import Answering
 
 _SHOWN = 40  # characters of a text in a message
 
@@ -99,7 +99,7 @@ class Predictor:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.
 
         report: a new folder for a page of all that there is to see (report.html), its numbers and its plots."""
-        from bertsmith.use.evaluation import evaluate  # it loads what writes pages
+        from bertsmith.inference.evaluation import evaluate  # it loads what writes pages
 
         found = evaluate(self.answering, file, columns, report, str(getattr(self, "path", "")))
         return Report(found.document())

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.answering import Answering
+from bertsmith.inference.precision import random_texts
 from bertsmith.kernels.choice import for_answers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.int8 import quantized
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.use.answering import Answering
-from bertsmith.use.bf16 import random_texts
 
 if TYPE_CHECKING:  # what one verb alone needs: the others begin sooner
-    from bertsmith.use.fill_mask import MaskFiller
-    from bertsmith.use.pseudo_likelihood import Scorer
+    from bertsmith.inference.fill_mask import MaskFiller
+    from bertsmith.inference.pseudo_likelihood import Scorer
 
 INT8 = "int8"
 _FALL = 0.01  # of the score that decides: a larger fall is refused

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bertsmith import console
 from bertsmith.formatting import counted, listed
+from bertsmith.inference.embedding import Embedder
+from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.memory import Source
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
-from bertsmith.use.text_rows import text_rows
-from bertsmith.use.vectors import Embedder
 
 
 def build_index(

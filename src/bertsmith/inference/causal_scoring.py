@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, Variant
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import within_budget
 from bertsmith.tokenizer.tokenizer import Encoding
-from bertsmith.use.pseudo_likelihood import PseudoLikelihood, Scorer, Variant
 
 
 @dataclass(frozen=True)

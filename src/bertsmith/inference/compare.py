@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.inference.ensemble import told_of_labels
+from bertsmith.inference.model import Model, load
+from bertsmith.inference.significance import Difference, compared, compared_slowly
 from bertsmith.io.memory import Source
 from bertsmith.notebook import Report
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.use.ensemble import told_of_labels
-from bertsmith.use.model import Model, load
-from bertsmith.use.paired import Difference, compared, compared_slowly
 
 _APART = 0.05  # the largest p at which two models are said to be told apart
 

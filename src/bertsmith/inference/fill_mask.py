@@ -12,6 +12,7 @@ import torch
 
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.mask_windows import MaskWindow, mask_windows
 from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
@@ -19,7 +20,6 @@ from bertsmith.packed import Packed, sent
 from bertsmith.tasks.items import within_budget
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
-from bertsmith.use.mask_windows import MaskWindow, mask_windows
 
 _CHUNK = 1024  # texts that are encoded at a time
 

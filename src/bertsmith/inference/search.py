@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.inference.model import Model, load, warned
+from bertsmith.inference.reranking import Reranker
 from bertsmith.retrieval.index import Index, TextRow
-from bertsmith.use.model import Model, load, warned
-from bertsmith.use.rerank import Reranker
 
 _AT_ONCE = 256  # queries
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
+from bertsmith.inference.mask_windows import window_starts
 from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
@@ -32,7 +33,6 @@ from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
 from bertsmith.tasks.windows import UNCUT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
-from bertsmith.use.mask_windows import window_starts
 
 Variant = Literal["within_word", "token", "left_to_right"]
 """What is masked together: a token and the later ones of its word, or the token alone; or nothing, for a model

@@ -9,11 +9,11 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, listed
+from bertsmith.inference.search import Searcher, Wanted
+from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.lines import read_lines
 from bertsmith.metrics.ranking import ranking_figures
 from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
-from bertsmith.use.search import Searcher, Wanted
-from bertsmith.use.text_rows import text_rows
 
 _DEEPEST = 10  # of the figures
 

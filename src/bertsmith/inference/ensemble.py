@@ -17,6 +17,9 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, listed
+from bertsmith.inference.answering import Answering, Changes, in_chunks
+from bertsmith.inference.model import Model, load
+from bertsmith.inference.predictor import Predictor
 from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import ahead
 from bertsmith.settings import Settings
@@ -24,9 +27,6 @@ from bertsmith.tasks.details import Answers
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task
-from bertsmith.use.answering import Answering, Changes, in_chunks
-from bertsmith.use.model import Model, load
-from bertsmith.use.predictor import Predictor
 
 _SHOWN = 5  # labels in a message
 

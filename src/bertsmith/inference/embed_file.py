@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.inference.embedding import Embedder
+from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.retrieval.index import TextRow
 from bertsmith.retrieval.vector_file import vector_file
-from bertsmith.use.predictions import refuse_existing
-from bertsmith.use.vectors import Embedder
 
 FORMATS = (".npy", ".parquet", ".jsonl")
 _CHUNK = 4096

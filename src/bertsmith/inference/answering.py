@@ -13,6 +13,8 @@ from torch import Tensor
 
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.inference.output import Answered, answered_of, told_of_unanswered
+from bertsmith.inference.text_input import texts_of_lines
 from bertsmith.io.files import bare_suffix
 from bertsmith.io.memory import Source, as_file, column_of, is_missing, is_path, is_table
 from bertsmith.io.prefetch import ahead, in_parts
@@ -26,8 +28,6 @@ from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
 from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
-from bertsmith.use.lines import texts_of_lines
-from bertsmith.use.predictions import Answered, answered_of, told_of_unanswered
 
 _OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file

@@ -1,0 +1,1 @@
+"""Attributions and attention of a model."""
