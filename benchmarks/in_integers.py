@@ -29,7 +29,7 @@ from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.settings import read_yaml
-from bertsmith.training.step import Trained
+from bertsmith.training.train_step import Trained
 from bertsmith.workflows.pretrain_base import take_over
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of

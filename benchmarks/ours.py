@@ -10,11 +10,11 @@ from bertsmith.device import Place
 from bertsmith.kernels.choice import for_gpu, for_training, in_integers
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
-from bertsmith.training.loader import Batch, Position, Update
-from bertsmith.training.optimizer import optimizer_of
-from bertsmith.training.recorded import Recorded, pays
+from bertsmith.training.cuda_graphs import Recorded, pays
+from bertsmith.training.data_loader import Batch, Position, Update
+from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Checks, Passes, Trained, update
+from bertsmith.training.train_step import Checks, Passes, Trained, update
 
 
 class OurTrainer:

@@ -116,7 +116,7 @@ def measured(preset: str, updates: int, batch: int, threads: int) -> dict[str, A
     from bertsmith import hardware
 
     hardware.prepare_process(threads)
-    now = importlib.util.find_spec("bertsmith.training.step") is not None
+    now = importlib.util.find_spec("bertsmith.training.train_step") is not None
     make, stream = (of_today if now else before_places)(preset, batch)
     seconds, loss = [], 0.0
     for number in range(WARM_UP + updates):
@@ -155,9 +155,9 @@ def before_places(preset_name: str, batch: int) -> tuple[Callable[[Any], float],
     from bertsmith.models.config import preset
     from bertsmith.models.encoder import Encoder
     from bertsmith.objectives.mlm_nsp import MlmNsp
-    from bertsmith.training.loop import Trained, update
-    from bertsmith.training.optimizer import make_optimizer
+    from bertsmith.training.optim.optimizer import make_optimizer
     from bertsmith.training.settings import TrainSettings
+    from bertsmith.training.trainer import Trained, update
 
     config = preset(preset_name)
     encoder = Encoder(config, torch.Generator().manual_seed(0))

@@ -117,11 +117,11 @@ def serve(options: argparse.Namespace) -> None:
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp
-    from bertsmith.training.loader import Position, updates
-    from bertsmith.training.optimizer import optimizer_of
-    from bertsmith.training.parallel import processes
+    from bertsmith.training.data_loader import Position, updates
+    from bertsmith.training.distributed import processes
+    from bertsmith.training.optim.optimizer import optimizer_of
     from bertsmith.training.settings import TrainSettings
-    from bertsmith.training.step import Trained, update
+    from bertsmith.training.train_step import Trained, update
 
     answers, sys.stdout = sys.stdout, sys.stderr
     hardware.prepare_process(options.child)

@@ -38,7 +38,7 @@ from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
-from bertsmith.training.loader import Position, batches
+from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of

@@ -20,7 +20,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import BertsmithError
 from bertsmith.hardware import of_several
-from bertsmith.training import loop
+from bertsmith.training import trainer
 
 NO_DROPOUT = tuple(
     f"model.{name}=0"
@@ -44,7 +44,7 @@ FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
 @contextmanager
 def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]:
     """Something happens after update number `step`, in the process that leads or in the others."""
-    update = loop.update
+    update = trainer.update
 
     def watched(*given: Any) -> Any:
         found = update(*given)
@@ -52,15 +52,15 @@ def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]
             what()
         return found
 
-    loop.update = watched
+    trainer.update = watched
     yield
-    loop.update = update
+    trainer.update = update
 
 
 @contextmanager
 def held(file: Path) -> Iterator[None]:
     """Write down how many numbers of weights, gradients and the optimiser's state this process holds."""
-    update = loop.update
+    update = trainer.update
 
     def watched(*given: Any) -> Any:
         found = update(*given)
@@ -71,23 +71,23 @@ def held(file: Path) -> Iterator[None]:
         file.write_text(str(here))
         return found
 
-    loop.update = watched
+    trainer.update = watched
     yield
-    loop.update = update
+    trainer.update = update
 
 
 @contextmanager
 def way(file: Path) -> Iterator[None]:
     """Write down how gradients are summed."""
-    update = loop.update
+    update = trainer.update
 
     def watched(*given: Any) -> Any:
         file.write_text(type(given[7]).__name__)
         return update(*given)
 
-    loop.update = watched
+    trainer.update = watched
     yield
-    loop.update = update
+    trainer.update = update
 
 
 def threads_of_gloo() -> int:

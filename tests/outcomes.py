@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.training import checkpoint, loop
+from bertsmith.training import checkpoint, trainer
 
 
 class Killed(BaseException):
@@ -20,7 +20,7 @@ class Killed(BaseException):
 @contextmanager
 def killed_in(step: int) -> Iterator[None]:
     """Whatever trains in here dies before it makes this update."""
-    update = loop.update
+    update = trainer.update
 
     def killed(*arguments: Any) -> Any:
         if arguments[6] == step:
@@ -28,7 +28,7 @@ def killed_in(step: int) -> Iterator[None]:
         return update(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "update", killed)
+        patch.setattr(trainer, "update", killed)
         with pytest.raises(Killed):
             yield
 

@@ -23,7 +23,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import MODEL, OBJECTIVES, Objective, Parts
 from bertsmith.settings import Settings
-from bertsmith.training import loop
+from bertsmith.training import trainer
 
 
 class ToySettings(Settings):
@@ -114,7 +114,7 @@ def test_a_teacher_is_never_saved_and_a_shared_table_once(toy: str, tmp_path: Pa
 def test_it_resumes_to_the_bit(toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = tiny_run.make_shards(tmp_path)
     straight = tiny_run.run(shards, tmp_path / "straight", toy, *MORE)
-    update = loop.update
+    update = trainer.update
 
     def killed(*arguments: Any) -> Any:
         if arguments[6] == 5:
@@ -122,7 +122,7 @@ def test_it_resumes_to_the_bit(toy: str, tmp_path: Path, monkeypatch: pytest.Mon
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
+        patch.setattr(trainer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", toy, *MORE)
     resumed = tiny_run.run(shards, tmp_path / "resumed", toy, *MORE, resume=True)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.training import loop
+from bertsmith.training import trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -72,7 +72,7 @@ def test_a_resumed_run_is_the_unbroken_one(
     shards = tiny_run.make_shards(tmp_path)
     settings = (*FEW, *way, "train.device=cuda", "train.deterministic=true")
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
-    update = loop.update
+    update = trainer.update
 
     def killed(*arguments: Any) -> Any:
         if arguments[6] == 6:
@@ -80,7 +80,7 @@ def test_a_resumed_run_is_the_unbroken_one(
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
+        patch.setattr(trainer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *settings)
     resumed = tiny_run.run(shards, tmp_path / "resumed", *settings, resume=True)

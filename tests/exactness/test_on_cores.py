@@ -23,9 +23,9 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.hardware import OfSeveral
 from bertsmith.training import on_cores
-from bertsmith.training.parallel import Processes
-from bertsmith.training.plan import read_plan
-from bertsmith.training.trial import Way
+from bertsmith.training.distributed import Processes
+from bertsmith.training.execution_benchmark import Way
+from bertsmith.training.run_plan import read_plan
 from bertsmith.workflows import budget, pretrain_together
 from bertsmith.workflows.pretrain_settings import settings_of
 

@@ -21,10 +21,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.training.loader import Position, Update
-from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.data_loader import Position, Update
+from bertsmith.training.optim.optimizer import make_optimizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained, update
+from bertsmith.training.train_step import Trained, update
 
 CONFIG = ModelConfig(
     vocab_size=46,

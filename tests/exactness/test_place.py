@@ -29,11 +29,11 @@ from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.tasks.items import Encoded, Item
 from bertsmith.tasks.texts.class_settings import ClassSettings
 from bertsmith.tasks.texts.classify import Classify
-from bertsmith.training import loop
-from bertsmith.training.loader import Position, Update, updates
-from bertsmith.training.optimizer import optimizer_of
+from bertsmith.training import trainer
+from bertsmith.training.data_loader import Position, Update, updates
+from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Checks, Trained, update
+from bertsmith.training.train_step import Checks, Trained, update
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.pretrain_source import instances_of
 
@@ -153,14 +153,14 @@ def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_ahead: bool, asked: bool, mode: int
 ) -> None:
     """On a processor there are no others, and what was set before the run is set behind it."""
-    made, modes, filled = loop.update, [], []
+    made, modes, filled = trainer.update, [], []
 
     def watched(*given: Any) -> Any:
         modes.append(torch.get_deterministic_debug_mode())
         filled.append(torch.utils.deterministic.fill_uninitialized_memory)
         return made(*given)
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(trainer, "update", watched)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: runs_ahead))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back, whatever the run makes of it
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
@@ -194,7 +194,7 @@ def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyP
 
 def test_nothing_is_made_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(META, "fp32", torch.Generator())
-    monkeypatch.setattr("bertsmith.training.step._refuse", lambda *_: None)
+    monkeypatch.setattr("bertsmith.training.train_step._refuse", lambda *_: None)
     encoder, objective, stream = pretraining(tmp_path)
     work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
     for some in ((encoder, objective, work), classified()):

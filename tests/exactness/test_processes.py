@@ -22,8 +22,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.hardware import OfSeveral
 from bertsmith.training import checkpoint
-from bertsmith.training.parallel import Processes
-from bertsmith.training.plan import read_plan
+from bertsmith.training.distributed import Processes
+from bertsmith.training.run_plan import read_plan
 
 NO_DROPOUT, STEPS = of_several.NO_DROPOUT, of_several.STEPS
 

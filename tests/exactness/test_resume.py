@@ -18,7 +18,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.kernels import choice
 from bertsmith.training import checkpoint
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 from bertsmith.workflows.finetune import finetune
 from outcomes import Killed, assert_same, outcome
 
@@ -464,9 +464,9 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
     shards: Shards, tmp_path: Path
 ) -> None:
     """The signal falls into each place between two calls of one step; what the message names is on disk."""
-    from bertsmith.training import loop
+    from bertsmith.training import trainer
 
-    evaluated = loop._Running._evaluate_when_due
+    evaluated = trainer._Running._evaluate_when_due
 
     def late_signal(running: Any, ends: bool) -> None:
         evaluated(running, ends)
@@ -474,7 +474,7 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop._Running, "_evaluate_when_due", late_signal)
+        patch.setattr(trainer._Running, "_evaluate_when_due", late_signal)
         with pytest.raises(Stopped) as stopped:
             tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

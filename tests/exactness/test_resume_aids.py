@@ -17,8 +17,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
 from bertsmith.io import atomic
-from bertsmith.training import checkpoint, loop
-from bertsmith.training.progress import Recorder
+from bertsmith.training import checkpoint, trainer
+from bertsmith.training.metric_logger import Recorder
 from outcomes import Killed, assert_same, outcome
 
 SETTINGS = [
@@ -158,7 +158,7 @@ def die_after(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> No
 PLACES = [
     *((Recorder, "stepped", call) for call in (1, 7, 11)),
     *((checkpoint, "save", call) for call in (1, 2)),
-    (loop, "write_plan", 2),  # the early end is decided and written, its checkpoint is not
+    (trainer, "write_plan", 2),  # the early end is decided and written, its checkpoint is not
 ]
 
 

@@ -15,7 +15,7 @@ import tiny_run
 from bertsmith.errors import Stopped
 from bertsmith.tasks.texts.many_labels import ManyLabels
 from bertsmith.training import checkpoint
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 from bertsmith.workflows.finetune import finetune
 from outcomes import Killed, assert_same, outcome
 from task_files import FILES, OWN

@@ -195,7 +195,7 @@ def test_safetensors_own_error_is_a_full_disk_too(tmp_path: Path, monkeypatch: p
 
 
 def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
-    from bertsmith.training.progress import Recorder
+    from bertsmith.training.metric_logger import Recorder
 
     class Full:
         """A file on a full disk: what is written does not get there, now or at its closing."""

@@ -27,7 +27,7 @@ from bertsmith.models.family import preset
 from bertsmith.models.layers import use_generator
 from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 from bertsmith.training.settings import TrainSettings
 from bertsmith.workflows import run
 

@@ -28,7 +28,7 @@ from bertsmith.models.layout import Layout
 from bertsmith.models.table_loss import table_loss
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.packed import Packed
-from bertsmith.training.step import Trained
+from bertsmith.training.train_step import Trained
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import by_triton, layer

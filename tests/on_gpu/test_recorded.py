@@ -22,7 +22,7 @@ from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import Kernels
-from bertsmith.training import loop, recorded
+from bertsmith.training import cuda_graphs, trainer
 from bertsmith.workflows import run as run_of_workflows
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
@@ -54,8 +54,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
     their updates; a batch is filled up far enough that few shapes are met."""
     monkeypatch.setattr(Place, "recorded", lambda _, work, __: Again(work))
-    monkeypatch.setattr(recorded, "_STEPS", 1)
-    monkeypatch.setattr(recorded, "_ROW_STEPS", 1)
+    monkeypatch.setattr(cuda_graphs, "_STEPS", 1)
+    monkeypatch.setattr(cuda_graphs, "_ROW_STEPS", 1)
     monkeypatch.setattr(Again, "replayed", 0)
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
@@ -77,7 +77,7 @@ def test_a_resumed_run_is_the_unbroken_one(
     straight = tiny_run.run(shards, tmp_path / "straight", *FEW)
     assert (Again.replayed > 2) == kernels.skips_labels
     assert f"kernels: {kernels.name}\n" in (straight.path / "settings.yaml").read_text(encoding="utf-8")
-    update = loop.update
+    update = trainer.update
 
     def killed(*given: Any) -> Any:
         if given[6] == 6:
@@ -85,7 +85,7 @@ def test_a_resumed_run_is_the_unbroken_one(
         return update(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
+        patch.setattr(trainer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *FEW)
     torch.manual_seed(7)
@@ -122,7 +122,7 @@ def test_what_is_recorded_changes_no_digit(
     logs = []
     for most in (16, 0):
         monkeypatch.setattr(Again, "replayed", 0)
-        monkeypatch.setattr(recorded, "_MOST", most)
+        monkeypatch.setattr(cuda_graphs, "_MOST", most)
         run = tiny_run.run(shards, tmp_path / str(most), *FEW, "train.log_every=1")
         assert bool(Again.replayed) == bool(most)
         logs.append((run.path / "log.jsonl").read_bytes())
@@ -151,7 +151,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     """The host learns of it while the next one is computed; the run ends before that is made."""
     as_on_a_gpu(monkeypatch, ByTriton())
     shards = tiny_run.make_shards(tmp_path)
-    update, states = loop.update, {}
+    update, states = trainer.update, {}
 
     def spoiled(trained: Any, optimizer: Any, work: Any, *given: Any) -> Any:
         step = given[3]
@@ -168,7 +168,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
                 with torch.no_grad():
                     bias.copy_(kept)
 
-    monkeypatch.setattr(loop, "update", spoiled)
+    monkeypatch.setattr(trainer, "update", spoiled)
     few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=100", "train.precision=bf16")
     with pytest.raises(Diverged, match=r"step 5: the loss is nan \(epoch"):
         tiny_run.run(shards, tmp_path / "run", *few, f"train.optimizer={optimizer}")
@@ -192,7 +192,7 @@ def test_a_bad_update_before_a_checkpoint_is_not_saved(
 ) -> None:
     as_on_a_gpu(monkeypatch, Flash())
     shards = tiny_run.make_shards(tmp_path)
-    update = loop.update
+    update = trainer.update
 
     def spoiled(trained: Any, *given: Any) -> Any:
         if given[5] == 4:
@@ -200,7 +200,7 @@ def test_a_bad_update_before_a_checkpoint_is_not_saved(
                 trained.objective.masked.bias.fill_(torch.inf)
         return update(trained, *given)
 
-    monkeypatch.setattr(loop, "update", spoiled)
+    monkeypatch.setattr(trainer, "update", spoiled)
     few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=2", "train.precision=bf16")
     with pytest.raises(Diverged, match="step 4"):
         tiny_run.run(shards, tmp_path / "run", *few)
@@ -210,7 +210,7 @@ def test_a_bad_update_before_a_checkpoint_is_not_saved(
 @given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(1, 512))
 def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longest: int) -> None:
     own = BatchSizes(-(-tokens // longest), tokens, rows, longest)
-    found = recorded._filled_up(own)
+    found = cuda_graphs._filled_up(own)
     assert tokens < found.tokens <= 1.04 * tokens + 2
     assert rows <= found.rows <= 1.07 * rows + 1
     assert found.tokens - tokens <= (found.sequences - own.sequences) * longest

@@ -20,7 +20,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.passages.answer import Answer, AnswerSettings
 from bertsmith.tasks.passages.passages import Gold, PassageExample
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 from questions import asked, head, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.loader import Position, batches
+from bertsmith.training.data_loader import Position, batches
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,10 @@ def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first bad update leaves the weights of the one before, which the checkpoint of step 4 holds."""
-    from bertsmith.training import loop
+    from bertsmith.training import trainer
 
     seen: list[dict[str, torch.Tensor]] = []
-    update = loop.update
+    update = trainer.update
 
     def watched(trained: Any, *rest: Any) -> Any:
         try:
@@ -76,7 +76,7 @@ def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
             seen.append({name: tensor.clone() for name, tensor in trained.saved().items()})
             raise
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(trainer, "update", watched)
     spoil(monkeypatch, call=9, how="loss")  # the first batch of update 5
     with pytest.raises(MachineError):
         tiny_run.run(shards, tmp_path / "run", *SIX)

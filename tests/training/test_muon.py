@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.training import muon
-from bertsmith.training.muon import Muon, orthogonal
-from bertsmith.training.optimizer import make_optimizer, moments, optimizer_of, set_rate
+from bertsmith.training.optim import muon
+from bertsmith.training.optim.muon import Muon, orthogonal
+from bertsmith.training.optim.optimizer import make_optimizer, moments, optimizer_of, set_rate
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained
+from bertsmith.training.train_step import Trained
 
 SHAPES = [(8, 8), (8, 8), (8, 32), (32, 8), (5, 3), (24, 8)]
 

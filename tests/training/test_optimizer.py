@@ -12,8 +12,8 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
-from bertsmith.training.loop import Trained
-from bertsmith.training.optimizer import clip, make_optimizer
+from bertsmith.training.optim.optimizer import clip, make_optimizer
+from bertsmith.training.trainer import Trained
 
 EVERY = [TORCH, *([choice.of_name("numba")] if choice.are_here() else [])]
 every_kernels = pytest.mark.parametrize("kernels", EVERY, ids=lambda kernels: kernels.name)

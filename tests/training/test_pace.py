@@ -15,12 +15,12 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
-from bertsmith.training import checkpoint, loop, trial
-from bertsmith.training.pace import Watch
-from bertsmith.training.plan import PLAN
-from bertsmith.training.progress import Recorder
+from bertsmith.training import checkpoint, execution_benchmark, trainer
+from bertsmith.training.autotune import Watch
+from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, of_whole, tried, ways
+from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.trial import Way, best_way, numbers_of_threads, of_whole, tried, ways
 from bertsmith.workflows.budget import _told, ways_of
 
 SECONDS = 60.0
@@ -37,7 +37,7 @@ class Clock:
     def __init__(self, cost: Callable[[int, float], float], patch: pytest.MonkeyPatch) -> None:
         self.now, self.rates = 0.0, dict[int, float]()
         patch.setattr(hardware, "clock", lambda: self.now)
-        for module in (loop, trial):
+        for module in (trainer, execution_benchmark):
 
             def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
                 self.now += cost(arguments[6], self.now)
@@ -179,7 +179,7 @@ def test_a_killed_run_makes_its_updates_again_as_they_were_made(shards: Shards, 
     run_killed(shards, again, 1)
     (again / PLAN).write_bytes((run / PLAN).read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Pace, "replanned", lambda *_: None)
+        patch.setattr(trainer.Pace, "replanned", lambda *_: None)
         run_killed(shards, again, 0, resume=True)
     assert outcome(again) == outcome(run)
 
@@ -239,7 +239,7 @@ def test_precision_is_that_of_the_models_own_update(
 
         with monkeypatch.context() as patch:
             patch.setattr(hardware, "clock", lambda now=now: now[0])
-            patch.setattr(trial, "update", timed)
+            patch.setattr(execution_benchmark, "update", timed)
             products_are(patch, "bf16")
             told: list[str] = []
             one = ("train.max_steps=1", "train.precision=auto")
@@ -270,7 +270,7 @@ def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path, optimizer: str)
     ten = ("train.max_steps=6", "train.learning_rate=1e-2", f"train.optimizer={optimizer}")
     plain = tiny_run.run(shards, tmp_path / "plain", *ten)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_BF16_PAYS", 0.0)
+        patch.setattr(execution_benchmark, "_BF16_PAYS", 0.0)
         timed = tiny_run.run(shards, tmp_path / "timed", *ten, "train.precision=auto")
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (plain.path / file).read_bytes() == (timed.path / file).read_bytes()
@@ -300,7 +300,7 @@ class Threads:
         patch.setattr(hardware, "prepare_process", lambda threads=None: 2)
         patch.setattr(hardware, "use_threads", lambda count: setattr(self, "number", count))
         patch.setattr(torch, "get_num_threads", lambda: self.number)
-        for module in (loop, trial):
+        for module in (trainer, execution_benchmark):
 
             def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
                 step = arguments[6] or max(self.used, default=0)
@@ -416,8 +416,8 @@ def trial_of(
         seen.append((way, work.tokens))
 
     from bertsmith.device import Place
-    from bertsmith.training.loader import Phase
-    from bertsmith.training.step import Trained
+    from bertsmith.training.data_loader import Phase
+    from bertsmith.training.train_step import Trained
 
     class Counting(torch.nn.Linear):
         def counts(self, batch: Any) -> dict[str, int]:
@@ -426,7 +426,7 @@ def trial_of(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "clock", lambda: now[0])
         patch.setattr(hardware, "use_threads", lambda count: threads.__setitem__(0, count))
-        patch.setattr(trial, "update", timed)
+        patch.setattr(execution_benchmark, "update", timed)
         found = tried(
             Trained(torch.nn.Linear(1, 1), Counting(1, 1)),
             Phase(Stream(), 1.0, 32),

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.training.aim import Aim
-from bertsmith.training.plan import PLAN, Entry, RunPlan, read_plan, write_plan
-from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.run_plan import PLAN, Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.training_budget import Aim
 
 SHAPES = st.sampled_from(["linear", "linear_release", "cosine", "constant"])
 RUN = Path("run")

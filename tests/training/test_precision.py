@@ -31,18 +31,18 @@ def test_bf16_trains_as_fp32_does(shards: Shards, tmp_path: Path) -> None:
 
 
 def test_bf16_resumes_exactly(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.training import loop
+    from bertsmith.training import trainer
 
     settings = ("train.precision=bf16", "train.max_steps=9", "train.checkpoint_every=2")
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
 
-    def killed(*arguments: object, _update: object = loop.update) -> object:
+    def killed(*arguments: object, _update: object = trainer.update) -> object:
         if arguments[6] == 6:
             raise KeyboardInterrupt
         return _update(*arguments)  # type: ignore[operator]
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", killed)
+        patch.setattr(trainer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *settings)
     resumed = tiny_run.run(shards, tmp_path / "resumed", *settings, resume=True)

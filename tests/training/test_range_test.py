@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertsmith.training.range_test import CurveReading, rates_between, suggestion
+from bertsmith.training.lr_range_test import CurveReading, rates_between, suggestion
 
 RATES = rates_between(1e-7, 1.0, 100)
 

@@ -19,12 +19,12 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear, Table
-from bertsmith.training.adamw import AdamW
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
-from bertsmith.training.loader import Position, updates
-from bertsmith.training.optimizer import clip, make_optimizer, optimizer_of
+from bertsmith.training.data_loader import Position, updates
+from bertsmith.training.optim.adamw import AdamW
+from bertsmith.training.optim.optimizer import clip, make_optimizer, optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Passes, Trained, update
+from bertsmith.training.train_step import Passes, Trained, update
 
 ROWS, WIDTH = 90, 20
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.aim import _SHAPES
-from bertsmith.training.schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.training_budget import _SHAPES
 
 
 def bert(update: int, shape: Shape = "linear") -> float:

@@ -21,10 +21,10 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import TASKS, task_type
-from bertsmith.training.loader import Phase
-from bertsmith.training.optimizer import optimizer_of, set_rate
-from bertsmith.training.range_test import range_test, rates_between
-from bertsmith.training.step import Trained
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.lr_range_test import range_test, rates_between
+from bertsmith.training.optim.optimizer import optimizer_of, set_rate
+from bertsmith.training.train_step import Trained
 from bertsmith.workflows.examples import read_training
 from bertsmith.workflows.finetune_settings import settings_type
 from bertsmith.workflows.finetune_work import build_model

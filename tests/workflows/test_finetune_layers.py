@@ -17,8 +17,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task, task_type
-from bertsmith.training.optimizer import UncorrectedAdamW, make_optimizer, optimizer_of
-from bertsmith.training.step import Trained
+from bertsmith.training.optim.optimizer import UncorrectedAdamW, make_optimizer, optimizer_of
+from bertsmith.training.train_step import Trained
 from bertsmith.workflows.finetune_layers import settle_layers, thaws
 from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 

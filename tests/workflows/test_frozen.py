@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on_to_the_bit(
     class KilledError(Exception):
         pass
 
-    import bertsmith.training.loop as loop
+    import bertsmith.training.trainer as loop
 
     update = loop.update
 

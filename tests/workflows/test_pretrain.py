@@ -15,9 +15,9 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
-from bertsmith.training import loop
-from bertsmith.training.progress import last_loss
-from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.training import trainer
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
+from bertsmith.training.metric_logger import last_loss
 from bertsmith.workflows import pretrain_work
 from bertsmith.workflows.pretrain_recipe import SIZES
 from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
@@ -30,14 +30,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """From now on a run is torn before this update."""
-    update = loop.update
+    update = trainer.update
 
     def torn(*arguments: object) -> object:
         if arguments[6] == step:
             raise KeyboardInterrupt
         return update(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "update", torn)
+    monkeypatch.setattr(trainer, "update", torn)
     return monkeypatch
 
 

@@ -18,9 +18,9 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
-from bertsmith.training import loop, trial
-from bertsmith.training.pace import Speeds
-from bertsmith.training.progress import Recorder
+from bertsmith.training import execution_benchmark, trainer
+from bertsmith.training.autotune import Speeds
+from bertsmith.training.metric_logger import Recorder
 from bertsmith.workflows import pretrain_pairs
 from bertsmith.workflows.pretrain_pairs import EvaluateSettings, PairsOnTheWay, expect_pairs
 from outcomes import Killed, assert_same, outcome
@@ -211,7 +211,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
         scored.append(len(of))
         return plainly(of, *rest)
 
-    for module in (loop, trial):
+    for module in (trainer, execution_benchmark):
 
         def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
             nonlocal now

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Diverged, InputError, Stopped
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 from bertsmith.workflows.repeats_plan import Planned
 from bertsmith.workflows.repeats_report import report_of, summary_of
 from outcomes import assert_same, outcome

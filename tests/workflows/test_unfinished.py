@@ -19,7 +19,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.training import checkpoint
-from bertsmith.training.progress import Recorder
+from bertsmith.training.metric_logger import Recorder
 
 STEPS = ["train.max_steps=8", "train.checkpoint_every=100"]
 TUNE = [
@@ -148,7 +148,7 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
 
 def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second; checkpoints are ten seconds apart."""
-    from bertsmith.training.standing import Progress
+    from bertsmith.training.train_state import Progress
     from bertsmith.workflows import run
 
     clock, written = [0.0], []

@@ -160,7 +160,7 @@ def _show_run(trained: Model, out: str) -> None:
 
 def _last_training_loss(out: str) -> list[tuple[str, str]]:
     """What stands in for figures of held-out text where none was held out."""
-    from bertsmith.training.progress import last_loss
+    from bertsmith.training.metric_logger import last_loss
 
     loss = last_loss(Path(out))
     return [] if loss is None else [("training loss, the last", f"{loss:.3f} (no text was held out)")]

@@ -23,7 +23,7 @@ from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
-from bertsmith.training.plan import Entry, read_plan
+from bertsmith.training.run_plan import Entry, read_plan
 from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
 from bertsmith.workflows.pretrain_settings import settings_of
 from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run

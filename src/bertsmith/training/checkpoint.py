@@ -26,7 +26,7 @@ from torch import Tensor
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.training.plan import Entry, follows
+from bertsmith.training.run_plan import Entry, follows
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}

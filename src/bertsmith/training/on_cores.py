@@ -20,12 +20,12 @@ from bertsmith import hardware
 from bertsmith.device import Place
 from bertsmith.errors import Diverged
 from bertsmith.hardware import OfSeveral
-from bertsmith.training.loader import Phase, Position, updates
-from bertsmith.training.optimizer import optimizer_of
-from bertsmith.training.parallel import Order, Processes, processes
+from bertsmith.training.data_loader import Phase, Position, updates
+from bertsmith.training.distributed import Order, Processes, processes
+from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.shared_memory import InSharedMemory
-from bertsmith.training.step import Passes, Trained, update
+from bertsmith.training.train_step import Passes, Trained, update
 
 ROUNDS = 3  # of a trial; one more comes first, which also allocates
 _READY = "ready\n"

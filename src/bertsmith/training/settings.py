@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
-from bertsmith.training.schedule import Shape
+from bertsmith.training.lr_schedule import Shape
 
 _LONGEST_MINUTES = 5_256_000  # ten years
 _MOST_UPDATES = 10**15  # a plan counts so far, exactly

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bertsmith.training.step import Passes, Trained
+from bertsmith.training.train_step import Passes, Trained
 
 
 def shared_by_all(size: int) -> Tensor | None:

@@ -12,12 +12,12 @@ from bertsmith.console import duration
 from bertsmith.device import Place
 from bertsmith.formatting import counted
 from bertsmith.hardware import Precision
-from bertsmith.training.aim import Aim
-from bertsmith.training.loader import Batch, Phase
-from bertsmith.training.pace import Speeds
+from bertsmith.training.autotune import Speeds
+from bertsmith.training.data_loader import Batch, Phase
+from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, tried, ways
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained
-from bertsmith.training.trial import Way, best_way, numbers_of_threads, tried, ways
+from bertsmith.training.train_step import Trained
+from bertsmith.training.training_budget import Aim
 
 _BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
 _TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes

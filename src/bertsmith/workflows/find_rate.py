@@ -25,9 +25,9 @@ from bertsmith.settings import read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import refuse_too_long, task_type
-from bertsmith.training.loader import Phase
-from bertsmith.training.range_test import CurveReading, range_test, rates_between, suggestion
-from bertsmith.training.step import Trained
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
+from bertsmith.training.train_step import Trained
 from bertsmith.workflows.examples import read_training
 from bertsmith.workflows.finetune_settings import new_settings, settings_type
 from bertsmith.workflows.finetune_work import build_model

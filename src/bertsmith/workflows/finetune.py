@@ -16,7 +16,7 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
-from bertsmith.training.loop import train
+from bertsmith.training.trainer import train
 from bertsmith.workflows.budget import aim_of, budgets_aside, footing
 from bertsmith.workflows.examples import write_split
 from bertsmith.workflows.finetune_settings import FinetuneSettings, new_settings, settings_type

@@ -17,7 +17,7 @@ from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.progress import LOG
+from bertsmith.training.metric_logger import LOG
 
 _PLACES = 5  # that a terminal lists of a finding
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts

@@ -28,12 +28,12 @@ from bertsmith.tasks.scores import Finding, Scores
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.tasks.taught import Taught, check_teacher
 from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
-from bertsmith.training.aim import Aim
 from bertsmith.training.checkpoint import load_weights
-from bertsmith.training.loader import Phase
-from bertsmith.training.loop import Course, fingerprint
-from bertsmith.training.standing import Evaluation, Progress
-from bertsmith.training.step import Trained
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.train_state import Evaluation, Progress
+from bertsmith.training.train_step import Trained
+from bertsmith.training.trainer import Course, fingerprint
+from bertsmith.training.training_budget import Aim
 from bertsmith.workflows.budget import budget_of
 from bertsmith.workflows.examples import Examples, gather
 from bertsmith.workflows.finetune_layers import settle_layers, thaws

@@ -15,8 +15,8 @@ from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import train
-from bertsmith.training.parallel import Processes, processes
+from bertsmith.training.distributed import Processes, processes
+from bertsmith.training.trainer import train
 from bertsmith.workflows.budget import aim_of
 from bertsmith.workflows.pretrain_base import base_of, settings_from
 from bertsmith.workflows.pretrain_recipe import learning_settings

@@ -22,7 +22,7 @@ from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.pace import Speeds
+from bertsmith.training.autotune import Speeds
 from bertsmith.workflows.budget import forward
 
 ACCURACY = "pairs_accuracy"

@@ -19,7 +19,7 @@ from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
-from bertsmith.training.loader import Phase
+from bertsmith.training.data_loader import Phase
 from bertsmith.workflows.pretrain_settings import PretrainSettings
 from bertsmith.workflows.token_vectors import token_vectors
 

@@ -15,9 +15,9 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.formatting import counted
-from bertsmith.training.aim import Aim
+from bertsmith.training.autotune import Speeds
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.loop import follow
+from bertsmith.training.distributed import Processes, processes
 from bertsmith.training.on_cores import (
     ROUNDS,
     can_start,
@@ -27,9 +27,9 @@ from bertsmith.training.on_cores import (
     on_cores,
     tried_together,
 )
-from bertsmith.training.pace import Speeds
-from bertsmith.training.parallel import Processes, processes
-from bertsmith.training.step import Trained
+from bertsmith.training.train_step import Trained
+from bertsmith.training.trainer import follow
+from bertsmith.training.training_budget import Aim
 from bertsmith.workflows.budget import Footing, budget_of
 from bertsmith.workflows.pretrain_base import base_of
 from bertsmith.workflows.pretrain_settings import PretrainSettings, settings_type

@@ -21,11 +21,11 @@ from bertsmith.instances.buckets import check_budget
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures
-from bertsmith.training.aim import Aim
-from bertsmith.training.loop import Course, fingerprint
-from bertsmith.training.pace import Speeds
-from bertsmith.training.progress import last_loss
-from bertsmith.training.standing import Evaluation, Progress
+from bertsmith.training.autotune import Speeds
+from bertsmith.training.metric_logger import last_loss
+from bertsmith.training.train_state import Evaluation, Progress
+from bertsmith.training.trainer import Course, fingerprint
+from bertsmith.training.training_budget import Aim
 from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_base import take_over

@@ -29,7 +29,7 @@ from bertsmith.objectives.objective import GENERATOR, Parts
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.standing import Progress
+from bertsmith.training.train_state import Progress
 from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bertsmith.device import Place
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.settings import FILL
-from bertsmith.training.loader import Phase
-from bertsmith.training.step import Trained
-from bertsmith.training.trial import Way, best_way, tried
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.execution_benchmark import Way, best_way, tried
+from bertsmith.training.train_step import Trained
 from bertsmith.workflows.budget import ways_of
 from bertsmith.workflows.first_weights import first_weights
 from bertsmith.workflows.pretrain_settings import PretrainSettings

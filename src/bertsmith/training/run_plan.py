@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import MachineError
 from bertsmith.io import atomic
-from bertsmith.training.schedule import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
 PLAN = "plan.jsonl"

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from bertsmith.device import Place
 from bertsmith.errors import MachineError
 from bertsmith.formatting import counted
-from bertsmith.training.loader import Phase, Position, updates
-from bertsmith.training.optimizer import optimizer_of
+from bertsmith.training.data_loader import Phase, Position, updates
+from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained, update
+from bertsmith.training.train_step import Trained, update
 
 _FIRST = (
     0.2  # of the rates: too low to change the loss, so that this part says what it is at first, and its noise

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bertsmith.training.checkpoint import optimizer_tensors
-from bertsmith.training.step import Passes, Trained
+from bertsmith.training.train_step import Passes, Trained
 
 _LAYER = re.compile(r"\.blocks\.\d+$")
 

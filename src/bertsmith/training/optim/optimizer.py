@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.kernels.plain import TORCH, Kernels
-from bertsmith.training.adamw import AdamW, UncorrectedAdamW
-from bertsmith.training.muon import Muon
+from bertsmith.training.optim.adamw import AdamW, UncorrectedAdamW
+from bertsmith.training.optim.muon import Muon
 from bertsmith.training.settings import TrainSettings
 
 # By the names of parameters: what stands in a layer, and the product that is three matrices, query, key and value.

@@ -9,8 +9,8 @@ from pathlib import Path
 from bertsmith.console import duration
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.training.plan import Entry, RunPlan
-from bertsmith.training.schedule import Shape
+from bertsmith.training.lr_schedule import Shape
+from bertsmith.training.run_plan import Entry, RunPlan
 
 _SHAPES = {
     "linear": "falls in a line to 0",

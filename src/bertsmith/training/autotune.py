@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bertsmith.training.plan import Entry, RunPlan
+from bertsmith.training.run_plan import Entry, RunPlan
 from bertsmith.training.settings import TrainSettings
 
 # Shares of the budget after which the plan is looked at: often while little is known and while little is left.

@@ -11,7 +11,7 @@ from torch import nn
 
 from bertsmith.errors import MachineError
 from bertsmith.formatting import counted
-from bertsmith.training.loader import Position
+from bertsmith.training.data_loader import Position
 
 
 @dataclass

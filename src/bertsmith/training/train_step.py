@@ -14,8 +14,8 @@ from bertsmith.device import Place
 from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss, factors
 from bertsmith.training.checkpoint import optimizer_tensors
-from bertsmith.training.loader import Lent, Update
-from bertsmith.training.optimizer import clip, set_rate, skip_where, skips
+from bertsmith.training.data_loader import Lent, Update
+from bertsmith.training.optim.optimizer import clip, set_rate, skip_where, skips
 from bertsmith.training.settings import TrainSettings
 
 

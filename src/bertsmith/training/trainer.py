@@ -22,19 +22,19 @@ from bertsmith.errors import Diverged, MachineError, Stopped
 from bertsmith.formatting import counted
 from bertsmith.hardware import OfSeveral
 from bertsmith.training import checkpoint
-from bertsmith.training.aim import Aim
-from bertsmith.training.loader import Phase, Position, Update, updates
-from bertsmith.training.optimizer import moments, optimizer_of
-from bertsmith.training.pace import Pace, Speeds
-from bertsmith.training.parallel import Order, Processes, Whole
-from bertsmith.training.plan import Entry, RunPlan, read_plan, write_plan
-from bertsmith.training.progress import LOG, Recorder
-from bertsmith.training.recorded import Recorded, pays
+from bertsmith.training.autotune import Pace, Speeds
+from bertsmith.training.cuda_graphs import Recorded, pays
+from bertsmith.training.data_loader import Phase, Position, Update, updates
+from bertsmith.training.distributed import Order, Processes, Whole
+from bertsmith.training.execution_benchmark import Way, numbers_of_threads, tried, ways
+from bertsmith.training.metric_logger import LOG, Recorder
+from bertsmith.training.optim.optimizer import moments, optimizer_of
+from bertsmith.training.run_plan import Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.signals import stop_signals
-from bertsmith.training.standing import Evaluation, Progress, evaluated
-from bertsmith.training.step import Checks, Passes, Trained, update
-from bertsmith.training.trial import Way, numbers_of_threads, tried, ways
+from bertsmith.training.train_state import Evaluation, Progress, evaluated
+from bertsmith.training.train_step import Checks, Passes, Trained, update
+from bertsmith.training.training_budget import Aim
 
 _FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads

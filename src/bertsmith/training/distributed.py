@@ -27,9 +27,9 @@ from bertsmith import rng
 from bertsmith.device import Place
 from bertsmith.errors import BertsmithError, Left, MachineError
 from bertsmith.hardware import OfSeveral
-from bertsmith.training.loader import Batch, CutStream, Lent, Position, Stream, Update
+from bertsmith.training.data_loader import Batch, CutStream, Lent, Position, Stream, Update
 from bertsmith.training.shared_memory import InSharedMemory
-from bertsmith.training.step import Passes, Trained
+from bertsmith.training.train_step import Passes, Trained
 
 _PATIENCE = timedelta(
     days=7
@@ -127,7 +127,7 @@ class Processes:
         if self.count == 1:
             return Passes(trained)
         if shard:
-            from bertsmith.training.sharded import Sharded  # half a second to import
+            from bertsmith.training.fsdp import Sharded  # half a second to import
 
             return Sharded(trained)
         found = InSharedMemory.of(trained) if self.here == self.count else None

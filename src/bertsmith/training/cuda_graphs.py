@@ -18,7 +18,7 @@ from bertsmith.device import Place, Replayable
 from bertsmith.kernels.plain import Kernels
 from bertsmith.packed import sent
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Passes, Trained
+from bertsmith.training.train_step import Passes, Trained
 
 _STEPS, _ROW_STEPS = 32, 16  # of tokens, and of rows to predict, from a power of two to the next
 _MOST = 16  # shapes that are recorded: others are computed as usual

@@ -13,10 +13,10 @@ import torch
 from bertsmith import hardware
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
-from bertsmith.training.loader import Phase, Position, updates
-from bertsmith.training.optimizer import optimizer_of
+from bertsmith.training.data_loader import Phase, Position, updates
+from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.step import Trained, update
+from bertsmith.training.train_step import Trained, update
 
 _SMALLEST = 8  # the first updates are made on this part of a batch
 _SOON = 0.5  # seconds: a second size may take twice as long
