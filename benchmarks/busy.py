@@ -158,11 +158,11 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     from bertsmith.instances.random_text import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import preset
+    from bertsmith.pretraining.model_init import first_weights
+    from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
+    from bertsmith.runs.compute_setup import aim_of, footing
     from bertsmith.training.data_loader import Phase
     from bertsmith.training.trainer import Course, train
-    from bertsmith.workflows.budget import aim_of, footing
-    from bertsmith.workflows.first_weights import first_weights
-    from bertsmith.workflows.pretrain_settings import PretrainSettings, PretrainTrainSettings
 
     config = preset(preset_name)
     fixed = {"threads": cores()} if how == "spinning" else {}

@@ -24,16 +24,16 @@ import torch
 
 import bertsmith as bs
 from bertsmith import hardware
+from bertsmith.experiments.ablate import ablate
+from bertsmith.experiments.ablation_report import told
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameters import encoder_terms
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.pretraining.recipe import settings_in_minutes
+from bertsmith.runs.run_folder import as_assignments, holds_run
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.ablate import ablate
-from bertsmith.workflows.ablation_report import told
-from bertsmith.workflows.pretrain_recipe import settings_in_minutes
-from bertsmith.workflows.run import as_assignments, holds_run
 from family_tables import figures_of, recipe_of
 from learning_tasks import BENCHES, RATES, ROWS, TUNING_SEED, finetuned, spread
 from ours import OurTrainer

@@ -22,8 +22,8 @@ import zstandard
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.workflows.ablate import ablate
-from bertsmith.workflows.ablation_report import told
+from bertsmith.experiments.ablate import ablate
+from bertsmith.experiments.ablation_report import told
 from corpus import prepared
 from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
 from learning_tasks import BENCHES, RATES, ROWS, spread

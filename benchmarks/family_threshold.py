@@ -19,9 +19,9 @@ from pathlib import Path
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.models.family import preset
+from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.quickstart.quickstart import untrained
-from bertsmith.workflows.pretrain_recipe import settings_in_minutes
-from bertsmith.workflows.run import as_assignments, holds_run
+from bertsmith.runs.run_folder import as_assignments, holds_run
 from corpus import prepared
 from learning_tasks import BENCHES, RATES, TUNING_SEED, finetuned, spread
 from record import DATA, WORK, once, recorded, section, table, where

@@ -28,11 +28,11 @@ from bertsmith.instances.split import Split
 from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.pretraining.base_model import take_over
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import read_yaml
 from bertsmith.training.train_step import Trained
-from bertsmith.workflows.pretrain_base import take_over
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
 from finetune import BENCHES, checkpoint, file_of
 from record import HERE, WORK, once, recorded, section, table, where

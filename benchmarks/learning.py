@@ -31,10 +31,10 @@ from bertsmith.device import Place
 from bertsmith.instances.batches import token_counts
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
 from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
-from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
 from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where

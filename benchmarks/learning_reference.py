@@ -27,9 +27,9 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.split import HELD_OUT_SEED, Split
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.settings import PretrainSettings
 from family_threshold import PAIRS, PAIRS_SCORED
 from learning import SHARES, SIZES, settings_of, shards_of
 from learning_tasks import SEEDS, best_rate, of_arm, scored, spread

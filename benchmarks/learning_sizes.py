@@ -3,7 +3,7 @@
     python benchmarks/learning_sizes.py [--minutes 3 10] [--threads 2]
 
 On the encyclopedia and books of learning_hour.py, with the same held-out documents and masks. What comes of it
-stands in workflows/pretrain_recipe.py: from how many tokens on `--minutes` takes which size. Sizes are tried from
+stands in pretraining/recipe.py: from how many tokens on `--minutes` takes which size. Sizes are tried from
 the smallest on, up to the first that is far behind. Each run is kept: the script may be stopped and called again.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.workflows.pretrain_recipe import SIZES
-from bertsmith.workflows.run import holds_run
+from bertsmith.pretraining.recipe import SIZES
+from bertsmith.runs.run_folder import holds_run
 from learning_hour import ENGLISH, shards_of
 from record import WORK, once, recorded, section, table, where
 

@@ -28,8 +28,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, token_counts
 from bertsmith.instances.split import Split
 from bertsmith.models.heads import MaskedHead
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 from corpus import prepared
 from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where

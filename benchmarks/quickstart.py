@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.console import note
+from bertsmith.finetuning.run import finetune
 from bertsmith.quickstart.quickstart import FINETUNING, quickstart
-from bertsmith.workflows.finetune import finetune
 from record import WORK, once, section, table, where
 
 RATES = (2e-4, 5e-4, 1e-3, 2e-3)  # of fine-tuning; the quickstart's is among them

@@ -20,11 +20,11 @@ from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
 from record import WORK, median_and_range, ratios
 
 

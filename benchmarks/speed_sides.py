@@ -36,12 +36,12 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.models.table_loss import parts_of
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
 from corpus import prepared
 from finetune import BENCHES, checkpoint, file_of, padded_items
 from ours import OurTrainer

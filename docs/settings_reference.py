@@ -9,12 +9,12 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
+from bertsmith.finetuning import run
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import presets
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings, may_change
 from bertsmith.tasks.task import task_type
-from bertsmith.workflows import finetune
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 from reference_table import table
 
 
@@ -57,7 +57,7 @@ def _preset_rows() -> list[tuple[str, ...]]:
 def _type(arguments: list[str]) -> type[Settings]:
     if arguments[0] == "pretrain":
         return PretrainSettings
-    return finetune.settings_type(task_type(arguments[1]))
+    return run.settings_type(task_type(arguments[1]))
 
 
 def _shown(group: str, value: Any) -> str:

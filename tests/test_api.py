@@ -22,13 +22,13 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith import console
+from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.files import read_documents
 from bertsmith.io.memory import InMemory, as_file, as_files
 from bertsmith.keywords import assignments_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.curve import loss_curve
 from bertsmith.tasks.task import TASKS, task_type
-from bertsmith.workflows.finetune_settings import FinetuneSettings
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 FEW: dict[str, Any] = {
     "max_steps": 3,

@@ -6,8 +6,8 @@ import pytest
 
 import tiny_run
 from bertsmith.models.family import preset
+from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
 from bertsmith.settings import read_yaml
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameters import count_parameters, terms_left_out
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.tasks.passages.answer import AnswerSettings
 from bertsmith.tasks.task import task_type
 from bertsmith.tasks.texts.class_settings import ClassSettings
 from bertsmith.tasks.words.tagged import TagSettings
-from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 # row, settings, name, default, another value that may be chosen
 OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [

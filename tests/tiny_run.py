@@ -9,8 +9,8 @@ from pathlib import Path
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.inference.model import Model
+from bertsmith.pretraining.run import pretrain
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.pretrain import pretrain
 
 WORDS = [
     a + b for a in ("ka", "lo", "mi", "nu", "pe", "ri", "so", "tu") for b in ("ba", "de", "gi", "fo", "zu")

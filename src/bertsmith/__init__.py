@@ -35,6 +35,14 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
+    from bertsmith.experiments.ablate import ablate as ablate
+    from bertsmith.experiments.adaptation import adapt as adapt
+    from bertsmith.experiments.distillation import distill as distill
+    from bertsmith.experiments.distillation import distill_task as distill_task
+    from bertsmith.experiments.glue import finetune_glue as finetune_glue
+    from bertsmith.experiments.multirun import finetune_repeatedly as finetune_repeatedly
+    from bertsmith.finetuning.lr_finder import find_rate as find_rate
+    from bertsmith.finetuning.run import finetune as finetune
     from bertsmith.inference.compare import compare as compare
     from bertsmith.inference.ensemble import Ensemble as Ensemble
     from bertsmith.inference.ensemble import ensemble as ensemble
@@ -52,18 +60,10 @@ if TYPE_CHECKING:
     from bertsmith.models.family import presets as presets
     from bertsmith.models.parameters import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
+    from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
+    from bertsmith.pretraining.run import pretrain as pretrain
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
-    from bertsmith.workflows.ablate import ablate as ablate
-    from bertsmith.workflows.adapt import adapt as adapt
-    from bertsmith.workflows.distill import distill as distill
-    from bertsmith.workflows.distill import distill_task as distill_task
-    from bertsmith.workflows.extend import extend_tokenizer as extend_tokenizer
-    from bertsmith.workflows.find_rate import find_rate as find_rate
-    from bertsmith.workflows.finetune import finetune as finetune
-    from bertsmith.workflows.glue import finetune_glue as finetune_glue
-    from bertsmith.workflows.pretrain import pretrain as pretrain
-    from bertsmith.workflows.repeats import finetune_repeatedly as finetune_repeatedly
 
 _HOMES = {
     "BertsmithError": "errors",
@@ -84,21 +84,21 @@ _HOMES = {
     "compare": "inference.compare",
     "count_parameters": "models.parameters",
     "ensemble": "inference.ensemble",
-    "extend_tokenizer": "workflows.extend",
-    "find_rate": "workflows.find_rate",
-    "ablate": "workflows.ablate",
-    "adapt": "workflows.adapt",
-    "distill": "workflows.distill",
-    "distill_task": "workflows.distill",
-    "finetune": "workflows.finetune",
-    "finetune_glue": "workflows.glue",
-    "finetune_repeatedly": "workflows.repeats",
+    "extend_tokenizer": "pretraining.extend_vocabulary",
+    "find_rate": "finetuning.lr_finder",
+    "ablate": "experiments.ablate",
+    "adapt": "experiments.adaptation",
+    "distill": "experiments.distillation",
+    "distill_task": "experiments.distillation",
+    "finetune": "finetuning.run",
+    "finetune_glue": "experiments.glue",
+    "finetune_repeatedly": "experiments.multirun",
     "info": "inspection.info",
     "inspect_tokenizers": "inspection.inspect",
     "load": "inference.model",
     "prepare": "corpus.prepare",
     "presets": "models.family",
-    "pretrain": "workflows.pretrain",
+    "pretrain": "pretraining.run",
     "search": "inference.search",
     "show_instance": "inspection.show",
     "train_tokenizer": "tokenizer_training.train",

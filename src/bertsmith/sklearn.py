@@ -26,9 +26,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from bertsmith import console
+from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.run import CHECKPOINTS
+from bertsmith.runs.run_folder import CHECKPOINTS
 
 _SEEDS = 2**31 - 1
 _NEVER = 2**31  # updates between evaluations, of which the last one is always made

@@ -221,10 +221,10 @@ def test_help_begins_with_what_it_does_and_an_example(capsys: pytest.CaptureFixt
 
 def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertsmith.inspection import check
-    from bertsmith.workflows import speed
+    from bertsmith.pretraining import speed_probe
 
     monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
-    monkeypatch.setattr(speed, "timed_on_random_text", lambda *_: pytest.fail("an update was made"))
+    monkeypatch.setattr(speed_probe, "timed_on_random_text", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
         for name in ("bert-mini-uncased", "bert-large-uncased")

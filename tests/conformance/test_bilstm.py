@@ -22,13 +22,13 @@ import tiny_run
 from bertsmith.cli.failures import failure_of
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
+from bertsmith.runs.run_folder import numbers
 from bertsmith.tasks import items as task_items
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.taught import Taught
-from bertsmith.workflows.finetune_settings import settings_type
-from bertsmith.workflows.run import numbers
 from family_harness import transformers
 from outcomes import killed_in
 from task_files import FILES, HEADED, OWN, STEPS

@@ -16,13 +16,13 @@ from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.artifacts.names import canonical, from_field, to_field
 from bertsmith.artifacts.schema import field_values
 from bertsmith.errors import InputError
+from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, family
 from bertsmith.models.features import BiLstm
 from bertsmith.models.heads import RelationHead, SentenceHead, TokenHead
 from bertsmith.models.layers import Dropout, use_generator
 from bertsmith.models.parameters import count_parameters
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.pretrain import pretrain
+from bertsmith.pretraining.run import pretrain
 from family_harness import (
     CASES,
     KINDS,

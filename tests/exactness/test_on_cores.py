@@ -22,12 +22,13 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.hardware import OfSeveral
+from bertsmith.pretraining import distributed_run
+from bertsmith.pretraining.settings import settings_of
+from bertsmith.runs import compute_setup
 from bertsmith.training import on_cores
 from bertsmith.training.distributed import Processes
 from bertsmith.training.execution_benchmark import Way
 from bertsmith.training.run_plan import read_plan
-from bertsmith.workflows import budget, pretrain_together
-from bertsmith.workflows.pretrain_settings import settings_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory of this kind")
 
@@ -143,8 +144,8 @@ def two_free_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("bertsmith.hardware.allowed_cores", lambda: 2)
     monkeypatch.setattr("bertsmith.hardware.own_cores", lambda: 2)
-    monkeypatch.setattr(budget, "best_way", lambda found: Way(2, "fp32"))
-    monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 1e6)
+    monkeypatch.setattr(compute_setup, "best_way", lambda found: Way(2, "fp32"))
+    monkeypatch.setattr(distributed_run, "_TRIAL_SHARE", 1e6)
 
 
 @pytest.mark.usefixtures("two_free_threads")
@@ -156,7 +157,7 @@ def test_as_many_as_threads_where_that_is_clearly_quicker(
     seconds: tuple[float, float],
     count: int,
 ) -> None:
-    monkeypatch.setattr(pretrain_together, "tried_together", lambda *_: seconds)
+    monkeypatch.setattr(distributed_run, "tried_together", lambda *_: seconds)
     told: list[str] = []
     run = tiny_run.run(shards, tmp_path / "run", "train.max_steps=2", "train.threads=none", tell=told.append)
     said = f": {'2 make' if count == 2 else 'one makes'} the run"
@@ -169,18 +170,18 @@ def test_as_many_as_threads_where_that_is_clearly_quicker(
 def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ("train.max_steps=3", "train.threads=none")
     tried: list[Any] = []
-    try_both = pretrain_together.tried_together
+    try_both = distributed_run.tried_together
 
     def watched(*given: Any) -> Any:
         tried.append(try_both(*given))
         return tried[-1]
 
-    monkeypatch.setattr(pretrain_together, "tried_together", watched)
-    monkeypatch.setattr(pretrain_together, "_CLEARLY", 0.0)
+    monkeypatch.setattr(distributed_run, "tried_together", watched)
+    monkeypatch.setattr(distributed_run, "_CLEARLY", 0.0)
     after = tiny_run.run(shards, tmp_path / "after", *settings)
     assert len(tried) == 1
     assert all(seconds > 0 for seconds in tried[0])
-    monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 0.0)
+    monkeypatch.setattr(distributed_run, "_TRIAL_SHARE", 0.0)
     plain = tiny_run.run(shards, tmp_path / "plain", *settings)
     assert len(tried) == 1
     assert weights(after.path) == weights(plain.path)
@@ -194,9 +195,9 @@ def test_a_short_run_or_one_with_threads_of_its_own_is_left_alone(
     started: list[subprocess.Popen[str]],
 ) -> None:
     tiny_run.run(shards, tmp_path / "threads", "train.max_steps=2", "train.threads=2")
-    monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 0.02)
+    monkeypatch.setattr(distributed_run, "_TRIAL_SHARE", 0.02)
     tiny_run.run(shards, tmp_path / "short", "train.max_steps=2", "train.threads=none")
-    monkeypatch.setattr(pretrain_together, "_TRIAL_SHARE", 1e6)
+    monkeypatch.setattr(distributed_run, "_TRIAL_SHARE", 1e6)
     monkeypatch.setattr("bertsmith.hardware.memory_bytes", lambda device: 10**9)
     tiny_run.run(shards, tmp_path / "memory", "train.max_steps=2", "train.threads=none")
     assert not started
@@ -219,7 +220,7 @@ def test_one_that_is_lost_ends_the_run_which_goes_on_later(
 def test_others_that_cannot_start_are_done_without(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pretrain_together, "__name__", "bertsmith.not_there")
+    monkeypatch.setattr(distributed_run, "__name__", "bertsmith.not_there")
     told: list[str] = []
     run = tiny_run.run(shards, tmp_path / "run", "train.max_steps=2", TWO, tell=told.append)
     assert "the other processes of this run could not be started; it goes on in one" in told
@@ -253,9 +254,9 @@ with of_several.after(3, lambda: os.kill(os.getpid(), signal.SIGKILL), leader=Tr
 def test_a_number_beside_torchruns_is_refused(shards: Shards, tmp_path: Path) -> None:
     run = tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", TWO)
     chosen = settings_of(run.path / "settings.yaml").from_file(run.path / "settings.yaml")
-    pretrain_together.check_processes(chosen, Processes(OfSeveral(0, 2, 0, 2)))
+    distributed_run.check_processes(chosen, Processes(OfSeveral(0, 2, 0, 2)))
     with pytest.raises(InputError, match=r"train\.processes=2, and torchrun has started 3"):
-        pretrain_together.check_processes(chosen, Processes(OfSeveral(0, 3, 0, 3)))
+        distributed_run.check_processes(chosen, Processes(OfSeveral(0, 3, 0, 3)))
     many = (os.cpu_count() or 1) + 1  # torchrun's may be on several machines
     chosen = chosen.changed([f"train.processes={many}"])
-    pretrain_together.check_processes(chosen, Processes(OfSeveral(0, many, 0, 1)))
+    distributed_run.check_processes(chosen, Processes(OfSeveral(0, many, 0, 1)))

@@ -26,6 +26,8 @@ from bertsmith.inference.model import load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.items import Encoded, Item
 from bertsmith.tasks.texts.class_settings import ClassSettings
 from bertsmith.tasks.texts.classify import Classify
@@ -34,8 +36,6 @@ from bertsmith.training.data_loader import Position, Update, updates
 from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Checks, Trained, update
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
 
 CONFIG = ModelConfig(
     vocab_size=46,

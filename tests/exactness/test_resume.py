@@ -16,10 +16,10 @@ import pytest
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
+from bertsmith.finetuning.run import finetune
 from bertsmith.kernels import choice
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
-from bertsmith.workflows.finetune import finetune
 from outcomes import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus

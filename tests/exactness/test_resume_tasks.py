@@ -13,10 +13,10 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
+from bertsmith.finetuning.run import finetune
 from bertsmith.tasks.texts.many_labels import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
-from bertsmith.workflows.finetune import finetune
 from outcomes import Killed, assert_same, outcome
 from task_files import FILES, OWN
 

@@ -27,15 +27,15 @@ import yaml
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, MachineError
+from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import load
 from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.files import read_documents
+from bertsmith.pretraining.settings import asked_for, resolved, settings_of
+from bertsmith.runs.run_folder import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.pretrain_settings import asked_for, resolved, settings_of
-from bertsmith.workflows.run import settings_of_run
 
 INPUTS, INPUTS_SLOW = 2_000, 100_000
 LONGEST = 20.0  # seconds for one input

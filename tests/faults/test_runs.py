@@ -13,8 +13,8 @@ import tiny_run
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.finetuning.run import finetune
 from bertsmith.io import atomic
-from bertsmith.workflows.finetune import finetune
 
 FEW = ["train.max_steps=4", "train.checkpoint_every=2"]
 

@@ -14,11 +14,11 @@ import pytest
 import bertsmith as bs
 from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
+from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.files import Reading
+from bertsmith.pretraining.extend_vocabulary import Choice
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.task import TASKS, task_type
-from bertsmith.workflows.extend import Choice
-from bertsmith.workflows.finetune_settings import FinetuneSettings
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 SOURCE = Path(bs.__file__).parent
 COMMAND_LINE_ONLY = {"json", "format", "help"}

@@ -7,11 +7,11 @@ import difflib
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import settings_type
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.suggestions import _ELSEWHERE, absent, nearest
 from bertsmith.tasks.task import task_type
-from bertsmith.workflows.finetune_settings import settings_type
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 KINDS: list[type[Settings]] = [PretrainSettings, settings_type(task_type("classify"))]
 NAMES = [name for kind in KINDS for name, _ in kind.names()]

@@ -208,9 +208,9 @@ def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:
+    from bertsmith.finetuning.settings import settings_type
+    from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.tasks.task import task_type
-    from bertsmith.workflows.finetune_settings import settings_type
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
 
     names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
     computing = ("int8", "kernels", "cuda_graphs", "deterministic")

@@ -15,7 +15,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.instances import neighbours
 from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.models.start import start_from_vectors
-from bertsmith.workflows import pretrain_source
+from bertsmith.pretraining import data
 from outcomes import assert_same, outcome
 
 SENTENCES = ("kaba kade loba", "kaba kagi loba", "mide mifo nuzu", "mide migi nuzu")  # by one word alike
@@ -145,8 +145,6 @@ def test_a_run_that_is_resumed_does_not_count_again(
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3", resume=True)
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
-    monkeypatch.setattr(
-        pretrain_source, "vectors_of_neighbours", lambda *_: pytest.fail("neighbours were counted")
-    )
+    monkeypatch.setattr(data, "vectors_of_neighbours", lambda *_: pytest.fail("neighbours were counted"))
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True, tell=told.append)
     assert not any("counting" in line for line in told)

@@ -17,13 +17,13 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.device import Place
+from bertsmith.experiments.ablate import _await_kernels
 from bertsmith.kernels import beside, choice
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.family import preset
+from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
+from bertsmith.runs import run_folder
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows import run
-from bertsmith.workflows.ablate import _await_kernels
-from bertsmith.workflows.pretrain_settings import PretrainSettings, PretrainTrainSettings
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -36,8 +36,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(choice, "_are_compiled", lambda: False)
     monkeypatch.setattr(beside, "compile_beside", lambda: found.append("beside"))
     monkeypatch.setattr(choice, "of_name", lambda name, tell: found.append(name))
-    monkeypatch.setattr(run, "_LONG", 500)
-    monkeypatch.setattr(run, "_LONG_MINUTES", 3.0)
+    monkeypatch.setattr(run_folder, "_LONG", 500)
+    monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
     return found
 
 
@@ -82,7 +82,7 @@ def test_which_runs_are_long(
     begun: list[str], updates: int | None, minutes: float | None, waits: bool
 ) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
-    run.with_kernels(Place.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates)
+    run_folder.with_kernels(Place.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates)
     assert begun == ["numba" if waits else "beside"]
 
 
@@ -99,7 +99,7 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
         asked.append(updates)
         return replace(place, kernels=Other())
 
-    monkeypatch.setattr("bertsmith.workflows.finetune_work.with_kernels", with_kernels)
+    monkeypatch.setattr("bertsmith.finetuning.job.with_kernels", with_kernels)
     found = bs.finetune(
         "classify",
         base,
@@ -116,9 +116,9 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
 
 def test_a_look_is_short(begun: list[str]) -> None:
     train = TrainSettings(max_steps=10_000)
-    run.place_of(train, preset("bert-tiny-uncased"), is_look=True)
+    run_folder.place_of(train, preset("bert-tiny-uncased"), is_look=True)
     assert begun == ["beside"]
-    run.place_of(train, preset("bert-tiny-uncased"))
+    run_folder.place_of(train, preset("bert-tiny-uncased"))
     assert begun == ["beside", "numba"]
 
 
@@ -189,7 +189,7 @@ def test_repeated_runs_compute_with_the_kernels_of_the_first(
         asked.append(name)
         return TORCH
 
-    monkeypatch.setattr(run, "for_training", for_training)
+    monkeypatch.setattr(run_folder, "for_training", for_training)
     settings = ["train.max_steps=2", "train.tensorboard=false"]
     bs.finetune_repeatedly(
         "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings

@@ -27,9 +27,9 @@ from bertsmith.models.family import preset
 from bertsmith.models.layers import use_generator
 from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
+from bertsmith.runs import run_folder
 from bertsmith.training.metric_logger import Recorder
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows import run
 
 if not choice.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -388,10 +388,10 @@ def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refused(train: TrainSettings = asked, place: Place = place, **sizes: Any) -> str:
         with pytest.raises(InputError) as caught:
-            run.with_kernels(place, train, preset("bert-tiny-uncased", **sizes), updates=None)
+            run_folder.with_kernels(place, train, preset("bert-tiny-uncased", **sizes), updates=None)
         return str(caught.value)
 
-    assert run.with_kernels(place, asked, tiny, updates=3).kernels.in_integers
+    assert run_folder.with_kernels(place, asked, tiny, updates=3).kernels.in_integers
     assert "this model has model.hidden_size=96" in refused(hidden_size=96, intermediate_size=128)
     assert "this model has heads of 8 columns" in refused(num_attention_heads=16)
     odd = refused(hidden_act="relu", norm="pre")

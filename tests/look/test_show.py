@@ -15,8 +15,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inspection.show import show_instance
 from bertsmith.instances.split import split_documents
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.settings import PretrainSettings
 
 SETTINGS = ["data.sequence_length=32", "data.masking=whole_word", "data.held_out=0.1", "data.mask_share=0.5"]
 

@@ -22,8 +22,8 @@ from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import Kernels
+from bertsmith.runs import run_folder as run_of_workflows
 from bertsmith.training import cuda_graphs, trainer
-from bertsmith.workflows import run as run_of_workflows
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu.by_triton import ByTriton

@@ -15,13 +15,13 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
+from bertsmith.runs.compute_setup import _told, ways_of
 from bertsmith.training import checkpoint, execution_benchmark, trainer
 from bertsmith.training.autotune import Watch
 from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, of_whole, tried, ways
 from bertsmith.training.metric_logger import Recorder
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.budget import _told, ways_of
 
 SECONDS = 60.0
 

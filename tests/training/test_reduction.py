@@ -19,7 +19,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
-from bertsmith.workflows.pretrain import pretrain
+from bertsmith.pretraining.run import pretrain
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,

@@ -19,9 +19,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
 from bertsmith.errors import InputError, Stopped
-from bertsmith.workflows.ablate import ablate
-from bertsmith.workflows.ablation import AblationRecipe, read_recipe
-from bertsmith.workflows.ablation_report import report_of, told
+from bertsmith.experiments.ablate import ablate
+from bertsmith.experiments.ablation import AblationRecipe, read_recipe
+from bertsmith.experiments.ablation_report import report_of, told
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]

@@ -11,7 +11,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError, Stopped
-from bertsmith.workflows.adapt import adapt
+from bertsmith.experiments.adaptation import adapt
 
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
 PRETRAINING = (*FEW, "data.held_out=0.2", "train.max_steps=3")
@@ -88,7 +88,7 @@ def test_stopped_between_two_steps_it_says_what_is_kept(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertsmith.workflows.adapt.finetune", interrupted)
+        patched.setattr("bertsmith.experiments.adaptation.finetune", interrupted)
         with pytest.raises(Stopped, match="the runs that have finished are kept") as caught:
             adapt(**world)
     assert caught.value.exit_code == 130

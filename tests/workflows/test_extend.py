@@ -23,11 +23,11 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
 from bertsmith.packed import Packed
+from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer, grown_rows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training import extend as extension
 from bertsmith.tokenizer_training.added_words import KINDS
 from bertsmith.tokenizer_training.extend import WordCounts, count_domain_words, effect, propose, with_words
-from bertsmith.workflows.extend import Choice, extend_tokenizer, grown_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

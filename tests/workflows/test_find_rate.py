@@ -17,6 +17,9 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.finetuning.data import read_training
+from bertsmith.finetuning.job import build_model
+from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import ItemStream
@@ -25,9 +28,6 @@ from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import range_test, rates_between
 from bertsmith.training.optim.optimizer import optimizer_of, set_rate
 from bertsmith.training.train_step import Trained
-from bertsmith.workflows.examples import read_training
-from bertsmith.workflows.finetune_settings import settings_type
-from bertsmith.workflows.finetune_work import build_model
 from task_files import FILES, OWN
 
 FEW: dict[str, Any] = {"threads": 1, "precision": "fp32", "batch_size": 5}

@@ -11,8 +11,8 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import DropoutSettings
 from bertsmith.models.family import preset
-from bertsmith.workflows.finetune_settings import DropoutSettings
 
 FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 

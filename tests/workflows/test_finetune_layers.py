@@ -14,13 +14,13 @@ from torch import nn
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneTrainSettings
+from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.optim.optimizer import UncorrectedAdamW, make_optimizer, optimizer_of
 from bertsmith.training.train_step import Trained
-from bertsmith.workflows.finetune_layers import settle_layers, thaws
-from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 
 FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 
@@ -231,7 +231,7 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(tmp_path: P
     ],
 )
 def test_a_wrong_value_is_told_with_its_place(setting: str, said: str) -> None:
-    from bertsmith.workflows.finetune_settings import FinetuneSettings
+    from bertsmith.finetuning.settings import FinetuneSettings
 
     with pytest.raises(InputError) as refused:
         FinetuneSettings().changed([setting])
@@ -239,8 +239,8 @@ def test_a_wrong_value_is_told_with_its_place(setting: str, said: str) -> None:
 
 
 def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None:
-    from bertsmith.workflows.finetune_settings import FinetuneSettings
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
+    from bertsmith.finetuning.settings import FinetuneSettings
+    from bertsmith.pretraining.settings import PretrainSettings
 
     assert FinetuneSettings().changed(["train.drops_at=0.6"]).train.drops_at == (0.6,)
     assert FinetuneSettings().changed(["train.schedule=plateau"]).train.schedule == "plateau"

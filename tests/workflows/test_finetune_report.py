@@ -15,9 +15,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
+from bertsmith.finetuning.report import evaluations, tell_of_examples, told_of_learning
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.training.metric_logger import Recorder
-from bertsmith.workflows.finetune_report import evaluations, tell_of_examples, told_of_learning
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
 LEARN = [*SETTINGS, "train.epochs=4", "train.learning_rate=3e-3"]

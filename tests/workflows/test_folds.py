@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.folds import folds_of
 from bertsmith.tasks.texts.classify import Classify
 from bertsmith.tasks.texts.regress import Regress
 from bertsmith.tasks.texts.texts import TextExample
-from bertsmith.workflows.folds import folds_of
 
 
 def example(text: int, label: int) -> TextExample:

@@ -15,11 +15,11 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError
+from bertsmith.finetuning.feature_cache import Frozen, forget_states
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import Encoded
-from bertsmith.workflows.frozen import Frozen, forget_states
 
 WORDS = tiny_run.WORDS
 CONFIG = ModelConfig(

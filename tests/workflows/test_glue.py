@@ -15,7 +15,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.workflows.glue import GLUE, finetune_glue
+from bertsmith.experiments.glue import GLUE, finetune_glue
 
 WORDS = tiny_run.WORDS
 QUICK: dict[str, Any] = {

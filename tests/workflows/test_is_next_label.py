@@ -16,7 +16,7 @@ from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.mlm_nsp import MlmNsp
-from bertsmith.workflows.pretrain_base import exchange_answers
+from bertsmith.pretraining.base_model import exchange_answers
 
 STILL = [
     "data.sequence_length=32",

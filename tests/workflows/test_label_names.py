@@ -9,7 +9,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.workflows.label_names import names_of
+from bertsmith.tasks.label_names import names_of
 
 CODES = {"0": "joy", "1": "fear"}
 

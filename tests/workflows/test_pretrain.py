@@ -15,12 +15,12 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.split import split_documents
+from bertsmith.pretraining import job
+from bertsmith.pretraining.recipe import SIZES
+from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
 from bertsmith.training import trainer
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.metric_logger import last_loss
-from bertsmith.workflows import pretrain_work
-from bertsmith.workflows.pretrain_recipe import SIZES
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,7 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 ) -> None:
     shards = tiny_run.make_shards(tmp_path, documents=6)
     for name, learnt, steps in (("by heart", 1.5, 24), ("not yet", 3.6, 24), ("read once", 1.5, 1)):
-        monkeypatch.setattr(pretrain_work, "last_loss", lambda run, part, records, learnt=learnt: learnt)
+        monkeypatch.setattr(job, "last_loss", lambda run, part, records, learnt=learnt: learnt)
         told: list[str] = []
         settings = (f"train.max_steps={steps}", "data.held_out=0.3", "model.hidden_dropout_prob=0")
         model = tiny_run.run(shards, tmp_path / name, *settings, tell=told.append)

@@ -17,8 +17,8 @@ from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.models.config import DROPOUTS
+from bertsmith.pretraining.extend_vocabulary import extend_tokenizer
 from bertsmith.training import checkpoint
-from bertsmith.workflows.extend import extend_tokenizer
 
 FEW = [
     "data.sequence_length=32",

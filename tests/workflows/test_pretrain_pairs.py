@@ -18,11 +18,11 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
+from bertsmith.pretraining import minimal_pairs
+from bertsmith.pretraining.minimal_pairs import EvaluateSettings, PairsOnTheWay, expect_pairs
 from bertsmith.training import execution_benchmark, trainer
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.metric_logger import Recorder
-from bertsmith.workflows import pretrain_pairs
-from bertsmith.workflows.pretrain_pairs import EvaluateSettings, PairsOnTheWay, expect_pairs
 from outcomes import Killed, assert_same, outcome
 
 STEPS = ("train.max_steps=6", "train.evaluate_every=2", "train.checkpoint_every=1")
@@ -205,7 +205,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
     now = 0.0
     scored: list[int] = []
 
-    def counted(of: MinimalPairs, *rest: Any, plainly: Any = pretrain_pairs.score_pairs) -> Any:
+    def counted(of: MinimalPairs, *rest: Any, plainly: Any = minimal_pairs.score_pairs) -> Any:
         nonlocal now
         now += 0.2 * len(of)
         scored.append(len(of))
@@ -219,7 +219,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
             return update(*arguments)
 
         monkeypatch.setattr(module, "update", timed)
-    monkeypatch.setattr(pretrain_pairs, "score_pairs", counted)
+    monkeypatch.setattr(minimal_pairs, "score_pairs", counted)
     monkeypatch.setattr(hardware, "clock", lambda: now)
     settings = ("evaluate.pairs_sample=6", "train.evaluate_every=10", "evaluate.pairs_at_end=20")
     model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=1, evaluate_pairs=pairs)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
-from bertsmith.workflows import pretrain_size
-from bertsmith.workflows.pretrain_recipe import SIZES, Learning
-from bertsmith.workflows.pretrain_size import largest
+from bertsmith.pretraining import model_size
+from bertsmith.pretraining.model_size import largest
+from bertsmith.pretraining.recipe import SIZES, Learning
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.
 def test_minutes_alone_choose_the_size_and_say_so(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (3600.0, None))
+    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (3600.0, None))
     told: list[str] = []
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, tell=told.append)
     (line,) = (line for line in told if "a preset, settings or a recipe" in line)
@@ -73,21 +73,21 @@ def test_minutes_alone_choose_the_size_and_say_so(
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
     # the same command with --resume has its size already
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "timed_on_random_text", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (1e-9, None))
-    other = pretrain_size.size_in_minutes(["train.max_minutes=1"], tiny_run.tokenizer(), told.append)
+    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (1e-9, None))
+    other = model_size.size_in_minutes(["train.max_minutes=1"], tiny_run.tokenizer(), told.append)
     assert other == SIZES[-1].name
 
 
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", lambda *_: (0.5, None))
+    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (0.5, None))
 
     def said(*more: str) -> str:
         told: list[str] = []
-        pretrain_size.size_in_minutes(["train.max_minutes=1", *more], tiny_run.tokenizer(), told.append)
+        model_size.size_in_minutes(["train.max_minutes=1", *more], tiny_run.tokenizer(), told.append)
         return told[0].partition("which will see about ")[2].partition(" tokens")[0]
 
     assert said() == "200,000"  # 120 updates of 32 sequences of 64, 82 % full
@@ -107,12 +107,12 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
 def test_a_size_that_is_said_stays(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "timed_on_random_text", never)
     bs.pretrain(shards, tmp_path / "run", **{"settings": QUICK, **more})
 
 
 def test_a_recipe_stays_as_it_is(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "timed_on_random_text", never)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")
     bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=QUICK)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Diverged, InputError, Stopped
+from bertsmith.experiments.multirun_plan import Planned
+from bertsmith.experiments.multirun_report import report_of, summary_of
 from bertsmith.training.metric_logger import Recorder
-from bertsmith.workflows.repeats_plan import Planned
-from bertsmith.workflows.repeats_report import report_of, summary_of
 from outcomes import assert_same, outcome
 
 SETTINGS = [
@@ -298,16 +298,16 @@ def test_lists_and_names_that_no_folder_has(base: bs.Model, tmp_path: Path) -> N
 def test_the_first_run_s_precision_holds_for_all(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.workflows import repeats
+    from bertsmith.experiments import multirun
 
     asked: list[Sequence[str]] = []
-    finetune = repeats.finetune
+    finetune = multirun.finetune
 
     def listening(*given: Any, **named: Any) -> Any:
         asked.append(named["settings"])
         return finetune(*given, **named)
 
-    monkeypatch.setattr(repeats, "finetune", listening)
+    monkeypatch.setattr(multirun, "finetune", listening)
     free = [s for s in SETTINGS if not s.startswith("train.precision")]
     folder = base.path.parent
     bs.finetune_repeatedly(

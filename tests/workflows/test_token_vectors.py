@@ -13,7 +13,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.workflows.token_vectors import token_vectors
+from bertsmith.pretraining.pretrained_vectors import token_vectors
 
 STILL = ["train.max_steps=1", "train.learning_rate=1e-30", "train.weight_decay=0"]
 TABLE = "bert.embeddings.word_embeddings.weight"

@@ -148,8 +148,8 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
 
 def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second; checkpoints are ten seconds apart."""
+    from bertsmith.runs import run_folder
     from bertsmith.training.train_state import Progress
-    from bertsmith.workflows import run
 
     clock, written = [0.0], []
 
@@ -157,8 +157,8 @@ def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.Monk
         clock[0] += 1
         written.append(progress.step)
 
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
-    on_the_way = run.OnTheWay(write)
+    monkeypatch.setattr(run_folder.time, "monotonic", lambda: clock[0])
+    on_the_way = run_folder.OnTheWay(write)
     for step in range(1, 41):
         clock[0] += 10
         on_the_way(Progress(step=step), False)

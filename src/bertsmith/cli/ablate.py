@@ -73,8 +73,8 @@ def ablate(
     OUT/static/0/output.txt.
     """
     from bertsmith import console
-    from bertsmith.workflows.ablate import ablate as run
-    from bertsmith.workflows.ablation_report import told
+    from bertsmith.experiments.ablate import ablate as run
+    from bertsmith.experiments.ablation_report import told
 
     report = run(
         recipe,

@@ -82,7 +82,7 @@ def adapt(
     examples in the same order.
     """
     from bertsmith import console
-    from bertsmith.workflows.adapt import adapt as run
+    from bertsmith.experiments.adaptation import adapt as run
 
     report = run(
         model,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _settings() -> type[Settings]:
-    from bertsmith.workflows.pretrain_settings import settings_type
+    from bertsmith.pretraining.settings import settings_type
 
     return settings_type("distil")
 
@@ -81,7 +81,7 @@ def distill(
     """
     from bertsmith import console
     from bertsmith.cli.train import show_result
-    from bertsmith.workflows.distill import distill as run
+    from bertsmith.experiments.distillation import distill as run
 
     given = options.short_of(short)
     if train is not None:
@@ -128,7 +128,7 @@ def _distill_task(
 ) -> None:
     from bertsmith import console
     from bertsmith.cli.finetune import show_report
-    from bertsmith.workflows.distill import distill_task
+    from bertsmith.experiments.distillation import distill_task
 
     if model is None or dev is None or data is not None:
         raise click.UsageError("--train goes with --dev FILE and --model DIR, and without --data")

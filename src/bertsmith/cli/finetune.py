@@ -106,7 +106,7 @@ def finetune() -> None:
 
 def _command(kind: type[Task]) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
-    from bertsmith.workflows.finetune_settings import settings_type
+    from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
         _finetune(kind, **arguments)
@@ -217,13 +217,13 @@ def _finetune(
         "tell": console.note,
     }
     if restarts or folds or grid:
-        from bertsmith.workflows.repeats import finetune_repeatedly
+        from bertsmith.experiments.multirun import finetune_repeatedly
 
         given |= {"restarts": restarts, "folds": folds, "grid": grid or None}
         report: dict[str, Any] = finetune_repeatedly(kind.name, model, out, **given)
         show = show_repeats
     else:
-        from bertsmith.workflows.finetune import finetune as run
+        from bertsmith.finetuning.run import finetune as run
 
         report, show = run(kind.name, model, out, **given).report, _show_run
     show_report(out, report, as_json=as_json, show=show)

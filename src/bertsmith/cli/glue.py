@@ -47,7 +47,7 @@ def glue(
     MNLI dev_matched and dev_mismatched). Each run is an ordinary one, such as runs/CoLA. Scores are those on dev.
     """
     from bertsmith import console
-    from bertsmith.workflows.glue import finetune_glue
+    from bertsmith.experiments.glue import finetune_glue
 
     report = finetune_glue(
         model,

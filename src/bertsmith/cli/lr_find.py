@@ -10,8 +10,8 @@ from bertsmith.cli import options, task_options
 from bertsmith.cli.finetune import DEVICE, LABEL_NAMES, OfTasks
 
 if TYPE_CHECKING:
+    from bertsmith.finetuning.lr_finder import RateTest
     from bertsmith.tasks.task import Task
-    from bertsmith.workflows.find_rate import RateTest
 
 _ROWS = 22  # that a terminal shows of the rates
 
@@ -36,7 +36,7 @@ def lr_find() -> None:
 
 def _command(kind: type[Task]) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
-    from bertsmith.workflows.finetune_settings import settings_type
+    from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
         _find(kind, **arguments)
@@ -118,7 +118,7 @@ def _find(
     **own: Any,
 ) -> None:
     from bertsmith import console
-    from bertsmith.workflows.find_rate import find_rate
+    from bertsmith.finetuning.lr_finder import find_rate
 
     given = {f"task.{name}": value for name, value in own.items()} | {
         "train.batch_size": batch_size,

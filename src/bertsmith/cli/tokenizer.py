@@ -258,7 +258,7 @@ def tokenizer_extend(
     """
     from bertsmith import console
     from bertsmith.cli.tokenizer_table import print_extension
-    from bertsmith.workflows.extend import Choice, extend_tokenizer
+    from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
 
     if (out is None) != propose_only:
         raise click.UsageError("give either --out DIR or --propose-only")

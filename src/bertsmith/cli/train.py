@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _pretrain_settings() -> type[Settings]:
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
+    from bertsmith.pretraining.settings import PretrainSettings
 
     return PretrainSettings
 
@@ -98,7 +98,7 @@ def pretrain(
     the defaults below; they are told, and written into settings.yaml.
     """
     from bertsmith import console
-    from bertsmith.workflows.pretrain import pretrain as run
+    from bertsmith.pretraining.run import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
     options.refuse_twice(

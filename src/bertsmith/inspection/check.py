@@ -159,9 +159,9 @@ class _Timed:
 def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
     """How long an update takes here: a few are made on random text; where they would take too long, it is computed
     from the rate of a matrix product."""
-    from bertsmith.workflows.pretrain_settings import PretrainSettings
-    from bertsmith.workflows.run import place_of
-    from bertsmith.workflows.speed import timed_on_random_text
+    from bertsmith.pretraining.settings import PretrainSettings
+    from bertsmith.pretraining.speed_probe import timed_on_random_text
+    from bertsmith.runs.run_folder import place_of
 
     place = place_of(settings, config, tell, is_look=True)
     rate = hardware.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)

@@ -15,18 +15,18 @@ from bertsmith.corpus.manifest import MANIFEST
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import load
 from bertsmith.models.family import family, known_as, preset
 from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import MODEL
+from bertsmith.pretraining.settings import settings_of
+from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import TASKS, task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.run_plan import Entry, read_plan
-from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.pretrain_settings import settings_of
-from bertsmith.workflows.run import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _MODELS = "a run, a model folder or a published name"

@@ -16,10 +16,10 @@ from bertsmith.instances.plan import Plan
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.split import Split
 from bertsmith.keywords import Chosen, assignments_of
+from bertsmith.pretraining.data import instances_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import instances_of
 
 _LABELS = {
     "nsp": (

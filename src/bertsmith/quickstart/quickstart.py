@@ -19,6 +19,7 @@ from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import Stopped
+from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic, documentation
@@ -26,16 +27,15 @@ from bertsmith.io.documentation import Library
 from bertsmith.io.files import Document
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.recipe import learning_settings
+from bertsmith.pretraining.run import pretrain
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.pretraining.speed_probe import timed_on_random_text
 from bertsmith.quickstart.pairs import by_bigrams, by_model, make_pairs
 from bertsmith.quickstart.task import QuickstartTask, linear, majority, make_task, write_task
+from bertsmith.runs.run_folder import SETTINGS, place_of, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.pretrain_recipe import learning_settings
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.run import SETTINGS, place_of, write_report, write_whole
-from bertsmith.workflows.speed import timed_on_random_text
 
 _PRESET = "bert-tiny-uncased"
 _VOCABULARY = 6_000
@@ -45,7 +45,7 @@ _REST_OF_READING = 2.0  # vocabulary and shards, in times of the reading before 
 _TRIAL_SECONDS = 3.0
 _FINETUNING_UPDATES = 150  # what fine-tuning twice and scoring takes, in updates of pre-training
 _FEW_STEPS = 100  # below, what is learnt is hardly more than which words are frequent
-# Beside what a model of this size learns with anyway (workflows/pretrain_recipe.py): short sequences, and more to
+# Beside what a model of this size learns with anyway (pretraining/recipe.py): short sequences, and more to
 # predict in each. benchmarks/tried.md has what was tried.
 PRETRAINING = (
     "model.num_attention_heads=4",

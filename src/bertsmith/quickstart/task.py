@@ -16,7 +16,7 @@ from bertsmith.corpus.sentence_splitter import split
 from bertsmith.errors import InputError
 from bertsmith.io.documentation import STANDARD, library_of
 from bertsmith.io.files import Document
-from bertsmith.workflows.run import write_whole
+from bertsmith.runs.run_folder import write_whole
 
 CLASSES = 5
 TRAIN, DEV, TEST = 16, 20, 200  # sentences a class: few labels are what pre-training is for

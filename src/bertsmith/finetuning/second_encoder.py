@@ -5,9 +5,9 @@ from __future__ import annotations
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneTrainSettings
 from bertsmith.models.config import DROPOUTS
 from bertsmith.models.features import OtherDirection
-from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 
 
 def fill_other_direction(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.keywords import Verb, as_yaml, full_name
+from bertsmith.runs.compute_setup import budgets_aside, name_of
+from bertsmith.runs.run_folder import flat
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.task import Task
-from bertsmith.workflows.budget import budgets_aside, name_of
-from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.run import flat
 
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
 """Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""

@@ -26,11 +26,11 @@ from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
+from bertsmith.runs.compute_setup import budgets_aside, name_of
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_state import Progress
-from bertsmith.workflows.budget import budgets_aside, name_of
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 # Settled when the run began.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
 
+from bertsmith.experiments.multirun_plan import Planned
 from bertsmith.formatting import counted, listed
-from bertsmith.workflows.repeats_plan import Planned
 
 
 def report_of(

@@ -13,14 +13,12 @@ from bertsmith.errors import InputError, Left
 from bertsmith.formatting import counted, percent
 from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
-from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.distributed import Processes, processes
-from bertsmith.training.trainer import train
-from bertsmith.workflows.budget import aim_of
-from bertsmith.workflows.pretrain_base import base_of, settings_from
-from bertsmith.workflows.pretrain_recipe import learning_settings
-from bertsmith.workflows.pretrain_settings import (
+from bertsmith.pretraining.base_model import base_of, settings_from
+from bertsmith.pretraining.distributed_run import check_processes, follow_run, silent, together
+from bertsmith.pretraining.job import Work
+from bertsmith.pretraining.model_size import size_in_minutes
+from bertsmith.pretraining.recipe import learning_settings
+from bertsmith.pretraining.settings import (
     PretrainSettings,
     asked_for,
     asked_kind,
@@ -28,10 +26,8 @@ from bertsmith.workflows.pretrain_settings import (
     resolved,
     settings_of,
 )
-from bertsmith.workflows.pretrain_size import size_in_minutes
-from bertsmith.workflows.pretrain_together import check_processes, follow_run, silent, together
-from bertsmith.workflows.pretrain_work import Work
-from bertsmith.workflows.run import (
+from bertsmith.runs.compute_setup import aim_of
+from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
     as_assignments,
@@ -45,6 +41,10 @@ from bertsmith.workflows.run import (
     tell_finished,
     write_whole,
 )
+from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import newest_name
+from bertsmith.training.distributed import Processes, processes
+from bertsmith.training.trainer import train
 
 
 @run_alone(together=True)

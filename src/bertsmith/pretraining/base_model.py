@@ -18,10 +18,10 @@ from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import MODEL, Objective, Parts, objective_of, objective_type
+from bertsmith.pretraining.settings import PretrainSettings, StartSettings, resolved
+from bertsmith.runs.compute_setup import name_of
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.pretrain_settings import PretrainSettings, StartSettings, resolved
 
 _SHARED = [f"encoder.embeddings.{table}.weight" for table in ("token", "position", "segment")]
 _CALLED = {

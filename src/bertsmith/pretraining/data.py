@@ -19,9 +19,9 @@ from bertsmith.instances.neighbours import vectors_of_neighbours
 from bertsmith.instances.plan import Ints
 from bertsmith.instances.split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_borders import word_borders
+from bertsmith.pretraining.pretrained_vectors import token_vectors
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.token_vectors import token_vectors
 
 _EVALUATION_BATCH = 64
 _UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told

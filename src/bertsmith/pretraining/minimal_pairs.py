@@ -20,10 +20,10 @@ from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.runs.compute_setup import forward
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.autotune import Speeds
-from bertsmith.workflows.budget import forward
 
 ACCURACY = "pairs_accuracy"
 """The figure's name in log.jsonl and among the held-out figures."""

@@ -12,6 +12,20 @@ from typing import Any, cast
 from bertsmith.artifacts.folder import ModelFolder, write_folder
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.finetuning.data import Examples, gather
+from bertsmith.finetuning.feature_cache import FEATURES, Frozen
+from bertsmith.finetuning.report import (
+    chosen_on_dev,
+    curve_of,
+    evaluations,
+    tell_of_dropout,
+    tell_of_examples,
+    tell_of_texts,
+    told_of_learning,
+)
+from bertsmith.finetuning.second_encoder import fill_other_direction
+from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
+from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source
 from bertsmith.models.config import encoder_terms
@@ -21,6 +35,15 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps
+from bertsmith.runs.compute_setup import budget_of
+from bertsmith.runs.run_folder import (
+    CHECKPOINTS,
+    OnTheWay,
+    check_accumulation,
+    numbers,
+    settled,
+    with_kernels,
+)
 from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
@@ -34,29 +57,6 @@ from bertsmith.training.train_state import Evaluation, Progress
 from bertsmith.training.train_step import Trained
 from bertsmith.training.trainer import Course, fingerprint
 from bertsmith.training.training_budget import Aim
-from bertsmith.workflows.budget import budget_of
-from bertsmith.workflows.examples import Examples, gather
-from bertsmith.workflows.finetune_layers import settle_layers, thaws
-from bertsmith.workflows.finetune_report import (
-    chosen_on_dev,
-    curve_of,
-    evaluations,
-    tell_of_dropout,
-    tell_of_examples,
-    tell_of_texts,
-    told_of_learning,
-)
-from bertsmith.workflows.finetune_settings import FinetuneSettings, FinetuneTrainSettings
-from bertsmith.workflows.frozen import FEATURES, Frozen
-from bertsmith.workflows.other_direction import fill_other_direction
-from bertsmith.workflows.run import (
-    CHECKPOINTS,
-    OnTheWay,
-    check_accumulation,
-    numbers,
-    settled,
-    with_kernels,
-)
 
 
 @dataclass(frozen=True)

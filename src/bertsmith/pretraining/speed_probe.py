@@ -5,12 +5,12 @@ from __future__ import annotations
 from bertsmith.device import Place
 from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.settings import FILL
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.compute_setup import ways_of
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.execution_benchmark import Way, best_way, tried
 from bertsmith.training.train_step import Trained
-from bertsmith.workflows.budget import ways_of
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain_settings import PretrainSettings
 
 
 def timed_on_random_text(chosen: PretrainSettings, place: Place, seconds: float) -> tuple[float, Way]:

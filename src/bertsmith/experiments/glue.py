@@ -15,13 +15,13 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError
+from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.keywords import Chosen
 from bertsmith.notebook import Report
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.run import holds_run, write_report
+from bertsmith.runs.run_folder import holds_run, write_report
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
 _PAIR = {"text_column": "sentence1", "second_column": "sentence2"}

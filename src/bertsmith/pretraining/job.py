@@ -21,15 +21,9 @@ from bertsmith.instances.buckets import check_budget
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures
-from bertsmith.training.autotune import Speeds
-from bertsmith.training.metric_logger import last_loss
-from bertsmith.training.train_state import Evaluation, Progress
-from bertsmith.training.trainer import Course, fingerprint
-from bertsmith.training.training_budget import Aim
-from bertsmith.workflows.budget import Footing, expect_evaluations, expect_writing, footing
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain_base import take_over
-from bertsmith.workflows.pretrain_pairs import (
+from bertsmith.pretraining.base_model import take_over
+from bertsmith.pretraining.data import Source, tell_of_instances
+from bertsmith.pretraining.minimal_pairs import (
     ACCURACY,
     PairsOnTheWay,
     expect_pairs,
@@ -37,9 +31,15 @@ from bertsmith.workflows.pretrain_pairs import (
     pairs_on_the_way,
     tell_of_sample,
 )
-from bertsmith.workflows.pretrain_settings import PretrainSettings
-from bertsmith.workflows.pretrain_source import Source, tell_of_instances
-from bertsmith.workflows.run import OnTheWay, check_accumulation, numbers, place_of, settled, write_report
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.compute_setup import Footing, expect_evaluations, expect_writing, footing
+from bertsmith.runs.run_folder import OnTheWay, check_accumulation, numbers, place_of, settled, write_report
+from bertsmith.training.autotune import Speeds
+from bertsmith.training.metric_logger import last_loss
+from bertsmith.training.train_state import Evaluation, Progress
+from bertsmith.training.trainer import Course, fingerprint
+from bertsmith.training.training_budget import Aim
 
 _MANY_PASSES = 10.0  # over the data: from there on it is told before the run
 _SOME_PASSES = 2.0

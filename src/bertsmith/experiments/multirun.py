@@ -15,21 +15,21 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
 from bertsmith.errors import Diverged, InputError
+from bertsmith.experiments.multirun_plan import Grid, Planned, planned
+from bertsmith.experiments.multirun_report import report_of
+from bertsmith.finetuning.data import parts_of
+from bertsmith.finetuning.feature_cache import FEATURES, forget_states
+from bertsmith.finetuning.run import finetune
+from bertsmith.finetuning.settings import settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.notebook import Report
+from bertsmith.runs.compute_setup import name_of
+from bertsmith.runs.run_folder import SETTINGS, flat, holds_run, keeping_runs, write_report, write_whole
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.task import Task, task_type
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.examples import parts_of
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.finetune_settings import settings_type
-from bertsmith.workflows.frozen import FEATURES, forget_states
-from bertsmith.workflows.repeats_plan import Grid, Planned, planned
-from bertsmith.workflows.repeats_report import report_of
-from bertsmith.workflows.run import SETTINGS, flat, holds_run, keeping_runs, write_report, write_whole
 
 _LAYOUT = atomic.FolderLayout(
     "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")

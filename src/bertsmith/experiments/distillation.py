@@ -12,18 +12,18 @@ from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.finetuning.run import finetune
+from bertsmith.finetuning.settings import settings_type as finetune_settings
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.distil import check_tokenizer
+from bertsmith.pretraining.run import pretrain
+from bertsmith.pretraining.settings import settings_type
+from bertsmith.runs.run_folder import as_assignments
 from bertsmith.tasks.task import Task
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.finetune_settings import settings_type as finetune_settings
-from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.pretrain_settings import settings_type
-from bertsmith.workflows.run import as_assignments
 
 _STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, where it is another one
 

@@ -15,6 +15,11 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.formatting import counted
+from bertsmith.pretraining.base_model import base_of
+from bertsmith.pretraining.job import Work
+from bertsmith.pretraining.settings import PretrainSettings, settings_type
+from bertsmith.runs.compute_setup import Footing, budget_of
+from bertsmith.runs.run_folder import CHECKPOINTS, settled
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import Processes, processes
@@ -30,11 +35,6 @@ from bertsmith.training.on_cores import (
 from bertsmith.training.train_step import Trained
 from bertsmith.training.trainer import follow
 from bertsmith.training.training_budget import Aim
-from bertsmith.workflows.budget import Footing, budget_of
-from bertsmith.workflows.pretrain_base import base_of
-from bertsmith.workflows.pretrain_settings import PretrainSettings, settings_type
-from bertsmith.workflows.pretrain_work import Work
-from bertsmith.workflows.run import CHECKPOINTS, settled
 
 _START = 5.0  # seconds until another process is there
 _TRIAL_SHARE = 0.02  # of a run: what finding out may take

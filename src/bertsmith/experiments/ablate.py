@@ -17,15 +17,7 @@ from bertsmith import console, hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place, is_processor
 from bertsmith.errors import InputError
-from bertsmith.inference.minimal_pairs import read_pairs
-from bertsmith.io import atomic
-from bertsmith.kernels.choice import for_training
-from bertsmith.models.config import encoder_terms
-from bertsmith.models.family import preset
-from bertsmith.notebook import Report
-from bertsmith.reports.ablation import paper_plot, seeds_plot
-from bertsmith.settings import read_yaml
-from bertsmith.workflows.ablation import (
+from bertsmith.experiments.ablation import (
     PAIRS,
     PRECISION,
     PRETRAIN,
@@ -43,11 +35,19 @@ from bertsmith.workflows.ablation import (
     refuse_one_folder,
     refuse_seed,
 )
-from bertsmith.workflows.ablation_report import report_of
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.pretrain_settings import USUAL_PRESET, PretrainSettings
-from bertsmith.workflows.run import keeping_runs, write_report, write_whole
-from bertsmith.workflows.side_by_side import side_by_side
+from bertsmith.experiments.ablation_report import report_of
+from bertsmith.experiments.process_pool import side_by_side
+from bertsmith.inference.minimal_pairs import read_pairs
+from bertsmith.io import atomic
+from bertsmith.kernels.choice import for_training
+from bertsmith.models.config import encoder_terms
+from bertsmith.models.family import preset
+from bertsmith.notebook import Report
+from bertsmith.pretraining.settings import USUAL_PRESET, PretrainSettings
+from bertsmith.reports.ablation import paper_plot, seeds_plot
+from bertsmith.runs.compute_setup import name_of
+from bertsmith.runs.run_folder import keeping_runs, write_report, write_whole
+from bertsmith.settings import read_yaml
 
 _ASKED = "ablation.json"
 
@@ -220,7 +220,7 @@ def _measured(
         return
     logs = [work.place(work.rows[0]) / "output.txt" for work in works]
     asked = [work.to_json() for work in works]
-    for number, answer in side_by_side("bertsmith.workflows.ablation", asked, titles, logs, at_once, tell):
+    for number, answer in side_by_side("bertsmith.experiments.ablation", asked, titles, logs, at_once, tell):
         yield works[number], answer
 
 

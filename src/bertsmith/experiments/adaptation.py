@@ -17,6 +17,10 @@ from bertsmith import console
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
+from bertsmith.experiments.ablation import options_as_settings, refuse_seed
+from bertsmith.finetuning.data import gather
+from bertsmith.finetuning.run import finetune
+from bertsmith.finetuning.settings import new_settings
 from bertsmith.formatting import counted
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
@@ -24,17 +28,13 @@ from bertsmith.io import atomic
 from bertsmith.io.files import Notes, find_files
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.notebook import Report
+from bertsmith.pretraining.base_model import settings_from
+from bertsmith.pretraining.extend_vocabulary import RECORD as EXTENSION
+from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
+from bertsmith.pretraining.run import pretrain
+from bertsmith.runs.compute_setup import name_of
+from bertsmith.runs.run_folder import holds_run, keeping_runs, write_report, write_whole
 from bertsmith.tasks.task import task_type
-from bertsmith.workflows.ablation import options_as_settings, refuse_seed
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.examples import gather
-from bertsmith.workflows.extend import RECORD as EXTENSION
-from bertsmith.workflows.extend import Choice, extend_tokenizer
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.finetune_settings import new_settings
-from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.pretrain_base import settings_from
-from bertsmith.workflows.run import holds_run, keeping_runs, write_report, write_whole
 
 _ASKED = "adapt.json"
 _BEFORE, _AFTER = "before", "after"

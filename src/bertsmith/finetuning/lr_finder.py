@@ -13,6 +13,10 @@ from torch import nn
 from bertsmith import console, hardware
 from bertsmith.device import Place
 from bertsmith.errors import InputError
+from bertsmith.finetuning.data import read_training
+from bertsmith.finetuning.feature_cache import Frozen
+from bertsmith.finetuning.job import build_model
+from bertsmith.finetuning.settings import new_settings, settings_type
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
@@ -23,16 +27,12 @@ from bertsmith.models.parameters import count_parameters
 from bertsmith.reports.rates import rate_plot
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
 from bertsmith.training.train_step import Trained
-from bertsmith.workflows.examples import read_training
-from bertsmith.workflows.finetune_settings import new_settings, settings_type
-from bertsmith.workflows.finetune_work import build_model
-from bertsmith.workflows.frozen import Frozen
-from bertsmith.workflows.label_names import as_listed, names_of
 
 _FEWEST = 10  # updates, below which a curve says nothing
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, create_model
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.data import FileSettings
 from bertsmith.inference.model import Model
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tasks.task import Task
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.examples import FileSettings
 
 
 def _updates_or_epoch(value: Any) -> Any:

@@ -16,12 +16,12 @@ from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family, preset
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
+from bertsmith.pretraining.minimal_pairs import EvaluateSettings
+from bertsmith.pretraining.recipe import learning_settings, settings_in_minutes
+from bertsmith.runs.compute_setup import budgets_aside, name_of
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings, read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.workflows.budget import budgets_aside, name_of
-from bertsmith.workflows.pretrain_pairs import EvaluateSettings
-from bertsmith.workflows.pretrain_recipe import learning_settings, settings_in_minutes
 
 USUAL_PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))

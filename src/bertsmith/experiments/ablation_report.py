@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy.stats import false_discovery_control, ttest_rel
 
+from bertsmith.experiments.ablation import AblationRecipe
 from bertsmith.formatting import counted
-from bertsmith.workflows.ablation import AblationRecipe
 
 _APART = 0.05  # the largest adjusted p at which two rows are said to be told apart
 

@@ -9,21 +9,16 @@ from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.errors import InputError
+from bertsmith.finetuning.data import write_split
+from bertsmith.finetuning.feature_cache import FEATURES, forget_states
+from bertsmith.finetuning.job import FineTuning
+from bertsmith.finetuning.settings import FinetuneSettings, new_settings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameters import count_parameters
-from bertsmith.settings import read_yaml
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.task import Task, refuse_too_long, task_type
-from bertsmith.training.trainer import train
-from bertsmith.workflows.budget import aim_of, budgets_aside, footing
-from bertsmith.workflows.examples import write_split
-from bertsmith.workflows.finetune_settings import FinetuneSettings, new_settings, settings_type
-from bertsmith.workflows.finetune_work import FineTuning
-from bertsmith.workflows.frozen import FEATURES, forget_states
-from bertsmith.workflows.label_names import as_listed, names_of
-from bertsmith.workflows.run import (
+from bertsmith.runs.compute_setup import aim_of, budgets_aside, footing
+from bertsmith.runs.run_folder import (
     SETTINGS,
     as_assignments,
     asked_in,
@@ -37,6 +32,11 @@ from bertsmith.workflows.run import (
     tell_finished,
     write_whole,
 )
+from bertsmith.settings import read_yaml
+from bertsmith.tasks.label_names import as_listed, names_of
+from bertsmith.tasks.labels import Names
+from bertsmith.tasks.task import Task, refuse_too_long, task_type
+from bertsmith.training.trainer import train
 
 
 @run_alone()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from bertsmith.console import duration
 from bertsmith.instances.settings import FILL
 from bertsmith.models.family import preset
+from bertsmith.pretraining.recipe import SIZES, Learning
+from bertsmith.pretraining.settings import asked_for, resolved
+from bertsmith.pretraining.speed_probe import timed_on_random_text
+from bertsmith.runs.compute_setup import name_of
+from bertsmith.runs.run_folder import place_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.pretrain_recipe import SIZES, Learning
-from bertsmith.workflows.pretrain_settings import asked_for, resolved
-from bertsmith.workflows.run import place_of
-from bertsmith.workflows.speed import timed_on_random_text
 
 _SHARE, _LONGEST = 0.005, 2.0  # of the time, and seconds: for a look at how fast a size is here
 _DECIDED = (

@@ -16,7 +16,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids, start_from_vectors, start_looking_near
 from bertsmith.objectives.objective import GENERATOR, Objective, objective_type
-from bertsmith.workflows.pretrain_settings import PretrainSettings
+from bertsmith.pretraining.settings import PretrainSettings
 
 
 def first_weights(

@@ -1,7 +1,7 @@
 """One model of an ablation, and what stands on it: pre-trained, fine-tuned for each task, scored; and the recipe
 that says how.
 
-    python -P -m bertsmith.workflows.ablation
+    python -P -m bertsmith.experiments.ablation
 
 measures the model that is described on stdin, for `side_by_side`, not for people.
 """
@@ -25,22 +25,22 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.experiments.distillation import student_settings
+from bertsmith.finetuning.data import gather
+from bertsmith.finetuning.run import finetune
+from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
 from bertsmith.models.config import encoder_terms
+from bertsmith.pretraining.job import check_length
+from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.run import pretrain
+from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
+from bertsmith.pretraining.settings import settings_type as settings_of_distil
+from bertsmith.runs.compute_setup import name_of
+from bertsmith.runs.run_folder import as_assignments, holds_run, write_whole
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.workflows.budget import name_of
-from bertsmith.workflows.distill import student_settings
-from bertsmith.workflows.examples import gather
-from bertsmith.workflows.finetune import finetune
-from bertsmith.workflows.finetune_settings import FinetuneSettings, settings_type
-from bertsmith.workflows.first_weights import first_weights
-from bertsmith.workflows.pretrain import pretrain
-from bertsmith.workflows.pretrain_settings import PretrainSettings, asked_for, resolved
-from bertsmith.workflows.pretrain_settings import settings_type as settings_of_distil
-from bertsmith.workflows.pretrain_work import check_length
-from bertsmith.workflows.run import as_assignments, holds_run, write_whole
 
 PAIRS = "minimal pairs"
 SEED, PRECISION = "train.seed", "train.precision"

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from torch import nn
 
 from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneTrainSettings
 from bertsmith.formatting import counted
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task
-from bertsmith.workflows.finetune_settings import FinetuneTrainSettings
 
 
 def settle_layers(

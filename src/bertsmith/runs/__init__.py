@@ -1,0 +1,1 @@
+"""Run folders, and the compute setup and settings of a run."""
