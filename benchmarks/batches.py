@@ -20,9 +20,9 @@ import torch
 
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, PairStream, ids_of
+from bertsmith.instances.holdout_split import Split
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.split import Split
-from bertsmith.instances.word_borders import word_borders
+from bertsmith.instances.word_boundaries import word_borders
 from corpus import prepared
 from record import section, table, where
 

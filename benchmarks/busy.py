@@ -155,7 +155,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     from pathlib import Path
 
     from bertsmith.device import Place
-    from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.instances.synthetic_batches import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model_init import first_weights

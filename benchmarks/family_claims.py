@@ -26,7 +26,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.experiments.ablate import ablate
 from bertsmith.experiments.ablation_report import told
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameters import encoder_terms

@@ -24,7 +24,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
-from bertsmith.instances.split import Split
+from bertsmith.instances.holdout_split import Split
 from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
 from bertsmith.objectives.mlm_nsp import MlmNsp

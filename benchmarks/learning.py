@@ -29,7 +29,7 @@ from bertsmith.console import note
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.batches import token_counts
-from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
 from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights

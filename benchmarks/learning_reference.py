@@ -26,7 +26,7 @@ from torch import nn
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings

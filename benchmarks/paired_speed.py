@@ -132,7 +132,7 @@ def of_today(preset_name: str, batch: int) -> tuple[Callable[[Any], float], Any]
     """What makes an update and gives its loss, and the stream of batches."""
     import torch
 
-    from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.instances.synthetic_batches import RandomPairs
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp
     from bertsmith.training.settings import TrainSettings

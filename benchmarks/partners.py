@@ -22,10 +22,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import bertsmith as bs
+from bertsmith.corpus.near_duplicates import kin_of
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.plan import Plan, covered
-from bertsmith.instances.plan_pairs import Partner, plan_pairs
-from bertsmith.instances.twins import kin_of
+from bertsmith.instances.epoch_plan import Plan, covered
+from bertsmith.instances.segment_pairs import Partner, plan_pairs
 from corpus import FILES
 from record import DATA, WORK, section, table, where
 

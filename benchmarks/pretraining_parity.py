@@ -26,7 +26,7 @@ from bertsmith import hardware
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, token_counts
-from bertsmith.instances.split import Split
+from bertsmith.instances.holdout_split import Split
 from bertsmith.models.heads import MaskedHead
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer

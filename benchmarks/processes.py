@@ -113,7 +113,7 @@ def serve(options: argparse.Namespace) -> None:
     import torch
 
     from bertsmith.device import Place
-    from bertsmith.instances.random_text import RandomPairs
+    from bertsmith.instances.synthetic_batches import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.mlm_nsp import MlmNsp

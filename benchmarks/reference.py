@@ -16,7 +16,7 @@ from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import PairBatch, PairStream
-from bertsmith.instances.split import HELD_OUT_SEED, Split
+from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective

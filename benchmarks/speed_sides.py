@@ -26,8 +26,8 @@ from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
-from bertsmith.instances.random_text import RandomPairs
-from bertsmith.instances.split import Split
+from bertsmith.instances.holdout_split import Split
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels.choice import for_answers, for_training
 from bertsmith.kernels.plain import Products
 from bertsmith.models.config import ModelConfig

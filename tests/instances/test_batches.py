@@ -16,8 +16,8 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, SpecialIds, check_segments, special_ids, token_counts
+from bertsmith.instances.holdout_split import split_documents
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.split import split_documents
 
 TOKENIZER = tiny_run.tokenizer()
 IDS = special_ids(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.instances.buckets import bucketed, check_budget, filling
+from bertsmith.instances.length_buckets import bucketed, check_budget, filling
 
 
 @given(

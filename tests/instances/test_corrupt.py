@@ -17,11 +17,11 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of
-from bertsmith.instances.corrupt import Corruption, Framed
-from bertsmith.instances.masks import Masker
-from bertsmith.instances.plan import ranges
+from bertsmith.instances.corruption import Corruption, Framed
+from bertsmith.instances.epoch_plan import ranges
+from bertsmith.instances.masking import Masker
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.spans import SpanLengths
+from bertsmith.instances.span_masking import SpanLengths
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.instances.masks import Masker
+from bertsmith.instances.masking import Masker
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.spans import SpanLengths
+from bertsmith.instances.span_masking import SpanLengths
 
 Ints = NDArray[np.int64]
 V, MASK = 500, 4
@@ -217,7 +217,7 @@ def test_words_are_masked_whole_and_never_too_many(
 
 def test_whole_words_are_chosen_as_the_plain_rule_has_it() -> None:
     """Against the loop over words in their drawn order; the order is read off masks of everything but one."""
-    from bertsmith.instances.spans import WordRuns, choose_words
+    from bertsmith.instances.span_masking import WordRuns, choose_words
 
     draw = np.random.default_rng(5)
     sizes = draw.integers(2, 80, 60)

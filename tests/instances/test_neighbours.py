@@ -12,8 +12,8 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances import neighbours
-from bertsmith.instances.neighbours import vectors_of_neighbours
+from bertsmith.instances import cooccurrence_embeddings
+from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
 from bertsmith.models.start import start_from_vectors
 from bertsmith.pretraining import data
 from outcomes import assert_same, outcome
@@ -62,18 +62,18 @@ def test_counts_follow_their_definition(shards: Shards, monkeypatch: pytest.Monk
             for k, other in enumerate(row):
                 if j != k and abs(j - k) <= 4:
                     expected[one, other] += 1 / abs(j - k)
-    found = neighbours._near(shards, every(shards), size).toarray()
+    found = cooccurrence_embeddings._near(shards, every(shards), size).toarray()
     assert np.allclose(found, expected)
-    monkeypatch.setattr(neighbours, "_AT_A_TIME", 7)
-    assert np.allclose(neighbours._near(shards, every(shards), size).toarray(), expected)
-    monkeypatch.setattr(neighbours, "_MOST_TOKENS", 100)  # of 320: every third document
-    few = neighbours._near(shards, every(shards), size).toarray()
+    monkeypatch.setattr(cooccurrence_embeddings, "_AT_A_TIME", 7)
+    assert np.allclose(cooccurrence_embeddings._near(shards, every(shards), size).toarray(), expected)
+    monkeypatch.setattr(cooccurrence_embeddings, "_MOST_TOKENS", 100)  # of 320: every third document
+    few = cooccurrence_embeddings._near(shards, every(shards), size).toarray()
     assert 0 < few.sum() < 0.4 * expected.sum()
 
 
 def test_information_is_that_of_the_formula(shards: Shards) -> None:
-    near = neighbours._near(shards, every(shards), len(tiny_run.TOKENS))
-    counts, found = near.toarray(), neighbours._information(near).toarray()
+    near = cooccurrence_embeddings._near(shards, every(shards), len(tiny_run.TOKENS))
+    counts, found = near.toarray(), cooccurrence_embeddings._information(near).toarray()
     tokens = counts.sum(1)
     contexts = tokens**0.75 / (tokens**0.75).sum()
     for one, other in np.argwhere(counts):

@@ -15,8 +15,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import IS_NEXT, NOT_NEXT, SWAPPED, Plan
-from bertsmith.instances.plan_pairs import SentenceTask, plan_pairs
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, Plan
+from bertsmith.instances.segment_pairs import SentenceTask, plan_pairs
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]

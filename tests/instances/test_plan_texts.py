@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith.instances.plan import Plan
-from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
+from bertsmith.instances.epoch_plan import Plan
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single
 
 Ints = NDArray[np.int64]
 

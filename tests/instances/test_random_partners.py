@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.instances.fragments import fragments_of
-from bertsmith.instances.plan import IS_NEXT, NOT_NEXT
-from bertsmith.instances.plan_pairs import plan_pairs
-from bertsmith.instances.random_partners import drawn_pairs
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT
+from bertsmith.instances.nsp_random import drawn_pairs
+from bertsmith.instances.segment_pairs import plan_pairs
+from bertsmith.instances.segments import fragments_of
 from bertsmith.instances.settings import DataSettings
 
 Ints = NDArray[np.int64]

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tiny_run
+from bertsmith.corpus.near_duplicates import kin_of
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards, hash_of
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairStream, ids_of
-from bertsmith.instances.plan import NOT_NEXT, ranges
-from bertsmith.instances.plan_pairs import plan_pairs
+from bertsmith.instances.epoch_plan import NOT_NEXT, ranges
+from bertsmith.instances.holdout_split import Split
+from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.split import Split
-from bertsmith.instances.twins import kin_of
 
 Ints = NDArray[np.int64]
 
@@ -117,7 +117,7 @@ def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [text(size, seed) for seed, size in enumerate((3, 50, 700, 9, 2000, 31))]
     corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
     whole = kin_of(corpus)
-    monkeypatch.setattr("bertsmith.instances.twins._PORTION", 64)
+    monkeypatch.setattr("bertsmith.corpus.near_duplicates._PORTION", 64)
     assert kin_of(corpus).tolist() == whole.tolist()
 
 

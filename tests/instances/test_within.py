@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import IS_NEXT, NOT_NEXT, Plan, covered
-from bertsmith.instances.plan_pairs import plan_pairs
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Plan, covered
+from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 
 Ints = NDArray[np.int64]

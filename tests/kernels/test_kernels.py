@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, AdamWStep, Bounds, Kernels, Moved
 from bertsmith.models.attention import attention_by_sequence

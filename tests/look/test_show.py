@@ -14,7 +14,7 @@ from bertsmith.cli.data import data
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.inspection.show import show_instance
-from bertsmith.instances.split import split_documents
+from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
 

@@ -16,7 +16,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import Place
 from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels.gpu import flash
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels

@@ -19,7 +19,7 @@ from bertsmith import device
 from bertsmith.device import Place
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import Kernels
 from bertsmith.runs import run_folder as run_of_workflows

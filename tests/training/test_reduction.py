@@ -13,7 +13,7 @@ from torch import Tensor
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import Place
-from bertsmith.instances.random_text import RandomPairs
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.loss import Loss

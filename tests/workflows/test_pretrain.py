@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.split import split_documents
+from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining import job
 from bertsmith.pretraining.recipe import SIZES
 from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved

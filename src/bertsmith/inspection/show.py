@@ -12,9 +12,9 @@ from bertsmith import console
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream
-from bertsmith.instances.plan import Plan
+from bertsmith.instances.epoch_plan import Plan
+from bertsmith.instances.holdout_split import Split
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.split import Split
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
+from bertsmith.corpus.near_duplicates import kin_of
 from bertsmith.errors import InputError
-from bertsmith.instances.buckets import Filling, bucketed, check_budget, filling
-from bertsmith.instances.corrupt import Corruption, Framed
-from bertsmith.instances.masks import Masker, WordStarts, unknown_id
-from bertsmith.instances.plan import Corpus, Ints, Plan, ranges
-from bertsmith.instances.plan_pairs import plan_pairs
-from bertsmith.instances.plan_texts import plan_doc_sentences, plan_full_sentences, plan_single
+from bertsmith.instances.corruption import Corruption, Framed
+from bertsmith.instances.epoch_plan import Corpus, Ints, Plan, ranges
+from bertsmith.instances.length_buckets import Filling, bucketed, check_budget, filling
+from bertsmith.instances.masking import Masker, WordStarts, unknown_id
+from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import PAIRS, DataSettings
-from bertsmith.instances.twins import kin_of
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single
 from bertsmith.packed import Packed, Unmeasured, sent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

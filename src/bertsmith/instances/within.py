@@ -1,7 +1,7 @@
 """Which chunks of one document exchange their second segments: `data.partner=matched` for NotNext pairs whose B is
 from A's own document (`data.nsp_negatives=same_document`).
 
-As in `exchange.py`, chunk i has then its own A and the B of j, and j the B of i: nothing is cut, every token
+As in `nsp_matching.py`, chunk i has then its own A and the B of j, and j the B of i: nothing is cut, every token
 occurs once in the epoch. Partners are as alike in the length of B as a document allows, and between the two chunks
 there is text of neither, so that no B stands beside the A that it comes to: a chunk's direct neighbours are never
 its partners, and documents of one or two chunks have none.
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.fragments import Chunks
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
+from bertsmith.instances.segments import Chunks
 
 _ROUNDS = 12
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from bertsmith.instances.batches import PairBatch
-from bertsmith.instances.plan_pairs import SentenceTask
+from bertsmith.instances.segment_pairs import SentenceTask
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig

@@ -15,10 +15,10 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
-from bertsmith.instances.neighbours import vectors_of_neighbours
-from bertsmith.instances.plan import Ints
-from bertsmith.instances.split import HELD_OUT_SEED, Split
-from bertsmith.instances.word_borders import word_borders
+from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
+from bertsmith.instances.epoch_plan import Ints
+from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
+from bertsmith.instances.word_boundaries import word_borders
 from bertsmith.pretraining.pretrained_vectors import token_vectors
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase

@@ -17,7 +17,7 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model
-from bertsmith.instances.buckets import check_budget
+from bertsmith.instances.length_buckets import check_budget
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures

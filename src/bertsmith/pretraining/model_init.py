@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.start import start_from_sinusoids, start_from_vectors, start_looking_near

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bertsmith.device import Place
-from bertsmith.instances.random_text import RandomPairs
 from bertsmith.instances.settings import FILL
+from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.compute_setup import ways_of

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.fragments import Chunks
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
+from bertsmith.instances.segments import Chunks
 
 _ROUNDS = 40
 _ALONE = 3  # rounds among the chunks drawn for NotNext

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
+from bertsmith.corpus.near_duplicates import Documents, kin_of
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.instances.plan import Ints, tokens_of
-from bertsmith.instances.plan_pairs import check_documents
+from bertsmith.instances.epoch_plan import Ints, tokens_of
+from bertsmith.instances.segment_pairs import check_documents
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.twins import Documents, kin_of
 
 HELD_OUT_SEED = 0
 """By what instances and masks of the held-out documents are drawn, whatever train.seed is: all runs on a corpus

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.fragments import Chunks
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
+from bertsmith.instances.segments import Chunks
 
 _WINDOW = 8  # how many candidates in order of length a borrower chooses among
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.plan import Corpus, Ints, ranges
+from bertsmith.instances.epoch_plan import Corpus, Ints, ranges
 
 
 @dataclass(frozen=True)

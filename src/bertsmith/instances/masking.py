@@ -2,7 +2,7 @@
 
 Devlin et al. 2019, section 3.1: a share of the tokens is chosen, exactly round(share · n) of the n that are no
 special tokens and at least one; of those 80 % become [MASK], 10 % a random token, 10 % stay. Whole words and
-spans (`spans.py`) choose as many or, where the next word would not fit any more, fewer. What becomes of a
+spans (`span_masking.py`) choose as many or, where the next word would not fit any more, fewer. What becomes of a
 chosen token is drawn for each token, as in the original, with spans for each span (Joshi et al. 2020, section
 3.1).
 
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import Ints, ranges
+from bertsmith.instances.epoch_plan import Ints, ranges
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.spans import SpanLengths, WordRuns, choose_spans, choose_words
+from bertsmith.instances.span_masking import SpanLengths, WordRuns, choose_spans, choose_words
 
 WordStarts = Callable[[Ints], NDArray[np.bool_]]
 """ids [N] → bool [N]: which pieces in a row begin a word."""

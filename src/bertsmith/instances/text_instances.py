@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.fragments import Fragments, followed, fragments_of
-from bertsmith.instances.plan import Corpus, Ints, Plan, covered, ranges, tokens_of
+from bertsmith.instances.epoch_plan import Corpus, Ints, Plan, covered, ranges, tokens_of
+from bertsmith.instances.segments import Fragments, followed, fragments_of
 
 
 def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: int, epoch: int) -> Plan:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
 
 _POOL = 100  # batches' worth of instances that are sorted together
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.instances.batches import TokenShards
-from bertsmith.instances.plan import Ints, ranges
+from bertsmith.instances.epoch_plan import Ints, ranges
 
 _WINDOW = 4  # tokens to each side; one at distance d counts 1 / d
 _SMOOTHING = 0.75

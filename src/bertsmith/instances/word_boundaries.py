@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.instances.plan import Ints
+from bertsmith.instances.epoch_plan import Ints
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer.tokenizer import Tokenizer

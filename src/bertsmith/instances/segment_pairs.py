@@ -3,16 +3,16 @@
 It departs from BERT's original data preparation (Devlin et al. 2019, appendix A.2, and the
 `create_pretraining_data` of its release) where that one loses text or gives the label away:
 
-* A sentence longer than half of what a pair may hold is parted into equal fragments (`fragments.py`), so that any
+* A sentence longer than half of what a pair may hold is parted into equal fragments (`segments.py`), so that any
   two neighbours fit in one instance and nothing has to be trimmed.
 * NotNext: half of the chunks exchange B with a chunk of another document, as alike in length as the epoch
-  allows (`exchange.py`). So A and B have the same lengths whatever the label (in the original, a random B
+  allows (`nsp_matching.py`). So A and B have the same lengths whatever the label (in the original, a random B
   fills up to the target while a true one ends with its document), and every fragment is used once an epoch (in
   the original, what a random B displaced has to be put back).
 * Documents of one fragment have no B of their own. Each takes its place in the NotNext half with a B that it
-  borrows (`borrowing.py`), and a chunk of the same length is labelled IsNext.
+  borrows (`nsp_borrowing.py`), and a chunk of the same length is labelled IsNext.
 
-The original's way is there, too (`random_partners.py`, `data.partner=random`). From the lengths of A and B alone
+The original's way is there, too (`nsp_random.py`, `data.partner=random`). From the lengths of A and B alone
 boosted trees guess its labels at 128 tokens with an area under the curve of 0.56 (0.5 is chance), those of the
 exchange with 0.50; 9 % of the text is in none of its pairs, and an epoch holds 1.24 tokens for each of the text
 (benchmarks/partners.py). Either way NotNext's B is never from a document of A's kin: an equal one, a near twin,
@@ -34,17 +34,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.instances.borrowing import borrowed, lenders
-from bertsmith.instances.exchange import matched
-from bertsmith.instances.fragments import (
-    Chunks,
-    Fragments,
-    fragments_of,
-    segment_chunks,
-    sentence_chunks,
-    two_way_chunks,
-)
-from bertsmith.instances.plan import (
+from bertsmith.instances.epoch_plan import (
     IN_ORDER,
     IS_NEXT,
     NOT_NEXT,
@@ -56,7 +46,17 @@ from bertsmith.instances.plan import (
     pairs_plan,
     tokens_of,
 )
-from bertsmith.instances.random_partners import Drawn, drawn_pairs
+from bertsmith.instances.nsp_borrowing import borrowed, lenders
+from bertsmith.instances.nsp_matching import matched
+from bertsmith.instances.nsp_random import Drawn, drawn_pairs
+from bertsmith.instances.segments import (
+    Chunks,
+    Fragments,
+    fragments_of,
+    segment_chunks,
+    sentence_chunks,
+    two_way_chunks,
+)
 from bertsmith.instances.within import matched_within
 
 SentenceTask = Literal["nsp", "sop", "none"]

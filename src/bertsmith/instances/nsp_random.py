@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.fragments import Fragments, followed
-from bertsmith.instances.plan import IS_NEXT, NOT_NEXT, Ints, ranges
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Ints, ranges
+from bertsmith.instances.segments import Fragments, followed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """An epoch's plan: which runs of the corpus make each instance, with which label.
 
 A plan is a table of a few integers an instance, made once an epoch by array operations; ids and masks are
-looked up and drawn when a batch is built. `plan_pairs.py` and `plan_texts.py` make plans.
+looked up and drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
 """
 
 from __future__ import annotations
