@@ -29,8 +29,8 @@ from bertsmith.experiments.ablation_report import told
 from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.parameters import encoder_terms
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.models.parameter_count import encoder_terms
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.runs.run_folder import as_assignments, holds_run
 from bertsmith.training.settings import TrainSettings

@@ -33,7 +33,7 @@ from bertsmith.formatting import counted
 from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
 from bertsmith.metrics.tallies import Tallies
-from bertsmith.models.features import Layers
+from bertsmith.models.feature_extraction import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.words.words import TagItem

@@ -27,7 +27,7 @@ from bertsmith.device import Place
 from bertsmith.instances.holdout_split import Split
 from bertsmith.kernels.fast import Fast
 from bertsmith.kernels.plain import Kernels, use_kernels
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.base_model import take_over
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings

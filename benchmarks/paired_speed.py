@@ -134,7 +134,7 @@ def of_today(preset_name: str, batch: int) -> tuple[Callable[[Any], float], Any]
 
     from bertsmith.instances.synthetic_batches import RandomPairs
     from bertsmith.models.family import build_encoder, preset
-    from bertsmith.objectives.mlm_nsp import MlmNsp
+    from bertsmith.objectives.masked_lm import MlmNsp
     from bertsmith.training.settings import TrainSettings
     from ours import OurTrainer
 
@@ -154,7 +154,7 @@ def before_places(preset_name: str, batch: int) -> tuple[Callable[[Any], float],
 
     from bertsmith.models.config import preset
     from bertsmith.models.encoder import Encoder
-    from bertsmith.objectives.mlm_nsp import MlmNsp
+    from bertsmith.objectives.masked_lm import MlmNsp
     from bertsmith.training.optim.optimizer import make_optimizer
     from bertsmith.training.settings import TrainSettings
     from bertsmith.training.trainer import Trained, update

@@ -116,7 +116,7 @@ def serve(options: argparse.Namespace) -> None:
     from bertsmith.instances.synthetic_batches import RandomPairs
     from bertsmith.kernels.choice import for_training
     from bertsmith.models.family import build_encoder, preset
-    from bertsmith.objectives.mlm_nsp import MlmNsp
+    from bertsmith.objectives.masked_lm import MlmNsp
     from bertsmith.training.data_loader import Position, updates
     from bertsmith.training.distributed import processes
     from bertsmith.training.optim.optimizer import optimizer_of

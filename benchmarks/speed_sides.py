@@ -32,9 +32,9 @@ from bertsmith.kernels.choice import for_answers, for_training
 from bertsmith.kernels.plain import Products
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
+from bertsmith.models.fused_cross_entropy import parts_of
 from bertsmith.models.layers import ONEDNN
-from bertsmith.models.table_loss import parts_of
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings

@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameters import count_parameters, terms_left_out
+from bertsmith.models.parameter_count import count_parameters, terms_left_out
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.tasks.passages.answer import AnswerSettings

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.models.family import presets as presets
-    from bertsmith.models.parameters import count_parameters as count_parameters
+    from bertsmith.models.parameter_count import count_parameters as count_parameters
     from bertsmith.packed import Packed as Packed
     from bertsmith.pretraining.extend_vocabulary import extend_tokenizer as extend_tokenizer
     from bertsmith.pretraining.run import pretrain as pretrain
@@ -82,7 +82,7 @@ _HOMES = {
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "inspection.check",
     "compare": "inference.compare",
-    "count_parameters": "models.parameters",
+    "count_parameters": "models.parameter_count",
     "ensemble": "inference.ensemble",
     "extend_tokenizer": "pretraining.extend_vocabulary",
     "find_rate": "finetuning.lr_finder",

@@ -12,7 +12,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, family, preset
 from bertsmith.models.heads import PARTS
-from bertsmith.models.names import NameTable
+from bertsmith.models.tensor_names import NameTable
 
 SMALL = {
     "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 6,

@@ -14,7 +14,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.models.features import OtherDirection
+from bertsmith.models.feature_extraction import OtherDirection
 from bertsmith.packed import Packed
 from bertsmith.tasks import items as task_items
 from family_harness import transformers

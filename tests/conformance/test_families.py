@@ -18,10 +18,10 @@ from bertsmith.artifacts.schema import field_values
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, family
-from bertsmith.models.features import BiLstm
+from bertsmith.models.feature_extraction import BiLstm
 from bertsmith.models.heads import RelationHead, SentenceHead, TokenHead
 from bertsmith.models.layers import Dropout, use_generator
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.pretraining.run import pretrain
 from family_harness import (
     CASES,

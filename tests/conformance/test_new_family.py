@@ -21,7 +21,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Block, Encoder, block_of
 from bertsmith.models.family import FAMILIES, Family, build_encoder, preset
-from bertsmith.models.names import LAYER, TASKS, NameTable, name_table
+from bertsmith.models.tensor_names import LAYER, TASKS, NameTable, name_table
 from family_harness import SMALL, Ours, a_batch
 
 

@@ -19,7 +19,7 @@ from bertsmith.instances.batches import PairBatch, PairStream, special_ids
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.packed import Packed
 from bertsmith.training.data_loader import Position, Update
 from bertsmith.training.optim.optimizer import make_optimizer

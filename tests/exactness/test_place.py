@@ -25,7 +25,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.model import load
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.items import Encoded, Item

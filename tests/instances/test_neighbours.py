@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances import cooccurrence_embeddings
 from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
-from bertsmith.models.start import start_from_vectors
+from bertsmith.models.weight_init import start_from_vectors
 from bertsmith.pretraining import data
 from outcomes import assert_same, outcome
 

@@ -21,11 +21,11 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import Integers, Kernels, use_kernels
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import preset
 from bertsmith.models.layers import use_generator
-from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
 from bertsmith.runs import run_folder
 from bertsmith.training.metric_logger import Recorder

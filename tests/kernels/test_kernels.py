@@ -26,11 +26,11 @@ from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, AdamWStep, Bounds, Kernels, Moved
 from bertsmith.models.attention import attention_by_sequence
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout
-from bertsmith.models.layout import Layout
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.packed import Packed
 
 if not choice.are_here():

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.int8 import quantized
+from bertsmith.models.fused_cross_entropy import table_loss
 from bertsmith.models.layers import use_generator
-from bertsmith.models.layout import Layout
-from bertsmith.models.table_loss import table_loss
+from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
 if not choice.are_here():

@@ -16,7 +16,7 @@ from bertsmith.hardware import Precision
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.int8 import quantized
+from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
 if not choice.are_here():

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.models.attention import attention_by_bucket, attention_by_sequence
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.layers import Dropout
-from bertsmith.models.layout import Layout
 from bertsmith.packed import Packed
 
 

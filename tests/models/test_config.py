@@ -12,7 +12,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family, preset, presets
 from bertsmith.models.heads import PARTS
-from bertsmith.models.parameters import count_parameters, terms_left_out
+from bertsmith.models.parameter_count import count_parameters, terms_left_out
 
 # spec 2.8: embeddings, one layer, encoder without pooler, with pooler, with pre-training heads
 PUBLISHED = {

@@ -11,7 +11,7 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, family, preset, presets
 from bertsmith.models.heads import PairHead, SentenceHead, SpanHead, TokenHead
-from bertsmith.models.start import (
+from bertsmith.models.weight_init import (
     sinusoids,
     start_from_sinusoids,
     start_from_unigrams,

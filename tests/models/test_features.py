@@ -14,9 +14,9 @@ from bertsmith.errors import InputError
 from bertsmith.inference.model import Model
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.features import Features, Layers, chosen
+from bertsmith.models.feature_extraction import Features, Layers, chosen
 from bertsmith.models.heads import PARTS
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.packed import Packed
 
 CONFIG = ModelConfig(

@@ -10,8 +10,8 @@ from torch.nn.functional import linear
 from bertsmith import hardware
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.int8 import ChannelSizes, Int8Linear, quantized
 from bertsmith.models.layers import Linear
+from bertsmith.models.quantization import ChannelSizes, Int8Linear, quantized
 from bertsmith.packed import Packed
 
 

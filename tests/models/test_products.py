@@ -17,7 +17,7 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear, Table, linear
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.packed import Packed
 
 HERE = hasattr(torch.ops.mkldnn, "_linear_pointwise")

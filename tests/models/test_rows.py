@@ -17,7 +17,7 @@ from bertsmith.kernels.choice import are_here, of_name
 from bertsmith.kernels.plain import Name, use_kernels
 from bertsmith.models.encoder import Encoder, FeedForward
 from bertsmith.models.family import build_encoder
-from bertsmith.models.int8 import quantized
+from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 from family_harness import CASES, config_of
 

@@ -19,8 +19,8 @@ from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedHead
-from bertsmith.models.parameters import count_parameters
-from bertsmith.models.start import sinusoids
+from bertsmith.models.parameter_count import count_parameters
+from bertsmith.models.weight_init import sinusoids
 from bertsmith.packed import Packed
 from bertsmith.training import checkpoint
 from family_harness import SMALL, transformers

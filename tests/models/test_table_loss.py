@@ -14,7 +14,7 @@ from torch import Tensor
 from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models import layers
-from bertsmith.models.table_loss import table_loss
+from bertsmith.models.fused_cross_entropy import table_loss
 
 
 class _PlainByParts(Kernels):

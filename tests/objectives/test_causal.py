@@ -18,7 +18,7 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import SentenceHead
-from bertsmith.objectives.causal import Causal
+from bertsmith.objectives.causal_lm import Causal
 from bertsmith.objectives.objective import objective_of
 from bertsmith.packed import Packed
 from family_harness import transformers

@@ -16,7 +16,7 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedHead
-from bertsmith.objectives.distil import Distil, DistilSettings, layers_of_teacher, start_from_teacher
+from bertsmith.objectives.distillation import Distil, DistilSettings, layers_of_teacher, start_from_teacher
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from outcomes import killed_in

@@ -11,7 +11,7 @@ from bertsmith.device import Place
 from bertsmith.instances.batches import PairBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.objectives.objective import held_out_figures
 from bertsmith.packed import Packed
 

@@ -19,9 +19,9 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
+from bertsmith.objectives.electra import Replaced, ReplacedSettings, generator_config
 from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
-from bertsmith.objectives.replaced import Replaced, ReplacedSettings, generator_config
 from bertsmith.packed import Packed
 from family_harness import transformers
 from outcomes import killed_in

@@ -10,7 +10,7 @@ import torch
 
 import flash_attention
 from bertsmith.kernels.gpu import flash
-from bertsmith.models import layout
+from bertsmith.models import attention_layout
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,7 +24,7 @@ def on_the_processor() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where the shapes of products are not prepared."""
-    monkeypatch.setattr(layout, "_ROWS", 1)
+    monkeypatch.setattr(attention_layout, "_ROWS", 1)
 
 
 @pytest.fixture

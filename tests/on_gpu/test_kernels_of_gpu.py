@@ -21,12 +21,12 @@ from bertsmith.kernels.gpu import flash
 from bertsmith.kernels.gpu.flash import Flash
 from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
 from bertsmith.models.attention import attention_by_sequence
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.models.fused_cross_entropy import table_loss
 from bertsmith.models.layers import Dropout
-from bertsmith.models.layout import Layout
-from bertsmith.models.table_loss import table_loss
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.packed import Packed
 from bertsmith.training.train_step import Trained
 

@@ -17,7 +17,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.families.roberta import ROBERTA
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from family_harness import a_batch, config_of, transformers
 
 PARTS = frozenset({"encoder", "masked"})

@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import MachineError
 from bertsmith.loss import Loss
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.training import checkpoint
 
 SIX = ("train.max_steps=6", "train.checkpoint_every=2", "train.accumulate=2")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.training.optim import muon
 from bertsmith.training.optim.muon import Muon, orthogonal
 from bertsmith.training.optim.optimizer import make_optimizer, moments, optimizer_of, set_rate

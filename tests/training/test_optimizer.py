@@ -10,7 +10,7 @@ from bertsmith.kernels import choice
 from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.optim.optimizer import clip, make_optimizer
 from bertsmith.training.trainer import Trained

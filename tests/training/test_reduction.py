@@ -17,7 +17,7 @@ from bertsmith.instances.synthetic_batches import RandomPairs
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.run import pretrain
 

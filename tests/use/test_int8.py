@@ -21,7 +21,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference import int8
 from bertsmith.inference.ensemble import Ensemble
-from bertsmith.models.int8 import Int8Linear
+from bertsmith.models.quantization import Int8Linear
 
 TEXTS = [
     "a short text",

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.batches import PairBatch, PairStream, ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.mlm_nsp import MlmNsp
+from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.base_model import exchange_answers
 
 STILL = [

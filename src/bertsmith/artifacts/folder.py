@@ -39,7 +39,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.models.heads import PARTS, ProblemType
-from bertsmith.models.names import NameTable
+from bertsmith.models.tensor_names import NameTable
 from bertsmith.suggestions import absent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.models.family import Family
-from bertsmith.models.names import NameTable
+from bertsmith.models.tensor_names import NameTable
 
 _AGAIN = "copy the folder again from its source"
 

@@ -19,7 +19,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
-from bertsmith.objectives.distil import check_tokenizer
+from bertsmith.objectives.distillation import check_tokenizer
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import settings_type
 from bertsmith.runs.run_folder import as_assignments

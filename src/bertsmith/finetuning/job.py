@@ -30,8 +30,8 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.features import BETWEEN
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.feature_extraction import BETWEEN
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.steps import Steps

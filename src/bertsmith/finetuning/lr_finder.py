@@ -23,7 +23,7 @@ from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.keywords import Chosen, assignments_of
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.rates import rate_plot
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.items import Item, ItemStream

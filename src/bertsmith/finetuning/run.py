@@ -16,7 +16,7 @@ from bertsmith.finetuning.settings import FinetuneSettings, new_settings, settin
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source, is_path, name_of
 from bertsmith.keywords import Chosen, assignments_of
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.runs.compute_setup import aim_of, budgets_aside, footing
 from bertsmith.runs.run_folder import (
     SETTINGS,

@@ -7,7 +7,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneTrainSettings
 from bertsmith.models.config import DROPOUTS
-from bertsmith.models.features import OtherDirection
+from bertsmith.models.feature_extraction import OtherDirection
 
 
 def fill_other_direction(

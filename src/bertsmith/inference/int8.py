@@ -15,7 +15,7 @@ from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
 from bertsmith.kernels.choice import for_answers
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.int8 import quantized
+from bertsmith.models.quantization import quantized
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

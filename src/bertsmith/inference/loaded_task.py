@@ -11,7 +11,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.artifacts.schema import typed
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.models.features import BETWEEN
+from bertsmith.models.feature_extraction import BETWEEN
 from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task

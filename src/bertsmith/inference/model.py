@@ -34,7 +34,7 @@ from bertsmith.kernels.choice import for_answers, for_gpu
 from bertsmith.kernels.plain import Written, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.models.pooling import Pooling
 from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR

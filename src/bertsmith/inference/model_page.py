@@ -7,7 +7,7 @@ from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.models.heads import PARTS
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import page
 from bertsmith.reports.curve import loss_curve
 

@@ -19,7 +19,7 @@ from bertsmith.io.memory import Sources, as_files, size_of
 from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameters import count_parameters, operations_per_token
+from bertsmith.models.parameter_count import count_parameters, operations_per_token
 from bertsmith.notebook import Report
 from bertsmith.suggestions import absent
 from bertsmith.tokenizer.tokenizer import Tokenizer

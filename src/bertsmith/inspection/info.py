@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import load
 from bertsmith.models.family import family, known_as, preset
-from bertsmith.models.parameters import count_parameters
+from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.settings import settings_of
 from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.kernels.plain import TORCH, Drops, Kernels, softmax_in_float
+from bertsmith.models.attention_layout import Layout, other_side
 from bertsmith.models.config import Sees
-from bertsmith.models.layout import Layout, other_side
 from bertsmith.packed import Packed, sent
 
 Mask = Callable[[Tensor], Tensor]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bertsmith.kernels.plain import TORCH, Kernels, kind_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Linear, Table, watched
-from bertsmith.models.start import sinusoids
+from bertsmith.models.weight_init import sinusoids
 from bertsmith.packed import Packed
 
 

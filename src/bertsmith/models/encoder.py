@@ -21,11 +21,11 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
+from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, use_generator, watched
-from bertsmith.models.layout import Layout
-from bertsmith.models.start import draw_weights
+from bertsmith.models.weight_init import draw_weights
 from bertsmith.packed import Packed
 
 

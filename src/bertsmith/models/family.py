@@ -12,7 +12,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.names import NameTable
+from bertsmith.models.tensor_names import NameTable
 from bertsmith.registry import entry
 
 _FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})

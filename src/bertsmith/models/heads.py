@@ -16,10 +16,10 @@ from bertsmith.kernels.plain import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family
-from bertsmith.models.features import BiLstm, JoinedLayers, LayerMix, OtherDirection
+from bertsmith.models.feature_extraction import BiLstm, JoinedLayers, LayerMix, OtherDirection
+from bertsmith.models.fused_cross_entropy import table_loss
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
-from bertsmith.models.start import draw_weights
-from bertsmith.models.table_loss import table_loss
+from bertsmith.models.weight_init import draw_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 """What the field's config.json calls what a sequence head answers."""

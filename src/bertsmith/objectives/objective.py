@@ -25,10 +25,10 @@ from bertsmith.registry import entry
 from bertsmith.settings import Settings
 
 OBJECTIVES: dict[str, str | type[Objective]] = {
-    "mlm_nsp": "bertsmith.objectives.mlm_nsp:MlmNsp",
-    "causal": "bertsmith.objectives.causal:Causal",
-    "distil": "bertsmith.objectives.distil:Distil",
-    "replaced": "bertsmith.objectives.replaced:Replaced",
+    "mlm_nsp": "bertsmith.objectives.masked_lm:MlmNsp",
+    "causal": "bertsmith.objectives.causal_lm:Causal",
+    "distil": "bertsmith.objectives.distillation:Distil",
+    "replaced": "bertsmith.objectives.electra:Replaced",
 }
 """Each objective's name with its home, imported when asked for; or with the class itself. The first is the
 usual one."""

@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.start import start_from_sinusoids, start_from_vectors, start_looking_near
+from bertsmith.models.weight_init import start_from_sinusoids, start_from_vectors, start_looking_near
 from bertsmith.objectives.objective import GENERATOR, Objective, objective_type
 from bertsmith.pretraining.settings import PretrainSettings
 

@@ -24,7 +24,7 @@ from bertsmith.loss import far_apart
 from bertsmith.metrics.tallies import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.features import Features
+from bertsmith.models.feature_extraction import Features
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.registry import entry

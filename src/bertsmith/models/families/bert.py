@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, shape
-from bertsmith.models.names import TASKS, NameTable, name_table
+from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, HeadShape, shape
-from bertsmith.models.names import TASKS, NameTable, name_table
+from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _LAYER = {
     "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),

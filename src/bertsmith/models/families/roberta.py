@@ -7,7 +7,7 @@ from typing import Any
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import Family, HeadShape, shape
-from bertsmith.models.names import TASKS, NameTable, name_table
+from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),

@@ -15,7 +15,7 @@ from bertsmith.formatting import counted
 from bertsmith.io.conll import Column, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
-from bertsmith.models.features import Layers
+from bertsmith.models.feature_extraction import Layers
 from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.file_settings import FileEncoding
 from bertsmith.tasks.head_setting import Beside, Head

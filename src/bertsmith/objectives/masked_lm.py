@@ -22,7 +22,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead, PairHead, Pooler
-from bertsmith.models.start import start_from_unigrams, unigram_loss
+from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.settings import Settings
 

@@ -17,7 +17,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear
-from bertsmith.models.start import draw_weights
+from bertsmith.models.weight_init import draw_weights
 from bertsmith.packed import Packed
 
 BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})

@@ -28,7 +28,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
-from bertsmith.models.start import start_from_unigrams, unigram_loss
+from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -25,7 +25,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, family
 from bertsmith.models.heads import MaskedHead, ReplacedHead
-from bertsmith.models.start import start_from_unigrams, unigram_loss
+from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import (
     GENERATOR,
     MODEL,
