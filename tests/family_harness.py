@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.artifacts.config_schema import field_values
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.artifacts.names import to_field
-from bertsmith.artifacts.schema import field_values
+from bertsmith.artifacts.weight_names import to_field
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.encoder import Encoder

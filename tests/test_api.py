@@ -27,7 +27,7 @@ from bertsmith.io.files import read_documents
 from bertsmith.io.memory import InMemory, as_file, as_files
 from bertsmith.keywords import assignments_of
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.curve import loss_curve
+from bertsmith.reports.loss_curve import loss_curve
 from bertsmith.tasks.task import TASKS, task_type
 
 FEW: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.mistyped import refuse_mistyped
+from bertsmith.artifacts.path_suggestions import refuse_mistyped
 from bertsmith.errors import InputError
 
 

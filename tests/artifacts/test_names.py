@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from bertsmith.artifacts.names import canonical, from_field, table_of_file, to_field
+from bertsmith.artifacts.weight_names import canonical, from_field, table_of_file, to_field
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, family, preset

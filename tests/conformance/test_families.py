@@ -12,9 +12,9 @@ import yaml
 from torch import nn
 
 import tiny_run
+from bertsmith.artifacts.config_schema import field_values
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.names import canonical, from_field, to_field
-from bertsmith.artifacts.schema import field_values
+from bertsmith.artifacts.weight_names import canonical, from_field, to_field
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.models.family import build_encoder, family

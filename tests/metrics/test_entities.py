@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import Entity, count, entities, total
-from bertsmith.metrics.schemes import scheme_of
+from bertsmith.metrics.precision_recall import Counts
+from bertsmith.metrics.tagging_schemes import scheme_of
 
 # The script's own tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.metrics.entities import Entity, entities, written
-from bertsmith.metrics.schemes import Break, Scheme, allowed, breaks_of, letters_of, scheme_of
+from bertsmith.metrics.tagging_schemes import Break, Scheme, allowed, breaks_of, letters_of, scheme_of
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}, "IOBES": {}}

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from bertsmith.artifacts.config_schema import field_values
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.names import to_field
-from bertsmith.artifacts.schema import field_values
+from bertsmith.artifacts.weight_names import to_field
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.families.roberta import ROBERTA

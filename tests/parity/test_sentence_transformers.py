@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bertsmith as bs
-from bertsmith.artifacts.sentence import SentenceVectors, sentence_vectors
+from bertsmith.artifacts.sentence_transformers import SentenceVectors, sentence_vectors
 from bertsmith.errors import InputError
 
 TEXTS = [

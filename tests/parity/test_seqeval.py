@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import count, entities, total
-from bertsmith.metrics.schemes import breaks_of
+from bertsmith.metrics.precision_recall import Counts
+from bertsmith.metrics.tagging_schemes import breaks_of
 
 metrics = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install -e '.[dev]'")
 scheme = pytest.importorskip("seqeval.scheme")

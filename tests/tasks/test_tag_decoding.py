@@ -16,7 +16,7 @@ import tiny_run
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import entities
-from bertsmith.metrics.schemes import breaks_of
+from bertsmith.metrics.tagging_schemes import breaks_of
 from bertsmith.models.crf import best_paths
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.scores import Overview

@@ -16,7 +16,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.metrics.entities import count, entities, total, written
-from bertsmith.metrics.schemes import breaks_of
+from bertsmith.metrics.tagging_schemes import breaks_of
 
 SHORT = ["train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
 

@@ -10,7 +10,7 @@ from scipy.stats import bootstrap, pearsonr, permutation_test
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from bertsmith.inference.significance import compared, compared_slowly, rounds_for, slow_rounds_for
-from bertsmith.metrics.tallies import (
+from bertsmith.metrics.sufficient_statistics import (
     count_tallies,
     f1,
     matthews,

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.sentence import POOLING_CONFIG, POOLING_FOLDER
+from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
 from bertsmith.errors import MachineError
 from bertsmith.io import atomic
 

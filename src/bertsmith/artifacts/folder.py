@@ -19,9 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.names import check_names, field_tensors, from_field, join, table_of_file, to_field
-from bertsmith.artifacts.schema import (
+from bertsmith.artifacts.config_schema import (
     FieldConfig,
     Record,
     config_of,
@@ -31,7 +29,16 @@ from bertsmith.artifacts.schema import (
     read_json,
     typed,
 )
-from bertsmith.artifacts.weights import WEIGHTS, Stored, open_weights
+from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.safetensors_io import WEIGHTS, Stored, open_weights
+from bertsmith.artifacts.weight_names import (
+    check_names,
+    field_tensors,
+    from_field,
+    join,
+    table_of_file,
+    to_field,
+)
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic

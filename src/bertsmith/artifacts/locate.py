@@ -6,8 +6,8 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from bertsmith.artifacts.mistyped import refuse_mistyped
-from bertsmith.artifacts.several import refuse_several
+from bertsmith.artifacts.path_suggestions import refuse_mistyped
+from bertsmith.artifacts.run_collection import refuse_several
 from bertsmith.errors import InputError
 from bertsmith.suggestions import nearest_here
 

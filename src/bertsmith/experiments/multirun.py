@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console
-from bertsmith.artifacts.several import OF_RUNS, RUNS, runs_in
+from bertsmith.artifacts.run_collection import OF_RUNS, RUNS, runs_in
 from bertsmith.errors import Diverged, InputError
 from bertsmith.experiments.multirun_plan import Grid, Planned, planned
 from bertsmith.experiments.multirun_report import report_of

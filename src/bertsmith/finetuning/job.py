@@ -34,7 +34,7 @@ from bertsmith.models.feature_extraction import BETWEEN
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
-from bertsmith.reports.steps import Steps
+from bertsmith.reports.step_times import Steps
 from bertsmith.runs.compute_setup import budget_of
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,

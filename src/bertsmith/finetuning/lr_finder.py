@@ -24,7 +24,7 @@ from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.reports.rates import rate_plot
+from bertsmith.reports.lr_range_plot import rate_plot
 from bertsmith.settings import read_yaml
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.label_names import as_listed, names_of

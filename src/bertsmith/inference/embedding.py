@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.artifacts.sentence import SentenceVectors
+from bertsmith.artifacts.sentence_transformers import SentenceVectors
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.io.prefetch import ahead, in_parts

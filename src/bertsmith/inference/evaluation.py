@@ -12,7 +12,7 @@ from bertsmith.inference.answering import Answering, Changes
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
-from bertsmith.reports.steps import Steps
+from bertsmith.reports.step_times import Steps
 from bertsmith.tasks.details import Answers, judged
 from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Finding, Scores

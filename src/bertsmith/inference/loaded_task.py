@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from bertsmith.artifacts.config_schema import typed
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.artifacts.schema import typed
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.feature_extraction import BETWEEN

@@ -20,7 +20,7 @@ from bertsmith import console
 from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.sentence import sentence_vectors
+from bertsmith.artifacts.sentence_transformers import sentence_vectors
 from bertsmith.device import Place, check_device, check_precision, is_processor
 from bertsmith.errors import InputError
 from bertsmith.inference.answering import Answering, nobody

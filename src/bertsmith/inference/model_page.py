@@ -9,7 +9,7 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.models.heads import PARTS
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import page
-from bertsmith.reports.curve import loss_curve
+from bertsmith.reports.loss_curve import loss_curve
 
 
 def model_page(path: Path, folder: ModelFolder) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.metrics.tallies import Tallies
+from bertsmith.metrics.sufficient_statistics import Tallies
 
 LEVEL = 0.95
 _MOST_ROUNDS, _FEWEST_ROUNDS = 10_000, 1_000

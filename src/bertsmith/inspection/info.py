@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith import hardware
 from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.several import OF_RUNS, runs_in
+from bertsmith.artifacts.run_collection import OF_RUNS, runs_in
 from bertsmith.corpus.manifest import MANIFEST
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place

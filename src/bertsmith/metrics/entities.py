@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bertsmith.metrics.counts import Counts
-from bertsmith.metrics.schemes import OUTSIDE, Scheme, parted, spelt, tag_of
+from bertsmith.metrics.precision_recall import Counts
+from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, parted, spelt, tag_of
 
 
 class Entity(NamedTuple):

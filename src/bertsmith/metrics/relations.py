@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.metrics.counts import Counts
-from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, one_hot, ratio
+from bertsmith.metrics.precision_recall import Counts
+from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, one_hot, ratio
 
 _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import refuse_foreign
-from bertsmith.artifacts.several import runs_in
+from bertsmith.artifacts.run_collection import runs_in
 from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.formatting import counted

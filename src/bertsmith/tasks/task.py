@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.loss import far_apart
-from bertsmith.metrics.tallies import Tallies
+from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import Features

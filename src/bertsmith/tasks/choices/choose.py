@@ -25,7 +25,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io.choices import ChoiceNames, check_choices, read_choices
 from bertsmith.loss import Loss, far_apart
-from bertsmith.metrics.tallies import Tallies, mean_tallies
+from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead

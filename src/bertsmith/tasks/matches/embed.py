@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.artifacts.sentence import SentenceVectors, sentence_files, sentence_vectors
+from bertsmith.artifacts.sentence_transformers import SentenceVectors, sentence_files, sentence_vectors
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.tallies import Tallies, mean_tallies
+from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import pooled

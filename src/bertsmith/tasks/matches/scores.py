@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.metrics.ranking import FIGURES, figures_of, ranking_figures
-from bertsmith.metrics.tallies import Rows, Tallies, ratio
+from bertsmith.metrics.sufficient_statistics import Rows, Tallies, ratio
 from bertsmith.tasks.matches.matches import Match
 
 _WORDS = (

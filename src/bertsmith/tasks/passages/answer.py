@@ -28,7 +28,7 @@ from bertsmith.formatting import counted
 from bertsmith.io.squad import PassageNames
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics import squad
-from bertsmith.metrics.tallies import Tallies
+from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead

@@ -24,7 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.io.related import tagged
 from bertsmith.loss import Loss
 from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
-from bertsmith.metrics.tallies import Tallies
+from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead

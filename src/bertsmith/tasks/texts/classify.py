@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import listed
 from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
-from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
+from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels

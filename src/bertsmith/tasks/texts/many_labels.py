@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
+from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.tallies import Tallies, number_tallies
+from bertsmith.metrics.sufficient_statistics import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType

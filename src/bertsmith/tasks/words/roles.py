@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, read_lines
-from bertsmith.metrics.schemes import OUTSIDE
+from bertsmith.metrics.tagging_schemes import OUTSIDE
 from bertsmith.tasks.words.tagged import TagExample, TagSettings
 
 _NONE = ("_", "-", "")

@@ -24,8 +24,8 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.entities import entities
-from bertsmith.metrics.schemes import OUTSIDE, scheme_of
-from bertsmith.metrics.tallies import Tallies
+from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.metrics.tagging_schemes import OUTSIDE, scheme_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder

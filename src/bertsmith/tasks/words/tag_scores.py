@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.formatting import counted
-from bertsmith.metrics.counts import Counts
 from bertsmith.metrics.entities import count, entities, total
-from bertsmith.metrics.schemes import OUTSIDE, parted
-from bertsmith.metrics.tallies import Rows, Tallies, count_tallies, f1, ratio
+from bertsmith.metrics.precision_recall import Counts
+from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
+from bertsmith.metrics.tagging_schemes import OUTSIDE, parted
 from bertsmith.tasks.details import Details, confusion, reliability
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.words.tagging import Tagging

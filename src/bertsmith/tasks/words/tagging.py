@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.metrics.entities import entities, written
-from bertsmith.metrics.schemes import (
+from bertsmith.metrics.tagging_schemes import (
     OUTSIDE,
     Break,
     Scheme,

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from bertsmith.artifacts.schema import read_json, read_json_list
+from bertsmith.artifacts.config_schema import read_json, read_json_list
 from bertsmith.errors import InputError
 from bertsmith.models.pooling import Pooling
 

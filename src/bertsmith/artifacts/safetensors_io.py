@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bertsmith.artifacts.schema import WeightIndex, read_json, typed
+from bertsmith.artifacts.config_schema import WeightIndex, read_json, typed
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 
