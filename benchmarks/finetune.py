@@ -35,8 +35,8 @@ from bertsmith.inference.significance import compared
 from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.feature_extraction import Layers
 from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.tagging.words import TagItem
 from bertsmith.tasks.task import Task, task_type
-from bertsmith.tasks.words.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from cheap import best_cheap
 from ours import OurTrainer

@@ -17,10 +17,10 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, terms_left_out
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
-from bertsmith.tasks.passages.answer import AnswerSettings
+from bertsmith.tasks.classification.class_settings import ClassSettings
+from bertsmith.tasks.question_answering.answer import AnswerSettings
+from bertsmith.tasks.tagging.tagged import TagSettings
 from bertsmith.tasks.task import task_type
-from bertsmith.tasks.texts.class_settings import ClassSettings
-from bertsmith.tasks.words.tagged import TagSettings
 
 # row, settings, name, default, another value that may be chosen
 OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [

@@ -28,7 +28,7 @@ from bertsmith.packed import Packed
 from bertsmith.runs.run_folder import numbers
 from bertsmith.tasks import items as task_items
 from bertsmith.tasks.task import Task, task_type
-from bertsmith.tasks.taught import Taught
+from bertsmith.tasks.task_distillation import Taught
 from family_harness import transformers
 from outcomes import killed_in
 from task_files import FILES, HEADED, OWN, STEPS

@@ -14,7 +14,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
 from bertsmith.finetuning.run import finetune
-from bertsmith.tasks.texts.many_labels import ManyLabels
+from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
 from outcomes import Killed, assert_same, outcome

@@ -14,7 +14,7 @@ from bertsmith.reports.page import score_name
 from bertsmith.reports.run import run_page, write_figures, write_report
 from bertsmith.reports.run_figures import drawings
 from bertsmith.reports.step_times import Steps
-from bertsmith.tasks.details import confusion, numbers, reliability, shortened
+from bertsmith.tasks.error_analysis import confusion, numbers, reliability, shortened
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
 

@@ -18,8 +18,8 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.tasks.passages.answer import Answer, AnswerSettings
-from bertsmith.tasks.passages.passages import Gold, PassageExample
+from bertsmith.tasks.question_answering.answer import Answer, AnswerSettings
+from bertsmith.tasks.question_answering.passages import Gold, PassageExample
 from bertsmith.training.metric_logger import Recorder
 from questions import asked, head, item_of, logits_of, read, squad, written
 

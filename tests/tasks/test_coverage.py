@@ -9,15 +9,15 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.coverage import Account, Coverage, by_example
-from bertsmith.tasks.passages.passages import Gold, PassageExample
-from bertsmith.tasks.relations.relate import Relate
-from bertsmith.tasks.relations.related import RelateSettings, RelationExample
-from bertsmith.tasks.texts.class_settings import ClassSettings
-from bertsmith.tasks.texts.classify import Classify
-from bertsmith.tasks.texts.texts import TextExample
-from bertsmith.tasks.words.tag import Tag
-from bertsmith.tasks.words.tagged import TagExample, TagSettings
+from bertsmith.tasks.classification.class_settings import ClassSettings
+from bertsmith.tasks.classification.classify import Classify
+from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.question_answering.passages import Gold, PassageExample
+from bertsmith.tasks.relation_extraction.relate import Relate
+from bertsmith.tasks.relation_extraction.relations import RelateSettings, RelationExample
+from bertsmith.tasks.tagging.tag import Tag
+from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.truncation import Account, Coverage, by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from questions import PASSAGE, head
 

@@ -17,11 +17,11 @@ import tiny_run
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.matches.contrast import contrastive, cosent, cosine_errors, in_batch
-from bertsmith.tasks.matches.embed import Embed
-from bertsmith.tasks.matches.items import EmbedItem, also_right
-from bertsmith.tasks.matches.matches import EmbedSettings, Match, kind_of, read_matches, same_label
-from bertsmith.tasks.matches.scores import Search, TfIdf, best_threshold, labelled_figures
+from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.embedding.embed import Embed
+from bertsmith.tasks.embedding.items import EmbedItem, also_right
+from bertsmith.tasks.embedding.matches import EmbedSettings, Match, kind_of, read_matches, same_label
+from bertsmith.tasks.embedding.scores import Search, TfIdf, best_threshold, labelled_figures
 
 GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"
 
@@ -337,7 +337,7 @@ def test_rankings_are_of_cosines_whatever_the_lengths() -> None:
     """A long vector is not nearer for its length."""
     found = [pair("kaba", "lode"), pair("migi", "nude")]
     embed = task(found, normalize=False)
-    from bertsmith.tasks.matches.embed import Compared
+    from bertsmith.tasks.embedding.embed import Compared
 
     answers = []
     for vectors in ([[1, 0], [1, 0]], [[0, 1], [9, 10]]):

@@ -19,10 +19,10 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.texts.class_settings import ClassSettings
-from bertsmith.tasks.texts.classify import Classify
-from bertsmith.tasks.texts.many_labels import ManyLabels, parted
-from bertsmith.tasks.texts.texts import TextExample
+from bertsmith.tasks.classification.class_settings import ClassSettings
+from bertsmith.tasks.classification.classify import Classify
+from bertsmith.tasks.classification.multilabel import ManyLabels, parted
+from bertsmith.tasks.classification.texts import TextExample
 
 SETTINGS = ClassSettings(multi_label=True)
 LABELS = ["anger", "fear", "joy"]

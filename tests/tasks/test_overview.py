@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.formatting import listed
+from bertsmith.tasks.classification.classify import Classify, label_names
+from bertsmith.tasks.classification.regress import Regress
+from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.data_checks import Labels, excerpt, of_labels
 from bertsmith.tasks.labels import Naming, facts_of_names
-from bertsmith.tasks.overview import Labels, excerpt, of_labels
 from bertsmith.tasks.scores import Overview
-from bertsmith.tasks.texts.classify import Classify, label_names
-from bertsmith.tasks.texts.regress import Regress
-from bertsmith.tasks.texts.texts import TextExample
-from bertsmith.tasks.words.tag import Tag
-from bertsmith.tasks.words.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tag import Tag
+from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
 
 
 def labels(file: str, **times: int) -> Labels:

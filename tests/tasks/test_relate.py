@@ -19,8 +19,8 @@ from bertsmith.errors import InputError
 from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.relations.relate import Relate, RelationItem
-from bertsmith.tasks.relations.related import RelateSettings, RelationExample, with_markers
+from bertsmith.tasks.relation_extraction.relate import Relate, RelationItem
+from bertsmith.tasks.relation_extraction.relations import RelateSettings, RelationExample, with_markers
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 LABELS = ["Cause(e1,e2)", "Cause(e2,e1)", "Other", "Part(e1,e2)"]

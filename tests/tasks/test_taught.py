@@ -14,12 +14,12 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.loss import far_apart
+from bertsmith.tasks.classification.multilabel import ManyLabels
+from bertsmith.tasks.classification.regress import Regress
 from bertsmith.tasks.items import TaskBatch
-from bertsmith.tasks.passages.answer import Answer
+from bertsmith.tasks.question_answering.answer import Answer
+from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.texts.many_labels import ManyLabels
-from bertsmith.tasks.texts.regress import Regress
-from bertsmith.tasks.words.tag import Tag
 from outcomes import killed_in
 
 FEW = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]

@@ -15,13 +15,13 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference.output import FORMATS, format_of
-from bertsmith.tasks.passages.answer import Answer
-from bertsmith.tasks.passages.passages import PassageExample
-from bertsmith.tasks.relations.relate import Relate
-from bertsmith.tasks.relations.related import RelationExample
+from bertsmith.tasks.question_answering.answer import Answer
+from bertsmith.tasks.question_answering.passages import PassageExample
+from bertsmith.tasks.relation_extraction.relate import Relate
+from bertsmith.tasks.relation_extraction.relations import RelationExample
+from bertsmith.tasks.tagging.tag import Tag
+from bertsmith.tasks.tagging.tagged import TagSettings
 from bertsmith.tasks.task import TASKS, task_type
-from bertsmith.tasks.words.tag import Tag
-from bertsmith.tasks.words.tagged import TagSettings
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 

@@ -18,8 +18,8 @@ from bertsmith.formatting import counted
 from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.settings import MAY_CHANGE, Settings
+from bertsmith.tasks.data_checks import on_both_sides
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.overview import on_both_sides
 from bertsmith.tasks.scores import Finding, Overview
 from bertsmith.tasks.task import Facts, Task
 

@@ -44,13 +44,13 @@ from bertsmith.runs.run_folder import (
     settled,
     with_kernels,
 )
-from bertsmith.tasks.coverage import Account
-from bertsmith.tasks.details import Answers, judged
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextSettings
+from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.scores import Finding, Scores
 from bertsmith.tasks.task import Facts, Task
-from bertsmith.tasks.taught import Taught, check_teacher
-from bertsmith.tasks.texts.texts import IN_WINDOWS, TextSettings
+from bertsmith.tasks.task_distillation import Taught, check_teacher
+from bertsmith.tasks.truncation import Account
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.train_state import Evaluation, Progress

@@ -12,10 +12,10 @@ from typing import Any
 from bertsmith import console
 from bertsmith.formatting import counted
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.coverage import Account
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.truncation import Account
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.metric_logger import LOG
 

@@ -21,12 +21,12 @@ from bertsmith.io.prefetch import ahead, in_parts
 from bertsmith.io.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
-from bertsmith.tasks.coverage import Account
-from bertsmith.tasks.details import Answers
+from bertsmith.tasks.data_checks import empty_texts
+from bertsmith.tasks.error_analysis import Answers
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.overview import empty_texts
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
+from bertsmith.tasks.truncation import Account
 from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 
 _OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes

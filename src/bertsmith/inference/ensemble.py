@@ -23,7 +23,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import ahead
 from bertsmith.settings import Settings
-from bertsmith.tasks.details import Answers
+from bertsmith.tasks.error_analysis import Answers
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task

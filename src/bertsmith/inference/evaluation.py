@@ -13,8 +13,8 @@ from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import Steps
-from bertsmith.tasks.details import Answers, judged
-from bertsmith.tasks.overview import empty_texts
+from bertsmith.tasks.data_checks import empty_texts
+from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.scores import Finding, Scores
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.formatting import listed
 from bertsmith.inference.model import Model
-from bertsmith.tasks.matches.matches import SAME
+from bertsmith.tasks.embedding.matches import SAME
 
 
 class Reranker:

@@ -29,28 +29,22 @@ from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
-from bertsmith.tasks.coverage import Account, Coverage, by_example
-from bertsmith.tasks.details import Answers, Details
+from bertsmith.tasks.data_checks import GoldAnswer, Labels, contradictions, empty_texts, of_labels
+from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.overview import (
-    GoldAnswer,
-    Labels,
-    contradictions,
-    empty_texts,
-    of_labels,
-)
 from bertsmith.tasks.scores import Finding, Overview, Scores
+from bertsmith.tasks.truncation import Account, Coverage, by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TASKS: dict[str, str | type[Task]] = {
-    "classify": "bertsmith.tasks.texts.classify:Classify",
-    "regress": "bertsmith.tasks.texts.regress:Regress",
-    "tag": "bertsmith.tasks.words.tag:Tag",
-    "answer": "bertsmith.tasks.passages.answer:Answer",
-    "choose": "bertsmith.tasks.choices.choose:Choose",
-    "relate": "bertsmith.tasks.relations.relate:Relate",
-    "embed": "bertsmith.tasks.matches.embed:Embed",
+    "classify": "bertsmith.tasks.classification.classify:Classify",
+    "regress": "bertsmith.tasks.classification.regress:Regress",
+    "tag": "bertsmith.tasks.tagging.tag:Tag",
+    "answer": "bertsmith.tasks.question_answering.answer:Answer",
+    "choose": "bertsmith.tasks.multiple_choice.choose:Choose",
+    "relate": "bertsmith.tasks.relation_extraction.relate:Relate",
+    "embed": "bertsmith.tasks.embedding.embed:Embed",
 }
 """Each task's name with its home, imported when asked for; or with the class itself."""
 

@@ -28,12 +28,11 @@ from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
-from bertsmith.tasks.coverage import Coverage
-from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
+from bertsmith.tasks.data_checks import repeats
+from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
-from bertsmith.tasks.overview import repeats
-from bertsmith.tasks.relations.related import (
+from bertsmith.tasks.relation_extraction.relations import (
     RelateSettings,
     RelationExample,
     example_of,
@@ -43,6 +42,7 @@ from bertsmith.tasks.relations.related import (
 )
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 

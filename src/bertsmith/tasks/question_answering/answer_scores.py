@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
 from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
-from bertsmith.tasks.details import confusion, reliability
-from bertsmith.tasks.passages.passages import PassageExample
+from bertsmith.tasks.error_analysis import confusion, reliability
+from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
 
 Rules = Literal["auto", "squad", "cmrc"]

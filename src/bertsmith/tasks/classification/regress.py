@@ -18,13 +18,13 @@ from bertsmith.metrics.sufficient_statistics import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.tasks.details import Answers, Details, numbers
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
+from bertsmith.tasks.data_checks import of_numbers
+from bertsmith.tasks.error_analysis import Answers, Details, numbers
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.overview import of_numbers
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
 

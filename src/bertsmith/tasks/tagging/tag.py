@@ -30,17 +30,14 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenHead
-from bertsmith.tasks.coverage import Coverage
-from bertsmith.tasks.details import Answers, Details
+from bertsmith.tasks.data_checks import Labels, of_labels
+from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.overview import Labels, of_labels
 from bertsmith.tasks.scores import Overview, Scores
-from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
-from bertsmith.tasks.windows import UNCUT, deciding, windows
-from bertsmith.tasks.words.roles import has_roles, read_roles
-from bertsmith.tasks.words.tag_scores import details_of, scored, tallied, wrong_words
-from bertsmith.tasks.words.tagged import (
+from bertsmith.tasks.tagging.roles import has_roles, read_roles
+from bertsmith.tasks.tagging.tag_scores import details_of, scored, tallied, wrong_words
+from bertsmith.tasks.tagging.tagged import (
     TagExample,
     TagSettings,
     by_characters,
@@ -52,7 +49,7 @@ from bertsmith.tasks.words.tagged import (
     row_of,
     words_of,
 )
-from bertsmith.tasks.words.tagging import (
+from bertsmith.tasks.tagging.tagging import (
     TagFacts,
     Tagging,
     best_tags,
@@ -61,7 +58,10 @@ from bertsmith.tasks.words.tagging import (
     path_losses,
     prediction_of,
 )
-from bertsmith.tasks.words.words import TagItem, first_tokens, runs_of
+from bertsmith.tasks.tagging.words import TagItem, first_tokens, runs_of
+from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.truncation import Coverage
+from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _UNREAD = -1e4  # emission of all tags but the usual one where a word has no token

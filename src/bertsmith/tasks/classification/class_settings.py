@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat
 
 from bertsmith.errors import InputError
 from bertsmith.settings import ADDED_LATER
-from bertsmith.tasks.texts.texts import TextSettings
+from bertsmith.tasks.classification.texts import TextSettings
 
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
 

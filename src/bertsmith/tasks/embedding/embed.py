@@ -33,13 +33,10 @@ from bertsmith.models.pooling import pooled
 from bertsmith.objectives.objective import MODEL, Parts
 from bertsmith.packed import Packed
 from bertsmith.retrieval.exact import nearest_vectors, unit_length
-from bertsmith.tasks.details import Answers, Details, confusion, numbers
-from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.matches.contrast import contrastive, cosent, cosine_errors, in_batch
-from bertsmith.tasks.matches.facts import EmbedFacts, check_kind, learnt_of, overview_of
-from bertsmith.tasks.matches.items import EmbedItem, alone, also_right, compared, key_of
-from bertsmith.tasks.matches.matches import (
+from bertsmith.tasks.classification.regress import number_of
+from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.embedding.items import EmbedItem, alone, also_right, compared, key_of
+from bertsmith.tasks.embedding.matches import (
     EmbedSettings,
     Kind,
     Match,
@@ -48,7 +45,8 @@ from bertsmith.tasks.matches.matches import (
     read_matches,
     same_label,
 )
-from bertsmith.tasks.matches.scores import (
+from bertsmith.tasks.embedding.metadata import EmbedFacts, check_kind, learnt_of, overview_of
+from bertsmith.tasks.embedding.scores import (
     Figures,
     Search,
     best_threshold,
@@ -59,9 +57,11 @@ from bertsmith.tasks.matches.scores import (
     retrieval_figures,
     tfidf_figures,
 )
+from bertsmith.tasks.error_analysis import Answers, Details, confusion, numbers
+from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
+from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.task import Facts, Prediction, Task
-from bertsmith.tasks.texts.regress import number_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _BEST = 10  # passages looked at for each query

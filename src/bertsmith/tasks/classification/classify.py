@@ -22,14 +22,14 @@ from bertsmith.metrics.calibration import bins_of, calibration_error, temperatur
 from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
+from bertsmith.tasks.classification.class_settings import ClassSettings, weights_of
+from bertsmith.tasks.classification.multilabel import ManyLabels
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
-from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
-from bertsmith.tasks.texts.many_labels import ManyLabels
-from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes

@@ -30,14 +30,14 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
 from bertsmith.settings import ADDED_LATER, Settings
-from bertsmith.tasks.coverage import Coverage
-from bertsmith.tasks.details import Answers, Details, cross_entropy, of_labels
+from bertsmith.tasks.data_checks import refuse_repeated_ids, repeats
+from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
-from bertsmith.tasks.overview import refuse_repeated_ids, repeats
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 

@@ -25,13 +25,13 @@ from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.tasks.details import Answers, Details, cross_entropy, reliability
+from bertsmith.tasks.classification.class_settings import ClassSettings, weights_of
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, reliability
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.task import Facts, Foreign, Prediction
-from bertsmith.tasks.texts.class_settings import ClassSettings, weights_of
-from bertsmith.tasks.texts.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
 
 _HALF = 0.5
 _LEAST = 1e-3  # weight that is reckoned with: balanced, one that all examples have weighs nothing

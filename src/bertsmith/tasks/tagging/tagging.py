@@ -35,7 +35,7 @@ from bertsmith.metrics.tagging_schemes import (
 from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.scores import Finding
-from bertsmith.tasks.words.tagged import TagExample
+from bertsmith.tasks.tagging.tagged import TagExample
 
 _CELLS = 4_000_000  # of what is held at a time when tags are chosen: sentences, words and tags multiplied
 

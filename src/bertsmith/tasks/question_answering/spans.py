@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.passages.passages import PassageExample
+from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.windows import Window
 from bertsmith.tokenizer.tokenizer import Encoding
 

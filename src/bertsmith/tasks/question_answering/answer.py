@@ -33,17 +33,24 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
 from bertsmith.settings import ADDED_LATER, Settings
-from bertsmith.tasks.coverage import Coverage
-from bertsmith.tasks.details import Answers, Details
+from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.passages.answer_scores import Rules, details_of, scored, tallied, threshold_of
-from bertsmith.tasks.passages.passages import PassageExample, check_texts, read_passages
-from bertsmith.tasks.passages.spans import Span, target_of, tokens_of, window_of, without_blanks, worded
+from bertsmith.tasks.question_answering.answer_scores import Rules, details_of, scored, tallied, threshold_of
+from bertsmith.tasks.question_answering.passages import PassageExample, check_texts, read_passages
+from bertsmith.tasks.question_answering.spans import (
+    Span,
+    target_of,
+    tokens_of,
+    window_of,
+    without_blanks,
+    worded,
+)
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -22,13 +22,13 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.models.heads import SentenceHead
 from bertsmith.settings import ADDED_LATER, Settings
-from bertsmith.tasks.coverage import Coverage
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 

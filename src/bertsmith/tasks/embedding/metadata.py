@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.matches.matches import EmbedSettings, Kind, Match, kind_of, same_label
-from bertsmith.tasks.overview import of_numbers
+from bertsmith.tasks.classification.regress import number_of
+from bertsmith.tasks.data_checks import of_numbers
+from bertsmith.tasks.embedding.matches import EmbedSettings, Kind, Match, kind_of, same_label
 from bertsmith.tasks.scores import Overview, ScoreTable
-from bertsmith.tasks.texts.regress import number_of
 
 
 class EmbedFacts(BaseModel):

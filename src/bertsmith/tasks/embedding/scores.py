@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.metrics.ranking import FIGURES, figures_of, ranking_figures
 from bertsmith.metrics.sufficient_statistics import Rows, Tallies, ratio
-from bertsmith.tasks.matches.matches import Match
+from bertsmith.tasks.embedding.matches import Match
 
 _WORDS = (
     r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]"  # a word, or a character that is one

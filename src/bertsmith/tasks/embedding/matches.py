@@ -19,9 +19,9 @@ from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.models.pooling import Pooling
 from bertsmith.settings import Settings
+from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.retrieval_queries import Sought, holds_queries, read_queries
-from bertsmith.tasks.texts.regress import number_of
 
 Kind = Literal["graded", "labelled", "retrieval"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.formatting import listed
 from bertsmith.io.squad import Asked, PassageNames, read_questions
-from bertsmith.tasks.overview import refuse_repeated_ids
+from bertsmith.tasks.data_checks import refuse_repeated_ids
 
 
 class Gold(NamedTuple):

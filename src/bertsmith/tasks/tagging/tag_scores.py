@@ -11,9 +11,9 @@ from bertsmith.metrics.entities import count, entities, total
 from bertsmith.metrics.precision_recall import Counts
 from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.metrics.tagging_schemes import OUTSIDE, parted
-from bertsmith.tasks.details import Details, confusion, reliability
+from bertsmith.tasks.error_analysis import Details, confusion, reliability
 from bertsmith.tasks.scores import Scores, ScoreTable
-from bertsmith.tasks.words.tagging import Tagging
+from bertsmith.tasks.tagging.tagging import Tagging
 
 
 def scored(

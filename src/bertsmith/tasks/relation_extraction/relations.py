@@ -12,9 +12,9 @@ from pydantic import Field
 from bertsmith.errors import InputError
 from bertsmith.io.related import RelatedNames, Span, checked_spans, marked, of_tagged, of_words, read_related
 from bertsmith.settings import ADDED_LATER, Settings
+from bertsmith.tasks.data_checks import refuse_repeated_ids
 from bertsmith.tasks.file_settings import Delimiter, FileEncoding
 from bertsmith.tasks.head_setting import Beside, Head
-from bertsmith.tasks.overview import refuse_repeated_ids
 
 _HEAD, _TAIL = "@", "#"
 
