@@ -156,7 +156,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
 
     from bertsmith.device import Place
     from bertsmith.instances.synthetic_batches import RandomPairs
-    from bertsmith.kernels.choice import for_training
+    from bertsmith.kernels.backend_selection import for_training
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model_init import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings

@@ -25,8 +25,8 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.holdout_split import Split
-from bertsmith.kernels.fast import Fast
-from bertsmith.kernels.plain import Kernels, use_kernels
+from bertsmith.kernels.cpu.training import Fast
+from bertsmith.kernels.reference import Kernels, use_kernels
 from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.base_model import take_over
 from bertsmith.pretraining.data import instances_of

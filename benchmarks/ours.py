@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from bertsmith.device import Place
-from bertsmith.kernels.choice import for_gpu, for_training, in_integers
+from bertsmith.kernels.backend_selection import for_gpu, for_training, in_integers
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.training.cuda_graphs import Recorded, pays

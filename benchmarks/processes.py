@@ -114,7 +114,7 @@ def serve(options: argparse.Namespace) -> None:
 
     from bertsmith.device import Place
     from bertsmith.instances.synthetic_batches import RandomPairs
-    from bertsmith.kernels.choice import for_training
+    from bertsmith.kernels.backend_selection import for_training
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.objectives.masked_lm import MlmNsp
     from bertsmith.training.data_loader import Position, updates

@@ -40,7 +40,7 @@ import torch
 
 from bertsmith import hardware
 from bertsmith.errors import InputError
-from bertsmith.kernels.choice import are_here
+from bertsmith.kernels.backend_selection import are_here
 from bertsmith.models.family import preset
 from held import NAMES, hold
 from record import (
@@ -226,7 +226,7 @@ def multiplies_integers() -> bool:
     """Whether there are kernels here for ours in int8."""
     if not are_here():  # without Numba, as on a machine with a GPU
         return False
-    from bertsmith.kernels.integer_products import NATIVE
+    from bertsmith.kernels.cpu.matmul_int8 import NATIVE
 
     return NATIVE is not None
 

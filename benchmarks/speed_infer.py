@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.kernels.choice import for_training
+from bertsmith.kernels.backend_selection import for_training
 from finetune import checkpoint
 from held import held_to
 from record import (

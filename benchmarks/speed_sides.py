@@ -28,8 +28,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
 from bertsmith.instances.holdout_split import Split
 from bertsmith.instances.synthetic_batches import RandomPairs
-from bertsmith.kernels.choice import for_answers, for_training
-from bertsmith.kernels.plain import Products
+from bertsmith.kernels.backend_selection import for_answers, for_training
+from bertsmith.kernels.reference import Products
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.fused_cross_entropy import parts_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.kernels.fast import Fast
+from bertsmith.kernels.cpu.training import Fast
 
 
 class ByParts(Fast):

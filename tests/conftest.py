@@ -57,10 +57,10 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def kernels_are_waited_for() -> Iterator[None]:
     """Kernels are compiled first, so that short runs and answers compute alike each time."""
-    from bertsmith.kernels import choice
+    from bertsmith.kernels import backend_selection
     from bertsmith.runs import run_folder
 
-    choice.for_training("auto", 128)  # a width from which on there are kernels
+    backend_selection.for_training("auto", 128)  # a width from which on there are kernels
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_folder, "_LONG", 0)
         patch.setattr(run_folder, "_LONG_MINUTES", 0.0)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.lanes import load, store
-from bertsmith.kernels.loops import LOOPS
+from bertsmith.kernels.cpu.compilation import LOOPS
+from bertsmith.kernels.cpu.simd import load, store
 
 
 def over_lanes(function: Any) -> Callable[[np.ndarray], np.ndarray]:

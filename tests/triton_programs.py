@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bertsmith.kernels.gpu import activation, attention, loss, norm, sums
-from bertsmith.kernels.gpu.by_triton import ByTriton
-from bertsmith.kernels.plain import Bounds, LayerParts
+from bertsmith.kernels.gpu import activation, attention, column_sums, layer_norm, loss
+from bertsmith.kernels.gpu.triton_backend import ByTriton
+from bertsmith.kernels.reference import Bounds, LayerParts
 from bertsmith.models.layers import Dropout
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
@@ -65,8 +65,8 @@ def main(width: int, capability: int) -> None:
         (activation, ("_activate", "_activate_back")),
         (attention, ("_attend", "_of_queries", "_of_keys")),
         (loss, ("_cross_entropy",)),
-        (norm, ("_norm", "_norm_back")),
-        (sums, ("_sum",)),
+        (layer_norm, ("_norm", "_norm_back")),
+        (column_sums, ("_sum",)),
     ):
         for name in names:
             setattr(room, name, Compiled(getattr(room, name), target))

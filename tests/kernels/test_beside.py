@@ -18,14 +18,14 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import Place
 from bertsmith.experiments.ablate import _await_kernels
-from bertsmith.kernels import beside, choice
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels import backend_selection, background_compile
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models.family import preset
 from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
 from bertsmith.runs import run_folder
 from bertsmith.training.settings import TrainSettings
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 
@@ -33,9 +33,9 @@ if not choice.are_here():
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was begun to be compiled beside a command, and what was compiled while it waited."""
     found: list[str] = []
-    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
-    monkeypatch.setattr(beside, "compile_beside", lambda: found.append("beside"))
-    monkeypatch.setattr(choice, "of_name", lambda name, tell: found.append(name))
+    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
+    monkeypatch.setattr(background_compile, "compile_beside", lambda: found.append("beside"))
+    monkeypatch.setattr(backend_selection, "of_name", lambda name, tell: found.append(name))
     monkeypatch.setattr(run_folder, "_LONG", 500)
     monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
     return found
@@ -43,7 +43,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_short_run_does_not_wait(begun: list[str]) -> None:
     told: list[str] = []
-    assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
+    assert backend_selection.for_training("auto", 128, told.append, is_long=False).name == "torch"
     assert begun == ["beside"]
     assert told == [
         "kernels are being compiled for this machine, once, in the background; until then torch computes "
@@ -56,14 +56,14 @@ def test_a_short_run_does_not_wait(begun: list[str]) -> None:
         ("numba", 128, False, "numba"),  # asked for by name
         ("auto", 128, True, "numba"),
     ):
-        choice.for_training(asked, width, told.append, is_long=is_long)
+        backend_selection.for_training(asked, width, told.append, is_long=is_long)
         assert begun.pop() == found
     assert len(told) == 1
 
 
 def test_compiled_kernels_are_used_by_all(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_are_compiled", lambda: True)
-    choice.for_training("auto", 128, is_long=False)
+    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: True)
+    backend_selection.for_training("auto", 128, is_long=False)
     assert begun == ["numba"]
 
 
@@ -130,7 +130,7 @@ def test_one_process_compiles_at_a_time(
     for name in ("answers", "fast"):  # their import fails
         monkeypatch.setitem(sys.modules, f"bertsmith.kernels.{name}", None)
     with pytest.raises(SystemExit) as ended:
-        beside.main()
+        background_compile.main()
     assert ended.value.code == 2
     assert re.fullmatch(
         r"error: the kernels cannot be compiled here: import of .*\n       repair or remove Numba\n",
@@ -139,24 +139,24 @@ def test_one_process_compiles_at_a_time(
     (lock,) = tmp_path.iterdir()
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
-        assert beside._lock() != lock
-    assert beside._lock() == lock
-    monkeypatch.setattr(sys, "argv", ["beside", beside._UNLESS])
+        assert background_compile._lock() != lock
+    assert background_compile._lock() == lock
+    monkeypatch.setattr(sys, "argv", ["beside", background_compile._UNLESS])
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        beside.main()
+        background_compile.main()
     lock.unlink()
     lock.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic"):
-        beside.main()
+        background_compile.main()
 
 
 def test_without_numba_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(choice, "are_here", lambda: False)
+    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
     with pytest.raises(SystemExit) as ended:
-        beside.main()
+        background_compile.main()
     assert ended.value.code == 2
     assert "install the extra: pip install 'bertsmith[fast]'" in capsys.readouterr().err
 
@@ -167,14 +167,16 @@ def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: 
     os.chmod(stub, 0o700)
     monkeypatch.setattr(sys, "executable", str(stub))
     begin = time.monotonic()
-    beside.compile_beside()
+    background_compile.compile_beside()
     assert time.monotonic() - begin < 4
     said = Path(f"{stub}.said")
     for _ in range(300):
         if said.exists() and said.read_text(encoding="utf-8"):
             break
         time.sleep(0.1)
-    assert said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.beside unless-another-does\n"
+    assert (
+        said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.background_compile unless-another-does\n"
+    )
 
 
 def test_repeated_runs_compute_with_the_kernels_of_the_first(
@@ -207,7 +209,7 @@ def test_rows_of_an_ablation_wait_for_their_kernels(begun: list[str]) -> None:
 
 
 def test_a_numba_that_cannot_be_imported_is_told(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "are_here", lambda: True)
+    monkeypatch.setattr(backend_selection, "are_here", lambda: True)
     monkeypatch.setitem(sys.modules, "numba", None)
-    choice.for_training("auto", 128, is_long=False)
+    backend_selection.for_training("auto", 128, is_long=False)
     assert begun == ["numba"]  # which says why it cannot be

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, use_kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, use_kernels
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.family import preset
 from bertsmith.packed import Packed
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, fast, functions
+from bertsmith.kernels.cpu import autograd, inference, training
 
-FAST = fast.Fast()
-MADE = functions.Embedded._backward_cls  # type: ignore[attr-defined]
+FAST = training.Fast()
+MADE = autograd.Embedded._backward_cls  # type: ignore[attr-defined]
 
 
 def embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:
@@ -159,7 +159,7 @@ def test_answers_are_made_as_in_training(kind: torch.dtype) -> None:
     first = Packed.of_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
         wanted, _ = computed(made, packed, FAST)
-        use_kernels(made, answers.FastAnswers())
+        use_kernels(made, inference.FastAnswers())
         with torch.inference_mode():
             found, alone = made(packed), made(first)
     assert found.dtype == kind

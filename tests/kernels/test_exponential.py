@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.kernels import choice
+from bertsmith.kernels import backend_selection
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import exponential
+from bertsmith.kernels.cpu import exponential
 from lanes import over_lanes
 
 ways = pytest.mark.parametrize("function", [exponential.exp_below, exponential._by_one_polynomial])

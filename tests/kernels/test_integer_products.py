@@ -19,8 +19,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import Integers, Kernels, use_kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import Integers, Kernels, use_kernels
 from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
@@ -31,40 +31,32 @@ from bertsmith.runs import run_folder
 from bertsmith.training.metric_logger import Recorder
 from bertsmith.training.settings import TrainSettings
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import (
-    fast,
-    functions,
-    integer_products,
-    integers_in_fours,
-    parts,
-    slopes_in_fours,
-    tiles,
-    weights_in_fours,
-)
-from bertsmith.kernels.loops import launch
+from bertsmith.kernels import slopes_in_fours, weights_in_fours
+from bertsmith.kernels.cpu import amx, autograd, gemm_int8_vnni, layer_functions, matmul_int8, training
+from bertsmith.kernels.cpu.compilation import launch
 from by_parts import ByParts
 
 FULL, HALF = torch.float32, torch.bfloat16
 
 
 BY_PARTS = ByParts()
-NATIVES: list[Any] = [integers_in_fours]
-if tiles.are_here():
-    from bertsmith.kernels import integers_in_tiles
+NATIVES: list[Any] = [gemm_int8_vnni]
+if amx.are_here():
+    from bertsmith.kernels.cpu import gemm_int8_amx
 
-    NATIVES.append(integers_in_tiles)
+    NATIVES.append(gemm_int8_amx)
 
 
 @pytest.fixture(params=NATIVES, ids=lambda bodies: bodies.__name__.rpartition(".")[2], autouse=True)
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """These bodies, also on a processor that has no products of integers; there slopes in integers, too."""
-    monkeypatch.setattr(integer_products, "NATIVE", request.param)
-    monkeypatch.setattr(integer_products, "WEIGHTS", weights_in_fours)
-    monkeypatch.setattr(integer_products, "SLOPES", slopes_in_fours)
-    monkeypatch.setattr(choice, "_multiplies_integers", lambda: True)
+    monkeypatch.setattr(matmul_int8, "NATIVE", request.param)
+    monkeypatch.setattr(matmul_int8, "WEIGHTS", weights_in_fours)
+    monkeypatch.setattr(matmul_int8, "SLOPES", slopes_in_fours)
+    monkeypatch.setattr(backend_selection, "_multiplies_integers", lambda: True)
     return request.param
 
 
@@ -94,18 +86,18 @@ def slopes(x: Tensor, grad: Tensor) -> Tensor:
 
 
 def made_slopes(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    return parts.joined_slopes([(x, grad)], launch, integer_products.multiply_columns)
+    return layer_functions.joined_slopes([(x, grad)], launch, matmul_int8.multiply_columns)
 
 
 def there_and_back(weight: Tensor, bias: Tensor | None = None) -> tuple[Integers, Integers]:
     """What is multiplied by a matrix [out, in] in integers."""
     bias = torch.zeros(len(weight)) if bias is None else bias
-    (made,) = integer_products.rounded([(weight, bias)], launch)
+    (made,) = matmul_int8.rounded([(weight, bias)], launch)
     return made
 
 
 def multiplied(x: Tensor, by: Integers, **more: Any) -> Tensor:
-    return integer_products.in_integers(by, x, x.dtype, launch, least=1e-30, **more)
+    return matmul_int8.in_integers(by, x, x.dtype, launch, least=1e-30, **more)
 
 
 def apart(found: Tensor, wanted: Tensor) -> float:
@@ -182,7 +174,7 @@ def test_slopes_may_lie_anywhere() -> None:
     wanted, of_bias = made_slopes(x, grad)
     for first, width in ((0, 80), (1, 64), (5, 70)):
         out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
-        integer_products.multiply_columns(grad, x, out, torch.empty(128), launch)
+        matmul_int8.multiply_columns(grad, x, out, torch.empty(128), launch)
         assert torch.equal(out, wanted)
     assert apart(of_bias, grad.sum(0)) < 1e-5
 
@@ -277,7 +269,7 @@ def computed(
         found = made(x, layout, rows)
     upstream = normal(*found.shape, seed=6, kind=found.dtype)
     learnt = [one for one in (x, *made.parameters()) if one.requires_grad]
-    is_whole = isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+    is_whole = isinstance(found.grad_fn, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
     return is_whole, [found.detach(), *torch.autograd.grad(found, learnt, upstream)]
 
 
@@ -292,7 +284,7 @@ def test_a_layer_in_integers_is_near_the_one_that_is_not(
     made, layout, x = block(p), layout_of(40, 7, 90, 23, sees=sees), normal(160, 128, seed=1, kind=kind)
     rows = None if chosen is None else torch.arange(3, 3 + 5 * chosen, 5)
     _, wanted = computed(made, BY_PARTS, x, layout, rows)
-    is_whole, found = computed(made, fast.Fast(in_integers=True), x, layout, rows)
+    is_whole, found = computed(made, training.Fast(in_integers=True), x, layout, rows)
     assert is_whole
     far = [apart(*pair) for pair in zip(found, wanted, strict=True)]
     assert max(far) < 0.05, far
@@ -304,7 +296,7 @@ def test_a_layer_in_integers_is_near_the_one_that_is_not(
 def test_a_way_back_may_be_gone_twice(rows: Tensor | None) -> None:
     """The integers of the weights, which the first one gives back, are made again."""
     made, x = block(), normal(40, 128, seed=1, kind=HALF).requires_grad_()
-    use_kernels(made, fast.Fast(in_integers=True))
+    use_kernels(made, training.Fast(in_integers=True))
     with torch.autocast("cpu", HALF):
         found = made(x, layout_of(40), rows)
     learnt, upstream = [x, *made.parameters()], normal(*found.shape, seed=6, kind=found.dtype)
@@ -315,7 +307,9 @@ def test_a_way_back_may_be_gone_twice(rows: Tensor | None) -> None:
 def test_a_layer_in_integers_reads_no_row() -> None:
     """Where a head reads none, as in a text of special tokens alone."""
     made, layout, x = block(), layout_of(5, 12), normal(17, 128, seed=1)
-    is_whole, found = computed(made, fast.Fast(in_integers=True), x, layout, torch.empty(0, dtype=torch.long))
+    is_whole, found = computed(
+        made, training.Fast(in_integers=True), x, layout, torch.empty(0, dtype=torch.long)
+    )
     assert not is_whole
     assert found[0].shape == (0, 128)
     assert all(not slopes.any() for slopes in found[1:])
@@ -332,19 +326,24 @@ def test_a_layer_in_integers_reads_no_row() -> None:
 )
 def test_which_layers_are_in_integers(sizes: dict[str, Any], serves: bool) -> None:
     made, x = block(**sizes), normal(40, 128, seed=1, kind=HALF)
-    with mock.patch.object(integer_products, "rounded", wraps=integer_products.rounded) as asked:
-        computed(made, fast.Fast(in_integers=True), x, layout_of(40), None)
+    with mock.patch.object(matmul_int8, "rounded", wraps=matmul_int8.rounded) as asked:
+        computed(made, training.Fast(in_integers=True), x, layout_of(40), None)
     assert asked.called == serves
 
 
 def test_a_layer_whose_input_learns_nothing_is_in_integers_a_frozen_one_is_not() -> None:
-    made, x, layout, kernels = block(), normal(40, 128, seed=1), layout_of(40), fast.Fast(in_integers=True)
+    made, x, layout, kernels = (
+        block(),
+        normal(40, 128, seed=1),
+        layout_of(40),
+        training.Fast(in_integers=True),
+    )
     _, wanted = computed(made, kernels, x, layout, None)
     is_whole, found = computed(made, kernels, x, layout, None, learns=False)
     assert is_whole
     assert all(map(torch.equal, found, [wanted[0], *wanted[2:]]))
     made.attention_norm.weight.requires_grad_(requires_grad=False)
-    with mock.patch.object(integer_products, "rounded") as asked:
+    with mock.patch.object(matmul_int8, "rounded") as asked:
         computed(made, kernels, x, layout, None)
     assert not asked.called
 
@@ -399,9 +398,9 @@ def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "train.kernels is torch" in refused(TrainSettings(int8=True, kernels="torch"))
     assert "train.kernels=flash: computes on a GPU" in refused(TrainSettings(int8=True, kernels="flash"))
     assert "on a GPU" in refused(place=Place(torch.device("meta"), "fp32", torch.Generator()))
-    monkeypatch.setattr(choice, "_multiplies_integers", lambda: False)
+    monkeypatch.setattr(backend_selection, "_multiplies_integers", lambda: False)
     assert "this processor has neither AVX512-VNNI nor AMX" in refused()
-    monkeypatch.setattr(choice, "are_here", lambda: False)
+    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
     assert "pip install 'bertsmith[fast]'; or train without it: train.int8=false" in refused()
 
 

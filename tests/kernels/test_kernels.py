@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.instances.synthetic_batches import RandomPairs
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, AdamWStep, Bounds, Kernels, Moved
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, AdamWStep, Bounds, Kernels, Moved
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
@@ -33,10 +33,10 @@ from bertsmith.models.layers import Dropout
 from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.packed import Packed
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-FAST, ANSWERS = choice.of_name("numba"), choice.for_answers(128)
+FAST, ANSWERS = backend_selection.of_name("numba"), backend_selection.for_answers(128)
 KINDS = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (0.02, 0.02)}
 kinds = st.sampled_from(list(KINDS))
 sizes = st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 16, 63, 64, 65, 200]))
@@ -75,7 +75,7 @@ def bounds_of(lengths: list[int]) -> Bounds:
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
     """What the next kernel draws from this dropout."""
-    from bertsmith.kernels.fast import drawn_by
+    from bertsmith.kernels.cpu.training import drawn_by
 
     return drawn_by(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
 
@@ -322,9 +322,9 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
 
 @pytest.mark.parametrize("sees", ["all", "before", "behind"])
 def test_attention_of_long_sequences_by_the_processors_products_of_bf16(sees: Sees) -> None:
-    from bertsmith.kernels import fast
+    from bertsmith.kernels.cpu import training
 
-    if fast.HALF is None:
+    if training.HALF is None:
         pytest.skip("this processor has no products of bf16")
     found, slopes, wanted, expected = attended([300, 1, 131], 2, 64, sees, torch.bfloat16, 0.1)
     close(found, wanted, torch.bfloat16, 2)
@@ -339,26 +339,26 @@ def test_tiles_are_used_only_where_numba_compiles_for_them_and_the_system_lets_i
     features: str, refusal: int, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numba can be told of another processor, and LLVM ends the process where it cannot do what it is told."""
-    from bertsmith.kernels import loops, tiles
+    from bertsmith.kernels.cpu import amx, compilation
 
     compiler = SimpleNamespace(magic_tuple=lambda: ("x86_64-unknown-linux-gnu", "generic", features))
     target = SimpleNamespace(target_context=SimpleNamespace(codegen=lambda: compiler))
-    monkeypatch.setattr(loops, "cpu_target", target)
-    monkeypatch.setattr(tiles.ctypes, "CDLL", lambda _: SimpleNamespace(syscall=lambda *_: refusal))
-    assert tiles.are_here() == used
+    monkeypatch.setattr(compilation, "cpu_target", target)
+    monkeypatch.setattr(amx.ctypes, "CDLL", lambda _: SimpleNamespace(syscall=lambda *_: refusal))
+    assert amx.are_here() == used
 
 
 def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bertsmith.kernels.fast", None)  # its import fails
+    monkeypatch.setitem(sys.modules, "bertsmith.kernels.cpu.training", None)  # its import fails
     with pytest.raises(InputError, match="kernels cannot be compiled here: import of"):
-        choice.of_name("numba")
+        backend_selection.of_name("numba")
     told: list[str] = []
-    assert choice.for_training("auto", 128, told.append) is TORCH
-    assert choice.for_answers(128, told.append) is TORCH
+    assert backend_selection.for_training("auto", 128, told.append) is TORCH
+    assert backend_selection.for_answers(128, told.append) is TORCH
     assert sum("torch computes without them" in line for line in told) == 2
     assert not any("\n" in line for line in told)
     with pytest.raises(InputError, match="repair or remove Numba"):
-        choice.for_training("numba", 128)
+        backend_selection.for_training("numba", 128)
 
 
 @settings(deadline=None, max_examples=40)
@@ -510,7 +510,7 @@ def test_a_norm_of_what_is_not_a_number_is_none() -> None:
 
 def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:
     """Numba keeps compiled code as long as a body's own file stays as it is."""
-    home = Path(choice.__file__).parent
+    home = Path(backend_selection.__file__).parent
     both = ("loops.py", "lanes.py")
     for body, read in (
         ("exponential", both),
@@ -556,13 +556,13 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
 
 
 def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choice.chosen("auto", 128) == "numba"
-    assert choice.chosen("auto", 64) == choice.chosen("torch", 512) == "torch"
-    assert choice.chosen("numba", 8) == "numba"
-    monkeypatch.setattr(choice, "are_here", lambda: False)
-    assert choice.chosen("auto", 512) == "torch"
+    assert backend_selection.chosen("auto", 128) == "numba"
+    assert backend_selection.chosen("auto", 64) == backend_selection.chosen("torch", 512) == "torch"
+    assert backend_selection.chosen("numba", 8) == "numba"
+    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
+    assert backend_selection.chosen("auto", 512) == "torch"
     with pytest.raises(InputError, match="Numba is not installed"):
-        choice.chosen("numba", 512)
+        backend_selection.chosen("numba", 512)
 
 
 def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
@@ -574,16 +574,16 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
 
     def tells() -> bool:
         told.clear()
-        choice.of_name("numba", told.append)
+        backend_selection.of_name("numba", told.append)
         return bool(told)
 
     assert tells()
-    kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in choice._BODIES]
+    kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in backend_selection._BODIES]
     for path in kept:
         path.touch()
     assert tells()  # nothing says that all of it is there
     assert not tells()
-    (tmp_path / choice._WHOLE).unlink()  # it was broken off
+    (tmp_path / backend_selection._WHOLE).unlink()  # it was broken off
     assert tells()
     os.utime(kept[1], (0, 0))
     assert tells()
@@ -597,7 +597,7 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
     """As after a power cut; other code that lies there stays."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kept, other = tmp_path / "compiled.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
-    for path in (kept, other, whole := tmp_path / choice._WHOLE):
+    for path in (kept, other, whole := tmp_path / backend_selection._WHOLE):
         path.write_bytes(damage)
     asked, told = [], []
 
@@ -606,9 +606,9 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
         if kept.exists():
             pickle.loads(kept.read_bytes())
 
-    monkeypatch.setattr(choice.importlib, "import_module", load)
-    choice._imported("bertsmith.kernels.fast", told.append)
-    assert asked == ["bertsmith.kernels.fast"] * 2
+    monkeypatch.setattr(backend_selection.importlib, "import_module", load)
+    backend_selection._imported("bertsmith.kernels.cpu.training", told.append)
+    assert asked == ["bertsmith.kernels.cpu.training"] * 2
     assert other.exists()
     assert not whole.exists()
     assert told == ["what was kept of compiled kernels is damaged: compiling them again, up to a minute ..."]
@@ -616,19 +616,21 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
 
 def test_where_no_code_can_be_kept_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No compilation is begun that could keep nothing."""
-    monkeypatch.setattr(choice, "_is_writable", lambda folder: False)
-    monkeypatch.setattr(choice, "_are_compiled", lambda: False)
-    monkeypatch.setattr("bertsmith.kernels.beside.compile_beside", lambda: pytest.fail("is begun"))
+    monkeypatch.setattr(backend_selection, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
+    monkeypatch.setattr(
+        "bertsmith.kernels.background_compile.compile_beside", lambda: pytest.fail("is begun")
+    )
     told: list[str] = []
-    assert choice.for_training("auto", 128, told.append, is_long=False).name == "torch"
+    assert backend_selection.for_training("auto", 128, told.append, is_long=False).name == "torch"
     assert "name one in the environment variable NUMBA_CACHE_DIR" in told[0]
 
     def refused() -> None:
         raise RuntimeError("cannot cache function: no locator available")
 
-    monkeypatch.setattr(choice, "compile_all", refused)
+    monkeypatch.setattr(backend_selection, "compile_all", refused)
     with pytest.raises(InputError, match="no locator available") as error:
-        choice.of_name("numba")
+        backend_selection.of_name("numba")
     assert error.value.remedy.startswith("name a folder with room that can be written to")
 
 
@@ -637,10 +639,10 @@ def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(
 ) -> None:
     """As Numba goes on to the next place itself."""
     (tmp_path / "a file").touch()
-    choice.of_name("numba")  # compiled beside the code, if nowhere else
+    backend_selection.of_name("numba")  # compiled beside the code, if nowhere else
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a file" / "kept"))
     told: list[str] = []
-    choice.of_name("numba", told.append)
+    backend_selection.of_name("numba", told.append)
     assert told == []
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
 from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import Sees
 from bertsmith.models.encoder import Block, block_of
@@ -28,44 +28,44 @@ from bertsmith.models.layers import use_generator
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import (
-    answers,
-    compiled,
-    fast,
-    functions,
-    integer_products,
-    integers,
-    integers_in_fours,
-    multiplying,
-    products,
-    products_half,
-    tiles,
-    whole,
+from bertsmith.kernels.cpu import (
+    amx,
+    autograd,
+    encoder_layer,
+    gemm_avx512bf16,
+    gemm_fp32,
+    gemm_int8_avx2,
+    gemm_int8_vnni,
+    inference,
+    matmul,
+    matmul_int8,
+    row_kernels,
+    training,
 )
-from bertsmith.kernels.loops import launch
-from bertsmith.kernels.program import Program
+from bertsmith.kernels.cpu.compilation import launch
+from bertsmith.kernels.cpu.program import Program
 from by_parts import ByParts
 
 FULL, HALF = torch.float32, torch.bfloat16
 WIDTH = 64
-NATIVES: dict[str, Any] = {"fours": integers_in_fours}
-if tiles.are_here():
-    from bertsmith.kernels import integers_in_tiles
+NATIVES: dict[str, Any] = {"fours": gemm_int8_vnni}
+if amx.are_here():
+    from bertsmith.kernels.cpu import gemm_int8_amx
 
-    NATIVES["tiles"] = integers_in_tiles
+    NATIVES["tiles"] = gemm_int8_amx
 
 
-FAST, BY_PARTS = fast.Fast(), ByParts()
+FAST, BY_PARTS = training.Fast(), ByParts()
 
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by kernels also where the libraries are as quick."""
-    monkeypatch.setattr(multiplying, "BODIES", products)
-    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
+    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
 
 
 def in_kind(kind: torch.dtype) -> Any:
@@ -130,8 +130,8 @@ def test_a_whole_layer_is_its_parts_to_the_bit(
         parts, wanted = computed(made, BY_PARTS, x, layout, rows)
     finally:
         torch.set_num_threads(before)
-    assert isinstance(whole, functions.Layers._backward_cls)  # type: ignore[attr-defined]
-    assert not isinstance(parts, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(whole, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(parts, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
     assert [one.dtype for one in found] == [other.dtype for other in wanted]
     assert [
         n for n, (one, other) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(one, other)
@@ -170,7 +170,7 @@ def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[Block], Non
     change(made)
     use_kernels(made, FAST)
     x = torch.randn(40, WIDTH, requires_grad=True)
-    assert not isinstance(made(x, layout).grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(made(x, layout).grad_fn, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
 
 
 def test_hooks_see_the_products_of_a_feed_forward() -> None:
@@ -192,7 +192,7 @@ def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
         use_kernels(made, FAST)
         x = torch.randn(sum(lengths), WIDTH, requires_grad=True)
         found = made(x, layout_of(lengths), rows)
-        assert not isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+        assert not isinstance(found.grad_fn, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
     made = block(0.0)
     use_kernels(made, FAST)
     with torch.no_grad():
@@ -239,7 +239,7 @@ def test_layers_that_share_weights() -> None:
         torch.testing.assert_close(one, other)
 
 
-class Answers(answers.FastAnswers):
+class Answers(inference.FastAnswers):
     """What answers are computed by; keeps in mind how many layers each call of it made as a whole."""
 
     def __init__(self, *, whole: bool) -> None:
@@ -273,7 +273,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     before, found = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
-        with mock.patch.multiple(integer_products, NATIVE=NATIVES.get(way), INTEGERS=integers):
+        with mock.patch.multiple(matmul_int8, NATIVE=NATIVES.get(way), INTEGERS=gemm_int8_avx2):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 use_kernels(encoder, kernels)
                 with mock.patch.object(hardware, "multiplies_integers", return_value=way in NATIVES):
@@ -295,10 +295,10 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
 def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None:
     """Which are kept in panels from one answer to the next."""
     made = block(0.0)
-    use_kernels(made, answers.FastAnswers())
+    use_kernels(made, inference.FastAnswers())
     x, weight = torch.randn(40, WIDTH), made.feed_forward.output.weight
     with in_kind(HALF), torch.no_grad():
-        with mock.patch.object(whole, "in_panels", side_effect=multiplying.in_panels) as packed:
+        with mock.patch.object(encoder_layer, "in_panels", side_effect=matmul.in_panels) as packed:
             before = made(x, layout_of([40]))
             if change == "written in place":
                 weight.mul_(2)
@@ -307,7 +307,7 @@ def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None
             elif change == "another's place":
                 weight.data = 2 * weight
             after = made(x, layout_of([40]))
-        use_kernels(made, answers.FastAnswers())
+        use_kernels(made, inference.FastAnswers())
         anew = made(x, layout_of([40]))
     assert packed.call_count == (4 if change == "none" else 8)
     assert torch.equal(after, anew)
@@ -321,14 +321,14 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
     ids = np.arange(40, dtype=np.int64)
     packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     found = []
-    use_kernels(encoder, answers.FastAnswers())
+    use_kernels(encoder, inference.FastAnswers())
     with in_kind(HALF), torch.inference_mode():
         for _ in range(2):
-            with mock.patch.object(whole, "in_panels", side_effect=multiplying.in_panels) as made:
+            with mock.patch.object(encoder_layer, "in_panels", side_effect=matmul.in_panels) as made:
                 found.append((made, encoder(packed)))
-        use_kernels(encoder, answers.FastAnswers())
+        use_kernels(encoder, inference.FastAnswers())
         with mock.patch.object(
-            answers.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights.factors()
+            inference.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights.factors()
         ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]
@@ -337,7 +337,7 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
 
 def test_a_copy_of_what_answers_keeps_no_weights() -> None:
     made, x = block(0.0), torch.randn(40, WIDTH)
-    use_kernels(made, answers.FastAnswers())
+    use_kernels(made, inference.FastAnswers())
     with in_kind(HALF), torch.no_grad():
         before = made(x, layout_of([40]))
         copied = pickle.loads(pickle.dumps(made.kernels))
@@ -348,9 +348,9 @@ def test_a_copy_of_what_answers_keeps_no_weights() -> None:
 
 def test_answers_with_slopes_are_made_as_in_training() -> None:
     made = block(0.0)
-    use_kernels(made, answers.FastAnswers())
+    use_kernels(made, inference.FastAnswers())
     found = made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
-    assert isinstance(found.grad_fn, functions.Layers._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(found.grad_fn, autograd.Layers._backward_cls)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("change", [relu, watched, another_norm])
@@ -371,20 +371,20 @@ def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> 
     try:
         x, y = torch.ones(480), torch.full((480,), 2.0)
         program = Program()
-        program(compiled.add, 0, x, y, 480)  # x = 3
-        program(compiled.add, 0, y, x, 480)  # y = 5
-        program(compiled.add, 0, x, y, 480)  # x = 8
+        program(row_kernels.add, 0, x, y, 480)  # x = 3
+        program(row_kernels.add, 0, y, x, 480)  # y = 5
+        program(row_kernels.add, 0, x, y, 480)  # x = 8
         assert x.unique().tolist() == [1]
         program.end()
         assert (x.unique().tolist(), y.unique().tolist()) == ([8], [5])
-        launch(compiled.add, 0, x, y, 480)
+        launch(row_kernels.add, 0, x, y, 480)
         assert x.unique().tolist() == [13]
         Program().end()
     finally:
         torch.set_num_threads(before)
 
 
-class PartByPart(fast.Fast):
+class PartByPart(training.Fast):
     """The same kernels, each part of the vocabulary by itself."""
 
     parts_seen = Kernels.parts_seen

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.kernels import choice
+from bertsmith.kernels import backend_selection
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import normal
+from bertsmith.kernels.cpu import gelu
 from lanes import over_lanes
 
 X = np.linspace(-9, 9, 2**16, dtype=np.float32)
@@ -31,10 +31,10 @@ def exact_slope(x: float) -> float:
 ways = pytest.mark.parametrize(
     ("function", "exact"),
     [
-        (normal.share_below, exact_share),
-        (normal._share_by_bell, exact_share),
-        (normal.gelu_slope, exact_slope),
-        (normal._slope_by_bell, exact_slope),
+        (gelu.share_below, exact_share),
+        (gelu._share_by_bell, exact_share),
+        (gelu.gelu_slope, exact_slope),
+        (gelu._slope_by_bell, exact_slope),
     ],
 )
 
@@ -54,12 +54,12 @@ def test_far_from_zero_and_of_what_is_not_a_number(function: Any, exact: Callabl
     assert np.isnan(found[9])
 
 
-@pytest.mark.parametrize("pieces", [normal.SHARE, normal.SLOPE])
+@pytest.mark.parametrize("pieces", [gelu.SHARE, gelu.SLOPE])
 def test_pieces_meet(pieces: Any) -> None:
     """Where one polynomial ends and the next begins both are right, so that no step is to be seen."""
     _, step, _ = pieces
-    table = normal.coefficients(*pieces)
-    for piece in range(normal.WIDTH - 1):
+    table = gelu.coefficients(*pieces)
+    for piece in range(gelu.WIDTH - 1):
         left = np.polynomial.polynomial.polyval(step / 2, table[:, piece])
         right = np.polynomial.polynomial.polyval(-step / 2, table[:, piece + 1])
         assert abs(left - right) < 3e-7, piece

@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.kernels import choice
+from bertsmith.kernels import backend_selection
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from numba import cfunc
 
-from bertsmith.kernels import compiled, norms
-from bertsmith.kernels.loops import LOOPS, F, as_float, bits, floats, launch, slots
+from bertsmith.kernels.cpu import layer_norm, row_kernels
+from bertsmith.kernels.cpu.compilation import LOOPS, F, as_float, bits, floats, launch, slots
 
 _BLOCK = re.compile(r'^"?([\w.$-]+)"?:(?:\s+; preds = (.*))?\n((?:  .*\n|\n)*)', re.MULTILINE)
 _NAME = re.compile(r'%"?([\w.$-]+)"?')
@@ -82,7 +82,9 @@ def test_a_loop_that_writes_and_adds_up_is_found() -> None:
 def test_no_body_has_such_a_loop(tmp_path: Path) -> None:
     """In another process, as Numba shows the code of what it compiles now alone."""
     names = sorted(
-        path.stem for path in Path(choice.__file__).parent.glob("*.py") if "@cfunc" in path.read_text()
+        path.stem
+        for path in Path(backend_selection.__file__).parent.glob("*.py")
+        if "@cfunc" in path.read_text()
     )
     assert {"attending", "compiled", "products", "rounding"} <= set(names)
     shows = (
@@ -149,9 +151,9 @@ def test_norms_and_their_slopes(kind: torch.dtype, columns: int, dropped: int) -
         size = rows, columns
         room = torch.empty(2, 2 * columns)
         there = weight, bias, stats, bits(1e-12), *random, 0, 0, 0, room
-        launch(norms.add_norm, half, x, residual, found, *size, *there)
+        launch(layer_norm.add_norm, half, x, residual, found, *size, *there)
         back = weight, 0, stats, 0, *random, grad, of_x, sums, room
-        launch(norms.add_norm_back, half, x, residual, of_sum, *size, *back)
+        launch(layer_norm.add_norm_back, half, x, residual, of_sum, *size, *back)
         return places
 
     check(computed, len(given))
@@ -172,8 +174,8 @@ def test_weights_of_attention_and_the_slopes_of_scores(kind: torch.dtype, column
         places = laid(given, order, gap)
         scores, slopes, weights, after = (t.data_ptr() for t in places)
         size = rows, columns, 0, 1, 0, 0
-        launch(compiled.weights, half, scores, weights, after, *size, *random)
-        launch(compiled.weights_back, half, slopes, weights, after, *size, *random)
+        launch(row_kernels.weights, half, scores, weights, after, *size, *random)
+        launch(row_kernels.weights_back, half, slopes, weights, after, *size, *random)
         return places
 
     check(computed, len(given))

@@ -9,24 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, use_kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, use_kernels
 from bertsmith.models.encoder import FeedForward
 from bertsmith.models.family import preset
 from bertsmith.models.layers import Linear, way_of
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import answers, fast, multiplying, products, products_half, tiles
+from bertsmith.kernels.cpu import amx, gemm_avx512bf16, gemm_fp32, inference, matmul, training
 
-HALVES = [products_half]
-if tiles.are_here():
-    from bertsmith.kernels import products_tiles
+HALVES = [gemm_avx512bf16]
+if amx.are_here():
+    from bertsmith.kernels.cpu import gemm_amx
 
-    HALVES.append(products_tiles)
+    HALVES.append(gemm_amx)
 
-FAST, ANSWERS = fast.Fast(), answers.FastAnswers()
+FAST, ANSWERS = training.Fast(), inference.FastAnswers()
 FULL, HALF = torch.float32, torch.bfloat16
 LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
 sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
@@ -36,8 +36,8 @@ sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the libraries are as quick, the kernels are taken; those in bf16 also where the processor has no
     products of it."""
-    monkeypatch.setattr(multiplying, "BODIES", products)
-    monkeypatch.setattr(multiplying, "HALF_BODIES", request.param)
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
+    monkeypatch.setattr(matmul, "HALF_BODIES", request.param)
 
 
 def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
@@ -93,7 +93,7 @@ def test_they_are_products(
     if HALF in kinds:
         x, y = x.to(HALF), y.to(HALF)
     wanted = x.double() @ y.double() + (0 if bias is None else bias)
-    is_rounded = HALF in kinds and not (given_out and multiplying.has_products(x, y, bias))
+    is_rounded = HALF in kinds and not (given_out and matmul.has_products(x, y, bias))
     close = {"atol": 1e-2, "rtol": 8e-3} if is_rounded else {"atol": 2e-4, "rtol": 1e-5}
     torch.testing.assert_close(found.double(), wanted, **close)
     if given_out:
@@ -137,11 +137,11 @@ def test_a_matrix_in_panels_multiplies_as_it_does_itself(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        panels = multiplying.in_panels(y)
-        multiplying.multiply(x, panels, bias, found, activated=found if activated else None)
+        panels = matmul.in_panels(y)
+        matmul.multiply(x, panels, bias, found, activated=found if activated else None)
     finally:
         torch.set_num_threads(before)
-    multiplying.multiply(x, y, bias, wanted, activated=after)
+    matmul.multiply(x, y, bias, wanted, activated=after)
     assert panels.shape == (terms, columns)
     assert torch.equal(found, wanted if after is None else after)
 
@@ -150,8 +150,8 @@ def test_a_matrix_in_panels_multiplies_as_it_does_itself(
 def test_some_columns_of_panels(first: int, last: int) -> None:
     x, y = laid(20, 40, "rows", 0).to(HALF), laid(40, 100, "columns", 1)
     found, wanted = torch.empty(20, last - first, dtype=HALF), torch.empty(20, 100, dtype=HALF)
-    multiplying.multiply(x, multiplying.in_panels(y).between(first, last), None, found)
-    multiplying.multiply(x, y, None, wanted)
+    matmul.multiply(x, matmul.in_panels(y).between(first, last), None, found)
+    matmul.multiply(x, y, None, wanted)
     assert torch.equal(found, wanted[:, first:last])
 
 
@@ -198,11 +198,11 @@ def test_slopes_may_lie_anywhere(kind: torch.dtype) -> None:
     """Those of few terms in bf16 are put past the caches where each row begins at a line of these."""
     x, grad = laid(300, 64, "rows", 1).to(kind), laid(300, 128, "rows", 2).to(kind)
     wanted = torch.empty(128, 64)
-    multiplying.multiply_columns(grad, x, wanted)
+    matmul.multiply_columns(grad, x, wanted)
     torch.testing.assert_close(wanted, grad.float().T @ x.float(), rtol=1e-4, atol=1e-4)
     for first, width in ((0, 80), (1, 64), (5, 70)):
         out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
-        multiplying.multiply_columns(grad, x, out)
+        matmul.multiply_columns(grad, x, out)
         assert torch.equal(out, wanted)
 
 
@@ -249,13 +249,13 @@ def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert way_of(x, ANSWERS) is ANSWERS
     assert way_of(x.double(), FAST) is TORCH
     assert way_of(x.bfloat16(), FAST) is FAST
-    monkeypatch.setattr(multiplying, "BODIES", None)
+    monkeypatch.setattr(matmul, "BODIES", None)
     assert way_of(x, FAST) is not FAST
     with torch.autocast("cpu", torch.bfloat16):
         assert way_of(x, FAST) is FAST
         with torch.no_grad():
             assert way_of(x.bfloat16(), ANSWERS) is ANSWERS
-        monkeypatch.setattr(multiplying, "HALF_BODIES", None)
+        monkeypatch.setattr(matmul, "HALF_BODIES", None)
         assert way_of(x, FAST) is TORCH
     assert way_of(x.bfloat16(), FAST) is TORCH
 

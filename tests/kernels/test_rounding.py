@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 from bertsmith import hardware
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import integer_products, integers_in_fours, tiles
+from bertsmith.kernels.cpu import amx, gemm_int8_vnni, matmul_int8
 
-NATIVES: list[Any] = [integers_in_fours]
-if tiles.are_here():
-    from bertsmith.kernels import integers_in_tiles
+NATIVES: list[Any] = [gemm_int8_vnni]
+if amx.are_here():
+    from bertsmith.kernels.cpu import gemm_int8_amx
 
-    NATIVES.append(integers_in_tiles)
+    NATIVES.append(gemm_int8_amx)
 
-FAST = choice.for_answers(128)
+FAST = backend_selection.for_answers(128)
 
 
 @pytest.fixture(
@@ -38,7 +38,7 @@ FAST = choice.for_answers(128)
 )
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether integers are multiplied by these bodies: in fours also by a processor that has no such products."""
-    monkeypatch.setattr(integer_products, "NATIVE", request.param)
+    monkeypatch.setattr(matmul_int8, "NATIVE", request.param)
     return request.param is not None
 
 
@@ -134,17 +134,17 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = integer_products.NATIVE
+    usual = matmul_int8.NATIVE
     ways: list[tuple[Kernels, bool, Any]] = [(TORCH, True, None), (TORCH, False, None), (FAST, False, None)]
     ways += [(FAST, True, bodies) for bodies in NATIVES]
     made = []
     try:
         with torch.inference_mode():
-            for kernels, is_native, integer_products.NATIVE in ways:
+            for kernels, is_native, matmul_int8.NATIVE in ways:
                 form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of, apart)
                 made.append(kernels.integer_linear(x, form, kind, activated=activated))
     finally:
-        integer_products.NATIVE = usual
+        matmul_int8.NATIVE = usual
         torch.set_num_threads(before)
     plain, whole, *by_bodies = made
     assert torch.equal(plain, whole)
@@ -183,13 +183,13 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(integer_products, "NATIVE", integers_in_fours)
+    monkeypatch.setattr(matmul_int8, "NATIVE", gemm_int8_vnni)
     wide = torch.cat([weight] * 4, 1)
     in_fours = FAST.integer_weights(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)
     assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
     for bodies in NATIVES[1:]:
-        monkeypatch.setattr(integer_products, "NATIVE", bodies)
+        monkeypatch.setattr(matmul_int8, "NATIVE", bodies)
         in_tiles = FAST.integer_weights(wide, is_native=True)
         assert in_tiles.shape == (2, 16, 32, 4)
         assert torch.equal(in_tiles[:, :4], in_fours)

@@ -11,29 +11,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import use_kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.packed import Packed
 
-if not choice.are_here():
+if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import (
-    answers,
-    fast,
-    integer_products,
-    integers_in_fours,
-    multiplying,
-    products,
-    products_half,
-    slopes_in_fours,
-    weights_in_fours,
+from bertsmith.kernels import slopes_in_fours, weights_in_fours
+from bertsmith.kernels.cpu import gather_rows as bodies
+from bertsmith.kernels.cpu import (
+    gemm_avx512bf16,
+    gemm_fp32,
+    gemm_int8_vnni,
+    inference,
+    matmul,
+    matmul_int8,
+    training,
 )
-from bertsmith.kernels import rows as bodies
-from bertsmith.kernels.loops import launch
-from bertsmith.kernels.program import Program
+from bertsmith.kernels.cpu.compilation import launch
+from bertsmith.kernels.cpu.program import Program
 from by_parts import ByParts
 
 HALF = torch.bfloat16
@@ -44,8 +43,8 @@ ROWS = torch.tensor([40, 3, 3, 17, 0, 55, 3, 40, 22, 21, 20, 31, 33, 35, 9, 8]) 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by kernels also where the libraries are as quick."""
-    monkeypatch.setattr(multiplying, "BODIES", products)
-    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
+    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def texts() -> Packed:
 
 
 def trained(
-    encoder: Encoder, kernels: fast.Fast, *, half: bool = True, rows: Tensor | None = None
+    encoder: Encoder, kernels: training.Fast, *, half: bool = True, rows: Tensor | None = None
 ) -> list[Tensor]:
     """What an encoder gives, and the slopes of all its weights."""
     use_kernels(encoder, kernels)
@@ -97,7 +96,7 @@ def test_layers_in_one_program_are_their_parts_to_the_bit(
 ) -> None:
     # of three that share weights slopes would be added up in another order
     encoder = encoder_of(p) if share == "none" else encoder_of(p, share=share, num_hidden_layers=2)
-    found = trained(encoder, fast.Fast(), half=half, rows=rows)
+    found = trained(encoder, training.Fast(), half=half, rows=rows)
     assert len(programs) == 2  # one there and one back
     assert_equal(found, trained(encoder, ByParts(), half=half, rows=rows))
     assert len(programs) == 2
@@ -108,14 +107,14 @@ def test_so_are_those_in_integers_and_those_in_programs_of_their_own(
     rows: Tensor | None, programs: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a processor that has no products of integers."""
-    monkeypatch.setattr(integer_products, "NATIVE", integers_in_fours)
-    monkeypatch.setattr(integer_products, "WEIGHTS", weights_in_fours)
-    monkeypatch.setattr(integer_products, "SLOPES", slopes_in_fours)
-    encoder, kernels = encoder_of(), fast.Fast(in_integers=True)
+    monkeypatch.setattr(matmul_int8, "NATIVE", gemm_int8_vnni)
+    monkeypatch.setattr(matmul_int8, "WEIGHTS", weights_in_fours)
+    monkeypatch.setattr(matmul_int8, "SLOPES", slopes_in_fours)
+    encoder, kernels = encoder_of(), training.Fast(in_integers=True)
     found = trained(encoder, kernels, rows=rows)
     for together, count in ((2 * sum(LENGTHS) * 64, 2), (1, 3)):
         programs.clear()
-        monkeypatch.setattr(fast, "_TOGETHER", together)
+        monkeypatch.setattr(training, "_TOGETHER", together)
         assert_equal(trained(encoder, kernels, rows=rows), found)
         assert len(programs) == 2 * count
 
@@ -140,7 +139,7 @@ def test_where_not_all_of_them_can_be_the_others_are_programs(
 ) -> None:
     encoder, rows = encoder_of(), ROWS[:5] if change is few_rows else None
     change(encoder)
-    found = trained(encoder, fast.Fast(), rows=rows)
+    found = trained(encoder, training.Fast(), rows=rows)
     assert len(programs) == count
     assert_equal(found, trained(encoder, ByParts(), rows=rows))
 
@@ -158,7 +157,7 @@ def test_hooks_see_what_goes_through_a_layer_there_and_back(place: str) -> None:
     attention: Any = encoder.blocks[1].attention
     places = {"a block": encoder.blocks[1], "its attention": attention, "a product": attention.output}
     hooks(places[place], seen)
-    trained(encoder, fast.Fast())
+    trained(encoder, training.Fast())
     assert seen == ["before", "behind", "back", "and through"]
 
 
@@ -167,14 +166,14 @@ def test_hooks_that_see_the_way_back_alone(hook: str) -> None:
     encoder, seen = encoder_of(), list[int]()
     for part in (encoder.blocks[0], encoder.blocks[2].feed_forward):
         getattr(part, hook)(lambda *_: seen.append(1))
-    trained(encoder, fast.Fast())
+    trained(encoder, training.Fast())
     assert len(seen) == 2
 
 
 def test_answers_are_one_program(programs: list[Program]) -> None:
     """Not where the states of each layer are wanted."""
     encoder, packed = encoder_of().eval(), texts()
-    use_kernels(encoder, answers.FastAnswers())
+    use_kernels(encoder, inference.FastAnswers())
     with torch.inference_mode():
         last = encoder(packed)
         assert len(programs) == 1

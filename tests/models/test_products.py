@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import tiny_run
 from bertsmith import hardware
-from bertsmith.kernels.plain import Kernels
+from bertsmith.kernels.reference import Kernels
 from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bertsmith import hardware
 from bertsmith.device import Place
 from bertsmith.hardware import Precision
-from bertsmith.kernels.choice import are_here, of_name
-from bertsmith.kernels.plain import Name, use_kernels
+from bertsmith.kernels.backend_selection import are_here, of_name
+from bertsmith.kernels.reference import Name, use_kernels
 from bertsmith.models.encoder import Encoder, FeedForward
 from bertsmith.models.family import build_encoder
 from bertsmith.models.quantization import quantized
@@ -102,16 +102,16 @@ def test_queries_are_made_of_the_tokens_alone_that_are_read(
     monkeypatch: pytest.MonkeyPatch, *, ours: bool
 ) -> None:
     """By products of the kernels, in a layer as a whole, and by the libraries'."""
-    from bertsmith.kernels import multiplying, parts, products
+    from bertsmith.kernels.cpu import gemm_fp32, layer_functions, matmul
 
-    monkeypatch.setattr(multiplying, "BODIES", products if ours else None)
-    attend, seen = parts.attend, list[list[int]]()
+    monkeypatch.setattr(matmul, "BODIES", gemm_fp32 if ours else None)
+    attend, seen = layer_functions.attend, list[list[int]]()
 
     def watched(q: torch.Tensor, kv: torch.Tensor, *others: Any) -> Any:
         seen.append([len(q), len(kv)])
         return attend(q, kv, *others)
 
-    monkeypatch.setattr(parts, "attend", watched)
+    monkeypatch.setattr(layer_functions, "attend", watched)
     encoder = encoder_of("bert")
     use_kernels(encoder, of_name("numba"))
     encoder(texts([30] * 10), rows=torch.arange(0, 300, 10))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models import layers
 from bertsmith.models.fused_cross_entropy import table_loss
 
@@ -25,8 +25,8 @@ class _PlainByParts(Kernels):
 
 
 WAYS: dict[str, Kernels] = {"torch": _PlainByParts()}
-if choice.are_here():
-    WAYS["numba"] = choice.of_name("numba")
+if backend_selection.are_here():
+    WAYS["numba"] = backend_selection.of_name("numba")
 ways = pytest.mark.parametrize("way", WAYS)
 
 
@@ -115,9 +115,9 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """Kernels that make products in bf16, also where the processor has none of its own."""
     if "numba" not in WAYS:
         pytest.skip("Numba, the extra fast, is not installed here")
-    from bertsmith.kernels import multiplying, products_half
+    from bertsmith.kernels.cpu import gemm_avx512bf16, matmul
 
-    monkeypatch.setattr(multiplying, "HALF_BODIES", products_half)
+    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
     return WAYS["numba"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels.gpu import flash
+from bertsmith.kernels.gpu import torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu.attention import AttentionShape, attended
@@ -83,7 +83,7 @@ def test_attention_in_blocks_is_attention(
     grad = torch.randn(sum(lengths), heads * columns, generator=numbers).to(HERE, LOW)
     seeds = torch.randint(-(2**31), 2**31, (2,), generator=numbers).int().to(HERE)
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
-    longest = flash.rounded_up(max(lengths))
+    longest = torch_flash_attention.rounded_up(max(lengths))
     found = attended(qkv, AttentionShape(starts, longest, heads, causal, share or None, seeds))
     (slopes,) = torch.autograd.grad(found, qkv, grad)
     wanted = attention(qkv, lengths, heads, causal, share, seeds)
@@ -108,7 +108,9 @@ def test_scores_far_from_0(lengths: list[int], far: float) -> None:
     qkv = qkv.to(HERE, LOW).requires_grad_()
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
     seeds = torch.zeros(2, dtype=torch.int32, device=HERE)
-    found = attended(qkv, AttentionShape(starts, flash.rounded_up(max(lengths)), 1, False, None, seeds))
+    found = attended(
+        qkv, AttentionShape(starts, torch_flash_attention.rounded_up(max(lengths)), 1, False, None, seeds)
+    )
     wanted = attention(qkv, lengths, 1, False, 0.0, seeds)
     slopes, slopes_wanted = (torch.autograd.grad(mixed.float().sum(), qkv)[0] for mixed in (found, wanted))
     assert (found - wanted).norm() <= max(CLOSE, 1e-3) * wanted.norm()

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from bertsmith.device import Place
 from bertsmith.errors import InputError
-from bertsmith.kernels import choice, gpu
-from bertsmith.kernels.gpu import flash, trial
+from bertsmith.kernels import backend_selection, gpu
+from bertsmith.kernels.gpu import self_test, torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu import by_triton, layer
+from bertsmith.kernels.gpu import encoder_layer, triton_backend
+from bertsmith.kernels.gpu.layer_norm import Normed, SeededDropout, dropped_norm
 from bertsmith.kernels.gpu.loss import cross_entropy
-from bertsmith.kernels.gpu.norm import Normed, SeededDropout, dropped_norm
 
 HERE = torch.device("cpu")
 
@@ -49,7 +49,7 @@ def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 
 def half_too_much(*given: Any) -> Tensor:
-    return layer.layer(*given) + 0.5
+    return encoder_layer.layer(*given) + 0.5
 
 
 def no_number(x: Tensor, looked: Any, norm: Any, drawn: SeededDropout, kind: Any) -> Normed:
@@ -61,7 +61,7 @@ def no_number(x: Tensor, looked: Any, norm: Any, drawn: SeededDropout, kind: Any
 @pytest.fixture
 def interpreted(exact: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter has no bf16: what is tried is tried in fp32."""
-    monkeypatch.setattr(trial, "_LOW", torch.float32)
+    monkeypatch.setattr(self_test, "_LOW", torch.float32)
 
 
 def test_the_kernels_of_a_gpu(interpreted: None) -> None:
@@ -73,26 +73,26 @@ def test_the_kernels_of_a_gpu(interpreted: None) -> None:
         ("torch", True, "torch"),
     ):
         told: list[str] = []
-        assert choice.for_gpu(asked, HERE, is_long=is_long, tell=told.append).name == name
+        assert backend_selection.for_gpu(asked, HERE, is_long=is_long, tell=told.append).name == name
         assert len(told) == (name == "triton"), told
     with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
-        choice.for_gpu("numba", HERE, is_long=True)
+        backend_selection.for_gpu("numba", HERE, is_long=True)
     for asked in ("flash", "triton"):
         with pytest.raises(InputError, match=f"train.kernels={asked}: computes on a GPU"):
-            choice.chosen(asked, 128)
+            backend_selection.chosen(asked, 128)
 
 
 @pytest.mark.parametrize(
     ("room", "part", "fault", "what", "why", "left"),
     [
-        (flash, "attended", broken, "flash attention", "needs a newer GPU", "torch"),
-        (flash, "attended", plain_attention, "flash attention", "it gives other", "torch"),
-        (by_triton, "attended", broken, "Triton", "needs a newer GPU", "flash"),
-        (by_triton, "attended", plain_attention, "Triton", "it gives other", "flash"),
-        (by_triton, "layer", too_large, "Triton", "out of resource: shared memory", "flash"),
-        (by_triton, "layer", half_too_much, "Triton", "it gives other", "flash"),
-        (by_triton, "dropped_norm", no_number, "Triton", "it gives what is not a number", "flash"),
-        (by_triton, "cross_entropy", wrong_loss, "Triton", "it gives other", "flash"),
+        (torch_flash_attention, "attended", broken, "flash attention", "needs a newer GPU", "torch"),
+        (torch_flash_attention, "attended", plain_attention, "flash attention", "it gives other", "torch"),
+        (triton_backend, "attended", broken, "Triton", "needs a newer GPU", "flash"),
+        (triton_backend, "attended", plain_attention, "Triton", "it gives other", "flash"),
+        (triton_backend, "layer", too_large, "Triton", "out of resource: shared memory", "flash"),
+        (triton_backend, "layer", half_too_much, "Triton", "it gives other", "flash"),
+        (triton_backend, "dropped_norm", no_number, "Triton", "it gives what is not a number", "flash"),
+        (triton_backend, "cross_entropy", wrong_loss, "Triton", "it gives other", "flash"),
     ],
 )
 def test_what_does_not_work_on_a_gpu_is_done_without(
@@ -107,29 +107,29 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
 ) -> None:
     monkeypatch.setattr(room, part, fault)
     told: list[str] = []
-    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
+    assert backend_selection.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
     assert len(told) == (2 if what == "Triton" else 1)
     assert told[-1].startswith(f"{what} does not work here ({why}")
     instead = "torch computes" if left == "torch" else "flash attention and torch compute"
     assert told[-1].endswith(f"); {instead} without it, more slowly")
     asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
-        choice.for_gpu(asked, HERE, is_long=True)
+        backend_selection.for_gpu(asked, HERE, is_long=True)
     assert refused.value.sentence.startswith(f"train.kernels={asked}: {what} does not work here: {why}")
 
 
 def test_a_gpu_without_triton(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(gpu, "by_triton")
-    monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.by_triton", None)
+    monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.triton_backend", None)
     told: list[str] = []
-    assert choice.for_gpu("auto", HERE, is_long=True, tell=told.append).name == "flash"
+    assert backend_selection.for_gpu("auto", HERE, is_long=True, tell=told.append).name == "flash"
     assert told[-1].startswith("Triton does not work here (")
 
 
 def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    choice.for_gpu("triton", HERE, is_long=True)
+    backend_selection.for_gpu("triton", HERE, is_long=True)
     assert torch.get_rng_state().equal(state)
 
 

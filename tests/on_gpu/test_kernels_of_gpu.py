@@ -17,9 +17,9 @@ import tiny_run
 from bertsmith.device import Place
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.synthetic_batches import RandomPairs
-from bertsmith.kernels.gpu import flash
-from bertsmith.kernels.gpu.flash import Flash
-from bertsmith.kernels.plain import TORCH, Kernels, use_kernels
+from bertsmith.kernels.gpu import torch_flash_attention
+from bertsmith.kernels.gpu.torch_flash_attention import Flash
+from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
 from bertsmith.models.attention import attention_by_sequence
 from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import ModelConfig
@@ -31,8 +31,8 @@ from bertsmith.packed import Packed
 from bertsmith.training.train_step import Trained
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu import by_triton, layer
-from bertsmith.kernels.gpu.by_triton import ByTriton
+from bertsmith.kernels.gpu import encoder_layer, triton_backend
+from bertsmith.kernels.gpu.triton_backend import ByTriton
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -153,9 +153,9 @@ def test_a_layer_keeps_no_mask_for_its_way_back(exact: None) -> None:
     config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
     encoder, made = Encoder(config).train(), []
     use_kernels(encoder, ByTriton())
-    apply = layer._Layer.apply
+    apply = encoder_layer._Layer.apply
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer._Layer, "apply", lambda *given: made.append(apply(*given)) or made[-1])
+        patch.setattr(encoder_layer._Layer, "apply", lambda *given: made.append(apply(*given)) or made[-1])
         encoder(packed_of([15, 37]))
     for found in made:
         kept = found.grad_fn.made
@@ -200,13 +200,13 @@ def test_the_loss_over_a_vocabulary_by_triton(exact: None, count: int) -> None:
 
 def test_dropout_is_asked_for_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    kernel = flash.attended
+    kernel = torch_flash_attention.attended
 
     def attended(*given: Any) -> Tensor:
         asked.append(given[-1])
         return kernel(*given)
 
-    monkeypatch.setattr(flash, "attended", attended)
+    monkeypatch.setattr(torch_flash_attention, "attended", attended)
     hold_draws(Flash())
     assert set(asked) == {0.25, None}
 
@@ -282,8 +282,8 @@ def test_more_sequences_than_a_grid_has_are_left_to_flash_attention(exact: None)
     qkv, many = torch.randn(4, 48), torch.zeros(2**16 + 1, dtype=torch.long)
     many[-1] = 4
     bounds = Layout(packed_of([4])).bounds._replace(starts=many)
-    assert by_triton._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
-    assert not by_triton._takes(torch.float32, 16, 2, bounds)
+    assert triton_backend._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
+    assert not triton_backend._takes(torch.float32, 16, 2, bounds)
     assert ByTriton().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
 
 
@@ -311,13 +311,13 @@ def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.Monk
     texts = [text for text, _ in tiny_run.examples(20)]
     exact = bs.load(run.path, precision="fp32").embed(texts)
     asked: list[int] = []
-    kernel = flash.attended
+    kernel = torch_flash_attention.attended
 
     def attended(qkv: Tensor, starts: Tensor, *more: Any, **named: Any) -> Tensor:
         asked.append(len(starts) - 1)
         return kernel(qkv, starts, *more, **named)
 
-    monkeypatch.setattr(flash, "attended", attended)
+    monkeypatch.setattr(torch_flash_attention, "attended", attended)
     monkeypatch.setattr(Place, "uses_threads", property(lambda _: False))
     monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
     exactly = bs.load(run.path, precision="fp32")

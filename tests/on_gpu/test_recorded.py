@@ -20,13 +20,13 @@ from bertsmith.device import Place
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.synthetic_batches import RandomPairs
-from bertsmith.kernels.gpu.flash import Flash
-from bertsmith.kernels.plain import Kernels
+from bertsmith.kernels.gpu.torch_flash_attention import Flash
+from bertsmith.kernels.reference import Kernels
 from bertsmith.runs import run_folder as run_of_workflows
 from bertsmith.training import cuda_graphs, trainer
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu.by_triton import ByTriton
+from bertsmith.kernels.gpu.triton_backend import ByTriton
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(),

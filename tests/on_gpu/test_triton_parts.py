@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels.plain import gelu_new
+from bertsmith.kernels.reference import gelu_new
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu import norm as norm_
+from bertsmith.kernels.gpu import layer_norm as norm_
 from bertsmith.kernels.gpu.activation import activated, activated_backward
-from bertsmith.kernels.gpu.norm import Looked, Norm, SeededDropout
-from bertsmith.kernels.gpu.sums import summed, summed_by
+from bertsmith.kernels.gpu.column_sums import summed, summed_by
+from bertsmith.kernels.gpu.layer_norm import Looked, Norm, SeededDropout
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Triton's interpreter has no bf16 to compute with.

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MlmNsp
@@ -15,7 +15,7 @@ from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.optim.optimizer import clip, make_optimizer
 from bertsmith.training.trainer import Trained
 
-EVERY = [TORCH, *([choice.of_name("numba")] if choice.are_here() else [])]
+EVERY = [TORCH, *([backend_selection.of_name("numba")] if backend_selection.are_here() else [])]
 every_kernels = pytest.mark.parametrize("kernels", EVERY, ids=lambda kernels: kernels.name)
 
 

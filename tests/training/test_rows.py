@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bertsmith.device import Place
 from bertsmith.instances.synthetic_batches import RandomPairs
-from bertsmith.kernels import choice
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels import backend_selection
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.loss import Loss
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
@@ -30,7 +30,7 @@ ROWS, WIDTH = 90, 20
 
 
 def every() -> list[Kernels]:
-    return [TORCH, *([choice.of_name("numba")] if choice.are_here() else [])]
+    return [TORCH, *([backend_selection.of_name("numba")] if backend_selection.are_here() else [])]
 
 
 @pytest.fixture(params=every(), ids=lambda kernels: kernels.name)

@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.compare import told
-from bertsmith.kernels.plain import TORCH
+from bertsmith.kernels.reference import TORCH
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
 

@@ -39,7 +39,7 @@ from bertsmith.experiments.ablation_report import report_of
 from bertsmith.experiments.process_pool import side_by_side
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.io import atomic
-from bertsmith.kernels.choice import for_training
+from bertsmith.kernels.backend_selection import for_training
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.family import preset
 from bertsmith.notebook import Report

@@ -13,7 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
-from bertsmith.kernels.choice import for_answers
+from bertsmith.kernels.backend_selection import for_answers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.quantization import quantized
 from bertsmith.settings import read_yaml

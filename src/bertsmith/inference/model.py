@@ -30,8 +30,8 @@ from bertsmith.inference.loaded_task import loaded_task
 from bertsmith.inference.precision import NEAR, cosine_in_bf16, told_of_bf16
 from bertsmith.inference.predictor import Predictor, wants_list
 from bertsmith.io.memory import Source, column_of
-from bertsmith.kernels.choice import for_answers, for_gpu
-from bertsmith.kernels.plain import Written, use_kernels
+from bertsmith.kernels.backend_selection import for_answers, for_gpu
+from bertsmith.kernels.reference import Written, use_kernels
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameter_count import count_parameters

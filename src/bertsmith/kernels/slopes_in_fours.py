@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.lanes import WIDTH, are_stored, every, every_at, get, larger, load, store, store_past
-from bertsmith.kernels.loops import (
+from bertsmith.kernels.cpu.compilation import (
     BODY,
     LOOPS,
     F,
@@ -22,7 +21,18 @@ from bertsmith.kernels.loops import (
     slots,
     wait_for_all,
 )
-from bertsmith.kernels.pairs import (
+from bertsmith.kernels.cpu.simd import (
+    WIDTH,
+    are_stored,
+    every,
+    every_at,
+    get,
+    larger,
+    load,
+    store,
+    store_past,
+)
+from bertsmith.kernels.cpu.simd_pairs import (
     as_integers,
     as_numbers,
     every_pair_at,

@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.lanes import WIDTH, every, larger, load, store, store_bytes
-from bertsmith.kernels.loops import (
+from bertsmith.kernels.cpu.compilation import (
     BODY,
     LOOPS,
     F,
@@ -26,7 +25,8 @@ from bertsmith.kernels.loops import (
     slots,
     wait_for_all,
 )
-from bertsmith.kernels.pairs import (
+from bertsmith.kernels.cpu.simd import WIDTH, every, larger, load, store, store_bytes
+from bertsmith.kernels.cpu.simd_pairs import (
     as_numbers,
     every_pair_at,
     largest_size,

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.kernels.plain import TORCH, Drops, Kernels, softmax_in_float
+from bertsmith.kernels.reference import TORCH, Drops, Kernels, softmax_in_float
 from bertsmith.models.attention_layout import Layout, other_side
 from bertsmith.models.config import Sees
 from bertsmith.packed import Packed, sent

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.kernels.plain import Bounds
+from bertsmith.kernels.reference import Bounds
 from bertsmith.models.config import Sees
 from bertsmith.packed import Packed, sent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import TORCH, Kernels, kind_of
+from bertsmith.kernels.reference import TORCH, Kernels, kind_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Linear, Table, watched
 from bertsmith.models.weight_init import sinusoids

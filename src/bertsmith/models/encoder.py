@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.kernels.plain import TORCH, Kernels, LayerParts
+from bertsmith.kernels.reference import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.attention_layout import Layout
 from bertsmith.models.config import ModelConfig

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.plain import Kernels, Predicted, Products, kind_of
+from bertsmith.kernels.reference import Kernels, Predicted, Products, kind_of
 from bertsmith.models.layers import product, way_of
 
 _PART = 4096  # vectors of the vocabulary that are compared at a time

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import family

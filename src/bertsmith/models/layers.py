@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import hardware
-from bertsmith.kernels.plain import TORCH, Kernels, Products, gelu_new, kind_of
+from bertsmith.kernels.reference import TORCH, Kernels, Products, gelu_new, kind_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.kernels.plain import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
+from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
 from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed

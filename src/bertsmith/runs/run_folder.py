@@ -21,8 +21,8 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.kernels.choice import for_gpu, for_training, in_integers
-from bertsmith.kernels.plain import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
+from bertsmith.kernels.backend_selection import for_gpu, for_training, in_integers
+from bertsmith.kernels.reference import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import Place, Replayable
-from bertsmith.kernels.plain import Kernels
+from bertsmith.kernels.reference import Kernels
 from bertsmith.packed import sent
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Passes, Trained

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertsmith.kernels.gpu.sums import COLUMNS, parts_of
-from bertsmith.kernels.plain import gelu_new
+from bertsmith.kernels.gpu.column_sums import COLUMNS, parts_of
+from bertsmith.kernels.reference import gelu_new
 
 _ROWS, _WARPS = 32, 4  # of a program at a time
 _STAGES = 2  # reads ahead on the way back

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.plain import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels, Moved
+from bertsmith.kernels.reference import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels, Moved
 
 
 class AdamW(torch.optim.AdamW):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.plain import TORCH, Kernels
+from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.training.optim.adamw import AdamW, UncorrectedAdamW
 from bertsmith.training.optim.muon import Muon
 from bertsmith.training.settings import TrainSettings

@@ -1,0 +1,245 @@
+"""The compiled kernels where nothing is trained, and what only answers are computed by: products of 8-bit
+integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels.cpu import matmul_int8, quantize
+from bertsmith.kernels.cpu.compilation import Run, bits, launch
+from bertsmith.kernels.cpu.encoder_layer import (
+    LayerFactors,
+    LayerProducts,
+    LayerWeights,
+    Norm,
+    layer,
+    weights_of,
+)
+from bertsmith.kernels.cpu.layer_functions import Sequences, is_half
+from bertsmith.kernels.cpu.matmul import COLUMNS
+from bertsmith.kernels.cpu.matmul_int8 import in_integers
+from bertsmith.kernels.cpu.program import Program
+from bertsmith.kernels.cpu.training import KINDS, Fast, asked_of, is_known
+from bertsmith.kernels.reference import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
+
+
+class FastAnswers(Fast):
+    """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
+
+    shortest_in_half, longest_in_full = 0, math.inf
+
+    def __init__(self) -> None:
+        """Nothing of a model is known yet."""
+        super().__init__()
+        self._kept: _KeptOf = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is kept of a model, which a copy makes itself."""
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The contrary."""
+        vars(self).update(state, _kept=WeakKeyDictionary())
+
+    def _serves(self, x: Tensor) -> bool:
+        return is_known(x) and x.numel() > 0
+
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where nothing is trained and their products are ours, in 8-bit integers or not, by one program. To the
+        bit the same as part by part."""
+        if torch.is_grad_enabled():
+            return super().layers(x, bounds, of, rows)
+        least = len(x) if rows is None else len(rows)
+        if not least or not self._serves(x):
+            return None
+        residual = x.to(kind_of(x)).contiguous()
+        known = []
+        for number, each in enumerate(of, 1):
+            own = self._answering(residual[:least] if number == len(of) else residual, each, bounds)
+            if own is None:
+                return None
+            known.append(own)
+        run, x = Program(), x.contiguous()
+        for number, (each, own) in enumerate(zip(of, known, strict=True), 1):
+            run.again()
+            asked = asked_of(each, own.over.of(rows if number == len(of) else None))
+            given = x if isinstance(own.products, _IntegerProducts) else residual
+            x, _ = layer(given, residual, own.products, own.norms, asked, run)
+            residual = x
+        run.end()
+        return x
+
+    def _answering(self, x: Tensor, of: LayerParts, bounds: Bounds) -> _Answering | None:
+        """What computes a layer as a whole, of as many rows as x has and in its kind; None where nothing does."""
+        norms, over = _norms_of(of), self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        if of.activation is not F.gelu or norms is None or over is None:
+            return None
+        products = self._products_of(of, x)  # which may be made for it, and kept
+        return None if products is None else _Answering(products, norms, over)
+
+    def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
+        """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
+        integers = [getattr(part, "integers", None) for part in of.linear]
+        known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
+        if len(known) == len(integers):
+            return _IntegerProducts(x.dtype, *known)
+        weights = weights_of(of)
+        if weights is None or not weights.have_bodies(x):
+            return None
+        has_panels = x.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
+        if not has_panels or any(weight.is_inference() for weight in weights):
+            return weights.factors()
+        return self._in_panels(of, weights)
+
+    def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
+        """The same with weights in panels, which are made at the first call and when a weight has changed."""
+        kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
+        before = kept.get(of.inner)
+        if before is None or not before.weights.is_of(weights):
+            held = LayerWeights(*(weight.detach() for weight in weights))
+            before = kept[of.inner] = _Kept(Written(held), held.in_panels())
+        return before.products
+
+    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A row is read once."""
+        if not self._serves(x) or x.shape[1] % quantize.COLUMNS:
+            return super().rounded(x, channels)
+        x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
+        step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
+        room = torch.empty(torch.get_num_threads(), x.shape[1])
+        launch(
+            quantize.rounded,
+            *(is_half(x), x, channels, found, step),
+            *(middle, *x.shape, bits(TINY), room),
+        )
+        return found, step, middle
+
+    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such, the
+        inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
+        integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
+        inputs, outputs = weight.shape
+        native = matmul_int8.NATIVE
+        if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.COLUMNS == 0:
+            return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % native.TERMS)), native.COLUMNS, 4)
+        if is_native or not matmul_int8.INTEGERS or inputs % quantize.COLUMNS or outputs % quantize.COLUMNS:
+            return super().integer_weights(weight, is_native=is_native)
+        return _side_by_side(weight, quantize.COLUMNS, 2).to(torch.int16)
+
+    def integer_linear(
+        self, x: Tensor, linear: Integers, dtype: torch.dtype, *, activated: bool = False
+    ) -> Tensor:
+        """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
+        if not _has_body(linear):
+            return super().integer_linear(x, linear, dtype, activated=activated)
+        x = (x if x.dtype in KINDS else x.float()).contiguous()
+        return in_integers(linear, x, dtype, launch, activated=activated)
+
+    def restored(
+        self,
+        products: Tensor,
+        step: Tensor,
+        middle: Tensor,
+        apart: Tensor,
+        of: IntegerWeights,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """In one pass."""
+        served = products.is_cpu and products.is_contiguous() and dtype in KINDS
+        if not served or products.shape[1] % quantize.COLUMNS:
+            return super().restored(products, step, middle, apart, of, dtype)
+        found = products.new_empty(products.shape, dtype=dtype)
+        launch(
+            quantize.restored,
+            *(is_half(found), products, found, step, middle, apart.contiguous()),
+            *of,
+            *products.shape,
+        )
+        return found
+
+
+class _Answering(NamedTuple):
+    """A layer that answers: see `whole`."""
+
+    products: LayerProducts
+    norms: Sequence[Norm]
+    over: Sequences
+
+
+class _IntegerProducts(NamedTuple):
+    """Those of a layer in 8-bit integers; kind: of what comes of them."""
+
+    kind: torch.dtype
+    qkv: Integers
+    projection: Integers
+    inner: Integers
+    output: Integers
+
+    def queries(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return in_integers(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
+
+    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return in_integers(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
+
+    def all_three(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return in_integers(self.qkv, x, self.kind, run)
+
+    def projected(self, x: Tensor, run: Run) -> Tensor:
+        """See `LayerProducts`."""
+        return in_integers(self.projection, x, self.kind, run)
+
+    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerProducts`; what GELU is taken of is not kept."""
+        activated = in_integers(self.inner, x, self.kind, run, activated=True)
+        return in_integers(self.output, activated, self.kind, run), activated, activated
+
+
+class _Kept(NamedTuple):
+    """A layer's products, and the weights that they were made of."""
+
+    weights: Written
+    products: LayerFactors
+
+
+_KeptOf = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Kept]]
+
+
+def _norms_of(of: LayerParts) -> list[Norm] | None:
+    """A layer's; None where they are others than BERT's."""
+    norms: list[Norm] = []
+    for norm in of.norms:
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+            return None
+        norms.append((norm.weight, norm.bias, norm.eps))
+    return norms
+
+
+def _has_body(linear: Integers) -> bool:
+    """Whether its weights are in pairs or fours."""
+    return linear.weight.dim() > 2
+
+
+def _outputs(linear: Integers, begin: int, end: int) -> Integers:
+    """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
+    together = linear.weight.shape[2]
+    weight = linear.weight[begin // together : end // together]
+    of = IntegerWeights(*(one[begin:end] for one in linear.of))
+    return Integers(linear.channels, weight, of, linear.apart)
+
+
+def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    """Weights [in, out] as [out / outputs, in / inputs, outputs, inputs]."""
+    split = weight.reshape(len(weight) // inputs, inputs, -1, outputs)
+    return split.permute(2, 0, 3, 1).contiguous()

@@ -1,0 +1,252 @@
+"""The parts of a layer, there and back, by compiled bodies: attention, sum and LayerNorm, feed-forward.
+
+Each takes what runs its bodies: `launch` at once, a `Program` together with others. Nothing here is
+differentiated; what a way back needs beside its inputs is given along with the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
+from bertsmith.kernels.cpu import gather_rows as chosen_rows
+from bertsmith.kernels.cpu.compilation import Run, bits
+from bertsmith.kernels.cpu.matmul import Panels, multiply, multiply_columns
+
+Seeds = tuple[int, int, int, int]
+"""What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
+bits."""
+
+
+Columns = Callable[[Tensor, Tensor, Tensor, Tensor, Run], None]
+"""What `multiply_columns` does."""
+
+
+class Sequences(NamedTuple):
+    """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
+    longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
+    drawn: what of the weights is dropped. bodies: what computes it. asked: where each sequence's queries begin,
+    long [B + 1]. rows: the tokens of all queries, long [M] in ascending order; None where each token has one."""
+
+    starts: Tensor
+    longest: int
+    tokens: int
+    heads: int
+    sees: int
+    drawn: Seeds
+    bodies: Any
+    asked: Tensor
+    rows: Tensor | None = None
+
+    def of(self, rows: Tensor | None) -> Sequences:
+        """With the queries of these tokens alone."""
+        if rows is None:
+            return self
+        rows = rows.contiguous()
+        return self._replace(rows=rows, asked=torch.searchsorted(rows, self.starts))
+
+    def numbers(self, q: Tensor) -> tuple[int, ...]:
+        """What the bodies read of it."""
+        width = q.shape[1] // self.heads
+        return len(self.starts) - 1, self.heads, width, self.sees, *self.drawn, len(q), self.longest
+
+    def at(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
+        """The same: where queries and keys lie, and which queries there are."""
+        return kv, q.stride(0), kv.stride(0), self.asked, 0 if self.rows is None else self.rows
+
+    @property
+    def queries(self) -> int:
+        """How many there are."""
+        return self.tokens if self.rows is None else len(self.rows)
+
+    def room(self, q: Tensor, run: Run, *, back: bool) -> tuple[Tensor, int]:
+        """Where they work; how many numbers in fp32 a thread has of it."""
+        own = self.bodies.room(self.longest, q.shape[1] // self.heads, back)
+        return run.room(4 * own * torch.get_num_threads()), own
+
+
+def is_half(x: Tensor) -> int:
+    """Whether x is bf16, as bodies read it."""
+    return int(x.dtype == torch.bfloat16)
+
+
+def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype, run: Run) -> Tensor:
+    """Where rows of so many tokens will be, with zeros in those of none, which lie behind them."""
+    if used == shape[0]:
+        return run.empty(shape, kind)
+    found = torch.empty(shape, dtype=kind)
+    found[used:] = 0
+    return found
+
+
+def chosen(x: Tensor, rows: Tensor, run: Run) -> Tensor:
+    """These rows of x, whose rows lie in memory one behind the other."""
+    found = run.empty((len(rows), x.shape[1]), x.dtype)
+    run(chosen_rows.chosen, is_half(x), x, found, rows, *found.shape)
+    return found
+
+
+def add_to_rows(x: Tensor, rows: Tensor, y: Tensor, run: Run) -> None:
+    """Add y to these rows of x, in ascending order; y is written over where one of them is there twice."""
+    run(chosen_rows.add_to, is_half(x), x, y, rows, *y.shape)
+
+
+def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Queries [M, H], and keys with values behind them [N, 2H]; of q alone, where it is a product of all three,
+    [N, 3H]."""
+    width = q.shape[1] // 3
+    return (q[:, :width], q[:, width:]) if kv is None else (q, kv)
+
+
+def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
+    """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
+    are: [M, H]; and of each row of scores the highest and the sum."""
+    found, stats = _for_tokens(over.queries, q.shape, q.dtype, run), torch.empty(len(q), over.heads, 2)
+    room, own = over.room(q, run, back=False)
+    run(
+        over.bodies.forward,
+        *(is_half(q), q, found, stats, over.starts),
+        *over.numbers(q),
+        *(room, own, 0, amx.WHOLE),
+        *over.at(q, kv),
+    )
+    return found, stats
+
+
+def attend_back(
+    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, run: Run
+) -> list[Tensor]:
+    """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
+    room, own = over.room(q, run, back=True)
+    if over.rows is None:
+        found = [_for_tokens(over.tokens, (len(q), 3 * q.shape[1]), q.dtype, run)]
+    else:
+        found = [
+            _for_tokens(over.queries, q.shape, q.dtype, run),
+            _for_tokens(over.tokens, kv.shape, kv.dtype, run),
+        ]
+    to_q, to_kv = sides(*found)
+    run(
+        over.bodies.backward,
+        *(is_half(q), q, to_q, stats, over.starts),
+        *over.numbers(q),
+        *(room, own, grad, amx.WHOLE),
+        *(*over.at(q, kv), to_kv),
+    )
+    return found
+
+
+def _rows(x: Tensor, many: int, run: Run) -> Tensor:
+    """So many rows of x in fp32 for each thread, to work in."""
+    return run.room(4 * many * x.shape[1] * torch.get_num_threads())
+
+
+def add_norm(
+    residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds, run: Run
+) -> tuple[Tensor, Tensor]:
+    """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
+    found, stats = run.empty(x.shape, x.dtype), torch.empty(len(x), 2)
+    run(
+        layer_norm.add_norm,
+        *(is_half(x), x, residual, found, *x.shape),
+        *(weight, bias, stats, bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1, run)),
+    )
+    return found, stats
+
+
+def add_norm_back(
+    grad: Tensor, residual: Tensor, x: Tensor, weight: Tensor, stats: Tensor, drawn: Seeds, run: Run
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
+    more is kept than what is added up."""
+    of_sum = run.empty(x.shape, x.dtype)
+    of_x = run.empty(x.shape, x.dtype) if drawn[2] else of_sum
+    sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
+    run(
+        layer_norm.add_norm_back,
+        *(is_half(x), x, residual, of_sum, *x.shape),
+        *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2, run)),
+    )
+    return of_sum, of_x, summed(sums, run)
+
+
+def summed(sums: Tensor, run: Run) -> Tensor:
+    """What the threads have summed, [threads, ...], together."""
+    found = torch.empty(sums.shape[1:])
+    run(row_kernels.summed, sums, found, len(sums), found.numel())
+    return found
+
+
+def feed_forward(
+    x: Tensor,
+    y: Tensor | Panels,
+    bias: Tensor,
+    of_output: Tensor | Panels,
+    output_bias: Tensor,
+    run: Run,
+    *,
+    kept: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """GELU(x·y1 + b1)·y2 + b2, and what GELU is taken of, and gives. kept: whether the former is wanted."""
+    shape = len(x), y.shape[1]
+    inner = run.empty(shape, x.dtype)
+    activated = run.empty(shape, x.dtype) if kept else inner
+    multiply(x, y, bias, inner, activated=activated, run=run)
+    return multiplied(activated, of_output, output_bias, run), inner, activated
+
+
+def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> Tensor:
+    """x [N, K] · y [K, M] + bias [M], of the kind of x."""
+    found = run.empty((len(x), y.shape[1]), x.dtype)
+    multiply(x, y, bias, found, run=run)
+    return found
+
+
+def multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
+    """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
+    GELU's slopes are taken that multiply them."""
+    found = run.empty((len(grad), weight.shape[1]), grad.dtype)
+    multiply(grad, weight, None, found, before=before, run=run)
+    return found
+
+
+def slopes(x: Tensor, grad: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+    """Of a linear layer's weights and bias, see `Products.slopes`."""
+    return joined_slopes([(x, grad)], run)
+
+
+def joined_slopes(
+    given: Sequence[tuple[Tensor, Tensor]], run: Run, product: Columns = multiply_columns
+) -> tuple[Tensor, Tensor]:
+    """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
+    what is made of it."""
+    sizes = [grad.shape[1] for _, grad in given]
+    of_weight, of_bias = torch.empty(sum(sizes), given[0][0].shape[1]), torch.empty(sum(sizes))
+    begin = 0
+    for (x, grad), size in zip(given, sizes, strict=True):
+        own = slice(begin, begin + size)
+        product(grad, x, of_weight[own], of_bias[own], run)
+        begin += size
+    return of_weight, of_bias
+
+
+class Back(NamedTuple):
+    """What a layer's way back is made with: its matrices as `multiplied` takes them, and what does the same as
+    `multiplied_back` and `joined_slopes`. qkv: one of queries, keys and values, or one of queries and one of the
+    others."""
+
+    qkv: Sequence[Any]
+    projection: Any
+    inner: Any
+    output: Any
+    multiplied: Callable[[Tensor, Any, Tensor | None, Run], Tensor] = multiplied_back
+    slopes: Callable[[Sequence[tuple[Tensor, Tensor]], Run], tuple[Tensor, Tensor]] = joined_slopes
+
+
+def add(x: Tensor, y: Tensor, run: Run) -> None:
+    """Add y to x, of which there are a multiple of `compiled.COLUMNS` numbers."""
+    run(row_kernels.add, is_half(x), x, y, x.numel())

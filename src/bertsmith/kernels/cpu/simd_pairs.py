@@ -1,0 +1,309 @@
+"""Sixteen pairs of numbers of 16 bits at a time, integers or bf16; or as many fours of 8 bits.
+
+A pair fills 32 bits; what multiplies pairs adds up both products. What a product multiplies by from the right has
+its rows in pairs: two numbers of a column, one below the other, stand side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.ir as ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from bertsmith.kernels.cpu.compilation import compiles_for
+from bertsmith.kernels.cpu.simd import (
+    FLOATS,
+    INTS,
+    KNOWS_HALF,
+    LANES,
+    LOOSELY,
+    SHORTS,
+    WIDTH,
+    as_half,
+    as_whole,
+    at,
+    known,
+    spread,
+)
+
+KNOWS_FOURS = compiles_for("avx512vnni")  # whether the processor multiplies such integers
+_INT, _SHORT, _WORD = ir.IntType(32), ir.IntType(16), ir.IntType(64)
+
+
+class _Pairs(types.Type):  # type: ignore[misc]
+    """Numba's name for 16 pairs of integers of 16 bits, or as many of 32."""
+
+    def __init__(self) -> None:
+        super().__init__("pairs")
+
+
+PAIRS = _Pairs()
+
+
+@register_model(_Pairs)
+class _PairsModel(models.PrimitiveModel):  # type: ignore[misc]
+    """As LLVM has them."""
+
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, INTS)
+
+
+@intrinsic
+def no_sums(typing: Any) -> Any:
+    """Sixteen integers that are 0."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return ir.Constant(INTS, [0] * WIDTH)
+
+    return PAIRS(), made
+
+
+@intrinsic
+def pairs_at(typing: Any, address: Any) -> Any:
+    """Sixteen pairs of integers of 16 bits."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(at(builder, values[0], INTS), align=4)
+
+    return PAIRS(types.int64), made
+
+
+@intrinsic
+def every_pair_at(typing: Any, address: Any) -> Any:
+    """One pair in all lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return spread(builder, builder.load(at(builder, values[0], _INT), align=4), INTS)
+
+    return PAIRS(types.int64), made
+
+
+@intrinsic
+def with_pairs(typing: Any, sums: Any, x: Any, y: Any) -> Any:
+    """sums, and in each lane the two products of the pairs of x and y: an instruction of AVX2 for half of them."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        sums, x, y = values
+        half, shorts = ir.VectorType(_INT, WIDTH // 2), ir.VectorType(_SHORT, WIDTH)
+        parts = []
+        for begin in (0, WIDTH // 2):
+            chosen = ir.Constant(ir.VectorType(_INT, WIDTH // 2), list(range(begin, begin + WIDTH // 2)))
+            given = (builder.bitcast(builder.shuffle_vector(z, z, chosen), shorts) for z in (x, y))
+            parts.append(known(builder, "llvm.x86.avx2.pmadd.wd", half, *given, loosely=()))
+        both = builder.shuffle_vector(*parts, ir.Constant(INTS, list(range(WIDTH))))
+        return builder.add(sums, both)
+
+    return PAIRS(PAIRS, PAIRS, PAIRS), made
+
+
+@intrinsic
+def with_halves(typing: Any, sums: Any, x: Any, y: Any) -> Any:
+    """sums in fp32, and in each lane the two products of the pairs of x and y, which hold bf16."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        if KNOWS_HALF:
+            kind = ir.FunctionType(FLOATS, [FLOATS, INTS, INTS])
+            return builder.call(ir.InlineAsm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v"), values)
+        sums, *pairs = values
+        half, above = (spread(builder, _INT(n), INTS) for n in (16, 0xFFFF0000))
+        for part in ([builder.shl(z, half) for z in pairs], [builder.and_(z, above) for z in pairs]):
+            x, y = (builder.bitcast(z, FLOATS) for z in part)
+            sums = builder.fadd(sums, builder.fmul(x, y, flags=LOOSELY), flags=LOOSELY)
+        return sums
+
+    return LANES(LANES, PAIRS, PAIRS), made
+
+
+@intrinsic
+def with_fours(typing: Any, sums: Any, x: Any, y: Any) -> Any:
+    """sums, and in each lane the products of four 8-bit integers of x, which have no sign, with those of y, which
+    have one: an instruction of AVX512-VNNI."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        if KNOWS_FOURS:
+            kind = ir.FunctionType(INTS, [INTS, INTS, INTS])
+            return builder.call(ir.InlineAsm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v"), values)
+        sums, x, y = values
+        top, byte = spread(builder, _INT(24), INTS), spread(builder, _INT(0xFF), INTS)
+        for number in range(4):
+            right, left = (spread(builder, _INT(8 * n), INTS) for n in (number, 3 - number))
+            own = builder.and_(builder.lshr(x, right), byte)
+            sums = builder.add(sums, builder.mul(own, builder.ashr(builder.shl(y, left), top)))
+        return sums
+
+    return PAIRS(PAIRS, PAIRS, PAIRS), made
+
+
+@intrinsic
+def with_sizes(typing: Any, sizes: Any, x: Any) -> Any:
+    """Of each lane the larger, regardless of the sign, of what it had and x, by its bits: what is not a number is
+    larger than all that are, and stays."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        sizes, x = values
+        own = builder.and_(builder.bitcast(x, INTS), spread(builder, _INT(0x7FFFFFFF), INTS))
+        return builder.select(builder.icmp_unsigned("<", sizes, own), own, sizes)
+
+    return PAIRS(PAIRS, LANES), made
+
+
+@intrinsic
+def sizes_of(typing: Any, sizes: Any) -> Any:
+    """The numbers whose bits these are."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], FLOATS)
+
+    return LANES(PAIRS), made
+
+
+@intrinsic
+def largest_size(typing: Any, sizes: Any) -> Any:
+    """The largest of the lanes."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        largest = known(builder, f"llvm.vector.reduce.umax.v{WIDTH}i32", _INT, values[0], loosely=())
+        return builder.bitcast(largest, ir.FloatType())
+
+    return types.float32(PAIRS), made
+
+
+def _in_fours(builder: Any, rows: Any) -> Any:
+    """Four rows of 16 numbers, rounded to integers of 8 bits, into which they fit: of each lane its four side by
+    side."""
+    fours = ir.Constant(INTS, [0] * WIDTH)
+    for number, row in enumerate(rows):
+        own = builder.and_(as_whole(builder, row), spread(builder, _INT(0xFF), INTS))
+        fours = builder.or_(fours, builder.shl(own, spread(builder, _INT(8 * number), INTS)))
+    return fours
+
+
+@intrinsic
+def store_fours(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Put four rows of 16 numbers there as 8-bit integers, into which they fit: of each lane its four side by
+    side."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(_in_fours(builder, values[1:]), at(builder, values[0], INTS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES, LANES, LANES, LANES), made
+
+
+@intrinsic
+def store_unsigned_fours(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The same, each integer 128 more."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        more = builder.xor(_in_fours(builder, values[1:]), ir.Constant(INTS, [-0x7F7F7F80] * WIDTH))
+        builder.store(more, at(builder, values[0], INTS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, LANES, LANES, LANES, LANES), made
+
+
+@intrinsic
+def as_integers(typing: Any, x: Any) -> Any:
+    """Numbers in fp32, whole ones, as integers."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fptosi(values[0], INTS)
+
+    return PAIRS(LANES), made
+
+
+@intrinsic
+def as_numbers(typing: Any, x: Any) -> Any:
+    """Integers as numbers in fp32."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.sitofp(values[0], FLOATS)
+
+    return LANES(PAIRS), made
+
+
+@intrinsic
+def join_lanes(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
+    """16 numbers in fp32 and the 16 below them, in pairs of bf16."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        halves = (as_half(builder, value) for value in values[:2])
+        in_turn = [n for lane in range(WIDTH) for n in (lane, WIDTH + lane)]
+        pairs = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_INT, 2 * WIDTH), in_turn))
+        builder.store(pairs, at(builder, values[2], pairs.type), align=4)
+        return context.get_dummy_value()
+
+    return types.void(LANES, LANES, types.int64), made
+
+
+@intrinsic
+def join(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
+    """16 numbers of bf16 and the 16 below them, in pairs."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        above, below = (
+            builder.zext(builder.load(at(builder, value, SHORTS), align=2), INTS) for value in values[:2]
+        )
+        pairs = builder.or_(above, builder.shl(below, ir.Constant(INTS, [16] * WIDTH)))
+        builder.store(pairs, at(builder, values[2], INTS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), made
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """16 rows of 16 numbers of 32 bits become columns."""
+    apart = 1
+    while apart < WIDTH:  # squares of so many rows and columns change places with those across
+        upper = [k if not k & apart else WIDTH + k - apart for k in range(WIDTH)]
+        lower = [k + apart if not k & apart else WIDTH + k for k in range(WIDTH)]
+        for i in range(WIDTH):
+            if not i & apart:
+                pair = rows[i], rows[i + apart]
+                rows[i], rows[i + apart] = (
+                    builder.shuffle_vector(*pair, ir.Constant(INTS, mask)) for mask in (upper, lower)
+                )
+        apart *= 2
+    return rows
+
+
+def _place(builder: Any, of: Any, apart: Any, number: int, kind: Any) -> Any:
+    return at(builder, builder.add(of, builder.mul(apart, _WORD(number))), kind)
+
+
+@intrinsic
+def turn(typing: Any, address: Any, row: Any, out: Any, out_row: Any) -> Any:
+    """16 rows of 16 numbers of 32 bits become columns. row, out_row: bytes from one row to the next."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, row, out, out_row = values
+        rows = [builder.load(_place(builder, address, row, i, INTS), align=4) for i in range(WIDTH)]
+        for i, each in enumerate(_turned(builder, rows)):
+            builder.store(each, _place(builder, out, out_row, i, INTS), align=4)
+        return context.get_dummy_value()
+
+    number = types.int64
+    return types.void(number, number, number, number), made
+
+
+@intrinsic
+def turn_pairs(typing: Any, address: Any, row: Any, out: Any) -> Any:
+    """32 rows of 16 numbers of bf16 become 16 rows of 32, which follow each other."""
+
+    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, row, out = values
+        rows = []
+        for i in range(0, 2 * WIDTH, 2):
+            above, below = (
+                builder.zext(builder.load(_place(builder, address, row, n, SHORTS), align=2), INTS)
+                for n in (i, i + 1)
+            )
+            rows.append(builder.or_(above, builder.shl(below, ir.Constant(INTS, [16] * WIDTH))))
+        for i, each in enumerate(_turned(builder, rows)):
+            builder.store(each, _place(builder, out, _WORD(4 * WIDTH), i, INTS), align=4)
+        return context.get_dummy_value()
+
+    number = types.int64
+    return types.void(number, number, number), made

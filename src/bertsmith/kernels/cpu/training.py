@@ -1,0 +1,475 @@
+"""The compiled kernels as modules ask for them, and where torch computes in their place.
+
+Dropout draws one seed a call from its generator and decides by a hash of the seed and an element's number, on both
+ways: no mask is kept. Where dropout is off, so is the hash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels.cpu import amx, attention_fp32, fused_adamw, layer_functions, row_kernels
+from bertsmith.kernels.cpu.autograd import AddNorm, Attended, Embedded, FedForward, Gelu, Layers, called
+from bertsmith.kernels.cpu.compilation import Run, bits, launch, multiplies_half
+from bertsmith.kernels.cpu.encoder_layer import AskedOfLayer, LayerWeights, weights_of
+from bertsmith.kernels.cpu.layer_functions import Seeds, Sequences, is_half
+from bertsmith.kernels.cpu.matmul import (
+    by_rows_or_columns,
+    has_all_products,
+    has_bodies,
+    has_products,
+    multiply,
+    multiply_columns,
+)
+from bertsmith.kernels.cpu.matmul_int8 import has_integers
+from bertsmith.kernels.cpu.program import Program
+from bertsmith.kernels.reference import (
+    AdamWStep,
+    Attends,
+    Bounds,
+    Drawn,
+    Drops,
+    Kernels,
+    LayerParts,
+    Moved,
+    Predicted,
+    Products,
+    Seen,
+    VocabularyPart,
+    kind_of,
+)
+
+KINDS = (torch.float32, torch.bfloat16)
+_TABLES = 2  # whose rows are added to a token's vector
+_TOGETHER = 2**20  # numbers of the states of layers in one program
+
+HALF: Any = (
+    import_module("bertsmith.kernels.cpu.attention_bf16") if amx.are_here() or multiplies_half() else None
+)
+"""The bodies of attention in bf16 where the processor multiplies bf16 itself."""
+
+
+class Fast(Kernels):
+    """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
+
+    name = "numba"
+    by_rows = True
+    # Tokens of a batch's longest sequence. With fewer than the first a whole update is as quick, or quicker, where
+    # attention multiplies in fp32 what is in bf16. With more than the second, where the processor does not
+    # multiply bf16 itself, the library's products in bf16 are quicker than those.
+    shortest_in_half: ClassVar[int] = 64
+    longest_in_full: ClassVar[float] = 128
+
+    def __init__(self, *, in_integers: bool = False) -> None:
+        """in_integers: whether layers that are trained multiply in 8-bit integers, see integer_products.py."""
+        self.in_integers = in_integers
+
+    def _serves(self, x: Tensor) -> bool:
+        """Whether x is computed by kernels: something is trained, and its kind is known."""
+        return torch.is_grad_enabled() and is_known(x) and x.numel() > 0
+
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        """activation(x); GELU's by a kernel."""
+        if activation is not F.gelu or not self._serves(x):
+            return super().activated(x, activation)
+        return called(Gelu, x)
+
+    def fed_forward(
+        self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
+    ) -> Tensor | None:
+        """With products of ours GELU is made there and back while the inner rows are in the cache."""
+        if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
+            return None
+        of = inner.weight, inner.bias, output.weight, output.bias
+        if activation is not F.gelu or not self.multiplies(x):
+            return None
+        x = x.to(kind_of(x))
+        return called(FedForward, x, *of) if has_all_products(x, *of) else None
+
+    def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
+        """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
+        if (
+            not isinstance(norm, nn.LayerNorm)
+            or norm.weight is None
+            or norm.bias is None
+            or not self._serves(x)
+        ):
+            return super().added_norm(residual, x, dropout, norm)
+        return called(AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, drawn_by(dropout))
+
+    def multiplies(self, x: Tensor) -> bool:
+        """On processors on which the libraries are slow."""
+        return self._serves(x) and has_bodies(kind_of(x))
+
+    def multiplied(
+        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """By one body where the rows of x lie in memory as they are, by another where its columns do. In bf16 the
+        latter's products are in fp32."""
+        if not has_products(x, y, bias):
+            if torch.bfloat16 not in (x.dtype, y.dtype):
+                return super().multiplied(x, y, bias, out)
+            bias = None if bias is None else bias.to(torch.bfloat16)
+            made = super().multiplied(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
+            return made if out is None else out.copy_(made)
+        x = by_rows_or_columns(x)
+        is_half = torch.bfloat16 in (x.dtype, y.dtype) and x.stride(1) == 1
+        kind = torch.bfloat16 if is_half else torch.float32
+        made = x.new_empty(len(x), y.shape[1], dtype=kind) if out is None or out.stride(1) != 1 else out
+        if x.stride(1) == 1:
+            multiply(x, y, bias, made)
+        else:
+            multiply_columns(x.T, y, made)
+            if bias is not None:
+                made += bias
+        return made if out is None or made is out else out.copy_(made)
+
+    def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the bias are added up on the way."""
+        grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
+        return layer_functions.slopes(x, grad, launch) if has_products(grad.T, x) else super().slopes(x, grad)
+
+    def embedded(
+        self,
+        x: Tensor,
+        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        norm: nn.Module,
+        dropout: Drops,
+        kind: torch.dtype,
+    ) -> Tensor | None:
+        """By one kernel, of at most two tables."""
+        if not self._serves(x) or kind not in KINDS or not 0 < len(tables) <= _TABLES:
+            return None
+        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+            return None
+        weights = [table.weight for table, _ in tables]
+        if not all(map(_is_whole, (x, *weights))) or not all(_has_rows(*each) for each in tables):
+            return None
+        places = [places.contiguous() for _, places in tables]
+        for _ in range(len(tables), _TABLES):
+            weights.append(x.new_zeros(1, x.shape[1]))
+            places.append(torch.zeros_like(places[0]))
+        own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind
+        return called(Embedded, x, *weights, *own)
+
+    def layers(
+        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Where all of them are trained and their products are ours. As many as have little to compute are one
+        program there and one back: in between, what Python needs falls out of the processor's caches."""
+        if rows is not None and not len(rows):
+            return None
+        learns, x = x.requires_grad, x.to(kind_of(x))
+        known = []
+        for number, each in enumerate(of, 1):
+            own = self._trained(
+                x, each, bounds, rows if number == len(of) else None, learns=learns or number > 1
+            )
+            if own is None:
+                return None
+            known.append(own)
+        together = max(1, _TOGETHER // x.numel())
+        for at in range(0, len(of), together):
+            some = list(zip(of, known, strict=True))[at : at + together]
+            asked = [asked_of(parts, own.over, in_integers=own.in_integers) for parts, own in some]
+            x = called(Layers, x, asked, *(weight for _, own in some for weight in own.weights))
+        return x
+
+    def _trained(
+        self, x: Tensor, of: LayerParts, bounds: Bounds, rows: Tensor | None, *, learns: bool
+    ) -> _Trained | None:
+        """What trains a layer of such an x as a whole; None where nothing does. learns: whether x has slopes."""
+        weights = weights_of(of)
+        if of.activation is not F.gelu or not self._serves(x) or weights is None:
+            return None
+        in_integers = self.in_integers and has_integers(x, weights)
+        if not (in_integers or self.multiplies(x)) or not all(weight.requires_grad for weight in weights):
+            return None
+        few = x if rows is None else x[: len(rows)]
+        if not (in_integers or (learns and weights.have_bodies(few))):
+            return None
+        over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        return None if over is None else _Trained(weights, over.of(rows), in_integers)
+
+    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+        """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
+        or only of sequences so short that the library's are no quicker than those in fp32."""
+        if not self._serves(qkv):
+            return None
+        over = self._over(qkv.dtype, qkv.shape[1] // 3 // heads, heads, bounds)
+        return None if over is None else called(Attended, over._replace(drawn=drawn_by(dropout)), qkv)
+
+    def attention_of_rows(
+        self, x: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
+    ) -> Attends | None:
+        """By the same kernels."""
+        if not self._serves(x):
+            return None
+        over = self._over(kind_of(x), x.shape[1] // heads, heads, bounds)
+        if over is None:
+            return None
+        return partial(called, Attended, over.of(rows)._replace(drawn=drawn_by(dropout)))
+
+    def _over(self, kind: torch.dtype, width: int, heads: int, bounds: Bounds) -> Sequences | None:
+        """How kernels compute attention of this kind in heads of this width; None where buckets are the better
+        way."""
+        if width % attention_fp32.COLUMNS:
+            return None
+        starts, sees, longest, tokens = bounds
+        is_bf16 = kind == torch.bfloat16
+        in_half = HALF and is_bf16 and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
+        most = math.inf if self.in_integers else self.longest_in_full
+        if not longest or (is_bf16 and not in_half and longest > most):
+            return None
+        return Sequences(
+            *(starts, longest, tokens, heads),
+            *(attention_fp32.SEES[sees], drawn_by(None), HALF if in_half else attention_fp32, starts),
+        )
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
+    ) -> tuple[Tensor, Tensor, Drawn]:
+        """One pass makes softmax and dropout."""
+        if not is_known(scores) or scores.shape[-1] == 0:
+            return super().weights(scores, bias, dropout)
+        scores, drawn = scores.contiguous(), drawn_by(dropout)
+        weights = torch.empty_like(scores)
+        after = torch.empty_like(scores) if drawn[2] else weights
+        _, heads, rows, columns = scores.shape
+        by_sequence = by_row = 0
+        added: Tensor | int = 0
+        if bias is not None:
+            bias = added = bias.contiguous()
+            by_row = columns if bias.shape[2] > 1 else 0
+            by_sequence = bias[0].numel() if len(bias) > 1 else 0
+        launch(
+            row_kernels.weights,
+            *(is_half(scores), scores, weights, after),
+            *(scores.numel() // columns, columns),
+            *(added, heads * rows, by_sequence, by_row, *drawn),
+        )
+        return after, weights, drawn
+
+    def weights_back(self, weights: Tensor, drawn: Drawn, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """One pass makes the weights after dropout again, and the slopes of the scores in place of theirs."""
+        if not isinstance(drawn, tuple):
+            return super().weights_back(weights, drawn, slopes)
+        slopes = slopes.contiguous()
+        after = torch.empty_like(weights) if drawn[2] else weights
+        columns = weights.shape[-1]
+        launch(
+            row_kernels.weights_back,
+            *(is_half(weights), slopes, weights, after),
+            *(weights.numel() // columns, columns, 0, 1, 0, 0, *drawn),
+        )
+        return after, slopes
+
+    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows by rows; the threads share them out."""
+        if not is_known(logits) or not logits.numel():
+            return super().table_loss(logits, bias, labels)
+        rows, columns = logits.shape
+        losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        sums = torch.zeros(torch.get_num_threads(), columns)
+        launch(
+            row_kernels.table,
+            *(is_half(logits), logits, rows, columns, bias, labels),
+            *(losses, right, sums),
+        )
+        return losses.sum(), right.sum(), sums.sum(0)
+
+    def takes_parts(self, x: Tensor) -> bool:
+        """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
+        30,522 words. In bf16 where products are ours, which read the table as it is."""
+        return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
+
+    def parts_seen(
+        self, of: Predicted, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
+    ) -> Seen:
+        """All parts in one program where the products are ours, and the logits are kept anyway."""
+        if kept is None or way is not self or not _compares(of, bounds):
+            return super().parts_seen(of, bounds, way, kept)
+        top, run = torch.full(of.labels.shape, -torch.inf), Program()
+        seen = Seen(top, torch.zeros_like(top), torch.zeros_like(top))
+        for begin, end in bounds:
+            logits = of.x.new_empty(end - begin, len(of.x))
+            multiply(of.table[begin:end], of.x.T, None, logits, run=run)
+            _part_seen(of.part(begin, end, logits), seen, run)
+            kept.append(logits)
+        run.end()
+        return seen
+
+    def parts_slopes(
+        self,
+        of: Predicted,
+        bounds: Sequence[tuple[int, int]],
+        way: Products,
+        kept: Sequence[Tensor],
+        seen: tuple[Tensor, Tensor, Tensor],
+        of_table: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """All parts in one program where the products are ours."""
+        if way is not self or not _compares(of, bounds):
+            return super().parts_slopes(of, bounds, way, kept, seen, of_table)
+        run, (top, share, whole) = Program(), seen
+        slope = whole.item()
+        of_x, of_bias, made = torch.zeros(of.x.shape), torch.empty(len(of.bias)), torch.empty(of.x.shape)
+        for (begin, end), logits in zip(bounds, kept, strict=True):
+            part = of.part(begin, end, logits)
+            _part_slopes(part, top, share, slope, of_bias[begin:end], run)
+            multiply_columns(logits, of.table[begin:end], made, run=run)
+            layer_functions.add(of_x, made, run)
+            if of_table is not None:
+                multiply(logits, of.x, None, of_table[begin:end], run=run)
+        run.end()
+        return of_x, of_bias
+
+    def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
+        """Columns by columns; the threads share them out."""
+        if _has_parts((*part[:3], top, total, gold)):
+            _part_seen(part, Seen(top, total, gold), launch)
+        else:
+            super().part_seen(part, top, total, gold)
+
+    def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+        """Rows by rows; the threads share them out."""
+        if not _has_parts((*part[:3], top, share)):
+            return super().part_slopes(part, top, share, slope)
+        of_bias = torch.empty(len(part.logits))
+        _part_slopes(part, top, share, slope.item(), of_bias, launch)
+        return of_bias
+
+    def moves(self, gradient: Tensor) -> bool:
+        """Where it lies in memory as a whole; not one that is cut over several processes."""
+        return type(gradient) is Tensor and _is_whole(gradient)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Squares are added up in parts, the same for any number of threads."""
+        if not gradients or not all(map(self.moves, gradients)):
+            return super().norm(gradients)
+        rows, count = _rows_of([[gradient] for gradient in gradients])
+        sums = torch.empty(count)
+        launch(fused_adamw.squares, rows, len(rows), sums)
+        return sums.sum(dtype=torch.float64).sqrt().float()
+
+    def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
+        """In one pass over all of them."""
+        if not all(_is_whole(tensor) for tensors in moved for tensor in tensors):
+            super().move_all(moved, step, factor)
+            return
+        rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
+        launch(
+            fused_adamw.move_all,
+            rows,
+            *(len(rows), *_numbers_of(step), bits(factor)),
+        )
+
+    def move_rows(
+        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
+    ) -> None:
+        """Rows that have never had a gradient are left alone, or decay; most of a vocabulary are such rows."""
+        kept = (table, mean, square)
+        if table.dtype != torch.float32 or not all(x.is_cpu and x.is_contiguous() for x in kept):
+            super().move_rows(table, mean, square, where, gradients, step)
+            return
+        gradients = gradients.contiguous()
+        launch(
+            fused_adamw.move_rows,
+            *(*kept, where, gradients),
+            *(*table.shape, len(gradients), *_numbers_of(step)),
+        )
+
+
+class _Trained(NamedTuple):
+    """A layer that is trained: see `whole`."""
+
+    weights: LayerWeights
+    over: Sequences
+    in_integers: bool
+
+
+def asked_of(of: LayerParts, over: Sequences, *, in_integers: bool = False) -> AskedOfLayer:
+    """How this call of a layer computes: draws what is dropped."""
+    over = over._replace(drawn=drawn_by(of.attention_dropout))
+    first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
+    return AskedOfLayer(over, (drawn_by(of.dropout), drawn_by(of.dropout)), (first, last), in_integers)
+
+
+def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
+    """What the bodies over many tensors read, int64 [n, ROW], of tensors that are of one size in each row; and of
+    how many parts all rows are together."""
+    rows, first = [], 0
+    for own in tensors:
+        size = own[0].numel()
+        rows.append(
+            [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (fused_adamw.ROW - 2 - len(own))]
+        )
+        first += -(-size // fused_adamw.PART)
+    return torch.from_numpy(np.array(rows, np.int64)), first
+
+
+def _numbers_of(step: AdamWStep) -> list[int]:
+    """As the bodies read them."""
+    return [bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
+
+
+def _is_whole(x: Tensor) -> bool:
+    return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
+
+
+def is_known(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype in KINDS
+
+
+def _compares(of: Predicted, bounds: Sequence[tuple[int, int]]) -> bool:
+    """Whether there are bodies for all that is made of parts of a vocabulary."""
+    least = min(end - begin for begin, end in bounds)
+    ours = has_products(of.table[:least], of.x.T, of.bias) and len(of.x) % row_kernels.COLUMNS == 0
+    return ours and all(x.is_contiguous() for x in of)
+
+
+def _part_seen(part: VocabularyPart, seen: Seen, run: Run) -> None:
+    run(row_kernels.part_seen, *part.logits.shape, part.first, *part[:3], *seen, 0, is_half(part.logits))
+
+
+def _part_slopes(
+    part: VocabularyPart, top: Tensor, share: Tensor, slope: float, of_bias: Tensor, run: Run
+) -> None:
+    run(
+        row_kernels.part_slopes,
+        *part.logits.shape,
+        part.first,
+        *part[:3],
+        *(top, share, bits(slope), of_bias, is_half(part.logits)),
+    )
+
+
+def _has_parts(known: tuple[Tensor, ...]) -> bool:
+    """Whether there are bodies for a part of a vocabulary; known: its logits first."""
+    return known[0].shape[1] % row_kernels.COLUMNS == 0 and all(x.is_contiguous() for x in known)
+
+
+def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
+    """Whether the table has all these rows, and all of them learn alike."""
+    least, most = torch.aminmax(places)
+    learns = table.padding_idx is None or table.padding_idx < int(least)
+    return learns and 0 <= int(least) <= int(most) < table.num_embeddings
+
+
+def drawn_by(dropout: Drops | None) -> Seeds:
+    """What this call of it decides by."""
+    if dropout is None or not dropout.active:
+        return 0, 0, 0, bits(1.0)
+    seeds = torch.empty(2, dtype=torch.int64)
+    low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
+    dropped = min(round(dropout.p * 2**16), 2**16 - 1)
+    return low, high, dropped, bits(2**16 / (2**16 - dropped))

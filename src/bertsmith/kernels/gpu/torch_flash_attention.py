@@ -1,0 +1,64 @@
+"""Flash attention over packed sequences on a GPU, by torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bertsmith.kernels.reference import Bounds, Drops, Kernels, Name
+
+KINDS = (torch.bfloat16, torch.float16)
+_WIDEST_HEAD, _STEP = 256, 8  # columns of a head that flash attention takes: a multiple of the step
+_LENGTHS = 128  # the longest sequence is told rounded up to a multiple, so that few shapes are met
+
+
+class Flash(Kernels):
+    """Flash attention of sequences of any length, whose scores are never written (Dao 2023)."""
+
+    name: ClassVar[Name] = "flash"
+    loss_rows: ClassVar[int] = 2**10
+    columns: ClassVar[int] = 64
+    lengths: ClassVar[int] = _LENGTHS
+
+    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+        if not takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
+            return None
+        share = None if dropout is None else share_of(dropout)
+        return attended(
+            qkv, bounds.starts.int(), rounded_up(bounds.longest), heads, bounds.sees == "before", share
+        )
+
+
+def attended(
+    qkv: Tensor,
+    starts: Tensor,
+    longest: int,
+    heads: int,
+    causal: bool,
+    dropout: float | None,
+) -> Tensor:
+    """[N, 3H] → [N, H], by torch's kernel. starts: int32 [B + 1], the last of them N. longest: no sequence is
+    longer. Dropout draws from the device's default generator: the kernel takes no other."""
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    found: Tensor = torch.ops.aten._flash_attention_forward(
+        *(q, k, v, starts, starts, longest, longest, 0.0 if dropout is None else dropout, causal, False)
+    )[0]
+    return found.flatten(1)
+
+
+def takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
+    """Whether flash attention computes this."""
+    columns = width // heads
+    return kind in KINDS and columns <= _WIDEST_HEAD and columns % _STEP == 0 and sees != "behind"
+
+
+def share_of(dropout: Drops) -> float | None:
+    """What is dropped, where anything is."""
+    return dropout.p if dropout.active else None
+
+
+def rounded_up(length: int) -> int:
+    """A length that no sequence exceeds, where none exceeds this one."""
+    return max(1, -(-length // _LENGTHS)) * _LENGTHS
