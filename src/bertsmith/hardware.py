@@ -143,7 +143,8 @@ def describe() -> Machine:
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
-    of some 100 ms, once. It is for where nothing is trained: before that, updates are timed (`training/execution_benchmark.py`).
+    of some 100 ms, once. It is for where nothing is trained: before that, updates are timed
+    (`training/execution_benchmark.py`).
 
     Products are made in turn on one thread, whose own time counts, and of each kind the quickest: a busy machine
     must not answer otherwise than an idle one."""

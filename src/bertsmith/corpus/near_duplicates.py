@@ -24,7 +24,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 
 Hashes = NDArray[np.uint64]
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from bertsmith import rng
 from bertsmith.corpus.near_duplicates import kin_of
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 from bertsmith.errors import InputError
 from bertsmith.instances.corruption import Corruption, Framed
-from bertsmith.instances.epoch_plan import Corpus, Ints, Plan, ranges
+from bertsmith.instances.epoch_plan import Plan, ranges
 from bertsmith.instances.length_buckets import Filling, bucketed, check_budget, filling
 from bertsmith.instances.masking import Masker, WordStarts, unknown_id
 from bertsmith.instances.segment_pairs import plan_pairs

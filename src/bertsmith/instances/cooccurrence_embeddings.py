@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.batches import TokenShards
-from bertsmith.instances.epoch_plan import Ints, ranges
+from bertsmith.instances.epoch_plan import ranges
 
 _WINDOW = 4  # tokens to each side; one at distance d counts 1 / d
 _SMOOTHING = 0.75

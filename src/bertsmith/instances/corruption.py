@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Ints, Plan, ranges
+from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.instances.epoch_plan import Plan, ranges
 from bertsmith.instances.settings import DataSettings
 
 Flags = NDArray[np.bool_]

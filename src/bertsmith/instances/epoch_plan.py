@@ -7,22 +7,13 @@ looked up and drawn when a batch is built. `segment_pairs.py` and `text_instance
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 
 IS_NEXT, NOT_NEXT = 0, 1  # the reference's label ids: 0 = B follows A
 IN_ORDER, SWAPPED = 0, 1  # those of ALBERT's sentence order
-
-
-class Corpus(Protocol):
-    """What a plan reads of token shards: cumulative ends, not ids."""
-
-    sentence_ends: Ints  # [S] token offset behind each sentence, over the whole corpus
-    document_sentences: Ints  # [D + 1] number of sentences before each document
 
 
 @dataclass(frozen=True)

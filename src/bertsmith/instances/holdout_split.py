@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.near_duplicates import Documents, kin_of
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.instances.epoch_plan import Ints, tokens_of
+from bertsmith.instances.epoch_plan import tokens_of
 from bertsmith.instances.segment_pairs import check_documents
 from bertsmith.instances.settings import DataSettings
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith import rng
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import Ints
 
 _POOL = 100  # batches' worth of instances that are sorted together
 

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import Ints, ranges
+from bertsmith.instances.epoch_plan import ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import SpanLengths, WordRuns, choose_spans, choose_words
 

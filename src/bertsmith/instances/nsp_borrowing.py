@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Ints
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.segments import Chunks
 
 _WINDOW = 8  # how many candidates in order of length a borrower chooses among

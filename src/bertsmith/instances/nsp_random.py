@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Ints, ranges
+from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, ranges
 from bertsmith.instances.segments import Fragments, followed
 
 

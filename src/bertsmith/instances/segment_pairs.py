@@ -33,14 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import (
     IN_ORDER,
     IS_NEXT,
     NOT_NEXT,
     SWAPPED,
-    Corpus,
-    Ints,
     Plan,
     covered,
     pairs_plan,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Corpus, Ints, ranges
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.instances.epoch_plan import ranges
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.instances.epoch_plan import Ints
+from bertsmith.corpus.tokenized_corpus import Ints
 
 Flags = NDArray[np.bool_]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Corpus, Ints, Plan, covered, ranges, tokens_of
+from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.instances.epoch_plan import Plan, covered, ranges, tokens_of
 from bertsmith.instances.segments import Fragments, followed, fragments_of
 
 

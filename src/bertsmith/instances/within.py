@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.instances.epoch_plan import Ints
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.segments import Chunks
 
 _ROUNDS = 12

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import Ints
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.diagnostics import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.corpus.shards import Shards
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
-from bertsmith.instances.epoch_plan import Ints
 from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
 from bertsmith.instances.word_boundaries import word_borders
 from bertsmith.pretraining.pretrained_vectors import token_vectors

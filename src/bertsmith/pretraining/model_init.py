@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder
+from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import Ints
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.weight_init import start_from_sinusoids, start_from_vectors, start_looking_near

@@ -1,7 +1,7 @@
 """Text becomes ids, segments and offsets; tokenizers are read from and written to the field's files.
 
-The library encodes, `post_processor.py` puts the special tokens around it and counts what it cuts. A special string in a
-user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must
+The library encodes, `post_processor.py` puts the special tokens around it and counts what it cuts. A special string
+in a user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must
 not fold the input.
 """
 

@@ -1,7 +1,7 @@
 """Words of a corpus that a vocabulary breaks: proposed by what they save, added, and weighed again.
 
-New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for each kind of
-vocabulary. A new word may also begin longer ones ("cardio" in "cardiogram"), which are then split differently. The
+New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for each kind
+of vocabulary. A new word may also begin longer ones ("cardio" in "cardiogram"), which are then split differently. The
 report counts and shows the other words of the corpus that change; with WordPiece such changes can be ruled out.
 """
 
