@@ -122,7 +122,7 @@ def test_a_novel_of_paragraphs_is_read_by_lines(
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(joined(of[i : i + 4]) for i in range(0, 240, 4)) + "\n", encoding="utf-8")
     checked = json.loads(call("data", "check", corpus, "--no-probe", "--json").out)["findings"]
-    assert any("--documents line, if each line" in finding["remedy"] for finding in checked)
+    assert any("documents=line" in finding["remedy"] for finding in checked)
     made = call(
         "tokenizer", "train", corpus, "--out", tmp_path / "t", "--vocab-size", 400, "--documents", "line"
     )

@@ -73,7 +73,9 @@ def test_a_folder_without_text_says_what_is_in_it(tmp_path: Path) -> None:
         find_files([tmp_path])
 
 
-def test_every_reader_of_a_corpus_counts_and_tells_alike(folder: Path, tmp_path: Path) -> None:
+def test_every_reader_of_a_corpus_counts_and_tells_alike(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("empty.txt", "blank.jsonl"):
         (folder / name).write_text("\n")
     expected = [
@@ -86,9 +88,9 @@ def test_every_reader_of_a_corpus_counts_and_tells_alike(folder: Path, tmp_path:
     record = json.loads((tmp_path / "tokenizer/training.json").read_text())
     assert (record["files_skipped"], record["files_empty"]) == (SKIPPED, 2)
 
-    told = []
-    shards = bs.prepare([folder], tokenizer, tmp_path / "shards", tell=told.append)
-    assert told == expected
+    caplog.set_level("INFO", "bertsmith.corpus")
+    shards = bs.prepare([folder], tokenizer, tmp_path / "shards")
+    assert [record.getMessage() for record in caplog.records] == expected
     assert (shards.skipped, shards.counts["files_empty"]) == (SKIPPED, 2)
     assert next(iter(read_manifest(tmp_path / "shards").skipped)) == ".png"
 

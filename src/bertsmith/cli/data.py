@@ -107,7 +107,6 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
             out,
             reading=reading,
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
-            tell=console.note,
             **how,
         )
     if (wrapped := wrapped_lines(files, reading, how["language"])) is not None:

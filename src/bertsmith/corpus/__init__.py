@@ -1,1 +1,1 @@
-"""A corpus on disk: documents encoded once into memory-mapped token shards, without repeats if asked."""
+"""A corpus on disk: encode documents once into memory-mapped token shards, and drop duplicates on request."""

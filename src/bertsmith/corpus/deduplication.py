@@ -1,10 +1,10 @@
-"""Which documents repeat an earlier one: word for word, or nearly. Hashes and sketches are kept, never texts.
+"""Exact and near-duplicate documents, found by hashes and MinHash signatures; no texts are stored.
 
-Nearly: of all runs of five words (characters where a script has no blanks) that two documents hold, at least the
-threshold's share is in both (Jaccard). MinHash estimates it (Broder 1997) from 256 numbers a document, of which
-rensa makes them; 32 bands of 8 find the candidates, so that two documents with a share of 0.8 meet with a
-probability of 99.7 %, and at 0.9 always. A byte of each number is kept to verify (Li and König 2010, b-bit
-minwise hashing): the estimate has a standard deviation of 0.025 at 0.8.
+Two documents are near duplicates if the Jaccard similarity of their word 5-grams (characters in scripts without
+spaces) reaches the threshold. MinHash (Broder 1997) estimates it from 256 values per document, computed by rensa.
+Locality-sensitive hashing with 32 bands of 8 values finds the candidates: documents of similarity 0.8 meet with a
+probability of 99.7 %, those of 0.9 always. One byte of each value verifies a candidate (b-bit minwise hashing, Li
+and König 2010): the estimate has a standard deviation of 0.025 at 0.8.
 """
 
 from __future__ import annotations
@@ -19,208 +19,212 @@ import rensa
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.hashing import Hashes, Ints
-from bertsmith.corpus.sorted_hash_map import SortedRuns
+from bertsmith.corpus.hashing import HashArray, IntArray
+from bertsmith.corpus.sorted_hash_map import SortedHashMap
 
-SHINGLE = 5
-_NUMBERS, _BANDS = 256, 32
+SHINGLE_WORDS = 5
+_NUM_HASHES, _NUM_BANDS = 256, 32
 _SEED = 1
-_RECENT = 1 << 17  # keys in the dictionary in front of the sorted runs
+_MAX_RECENT_KEYS = 1 << 17  # keys in the dictionary before they move to the sorted map
 
 
-class Duplicates:
-    """Remembers documents and tells of each new one which earlier one it repeats.
+class DuplicateIndex:
+    """Index documents and find the earlier document that a new one repeats.
 
-    Memory a document: about 30 bytes for "exact", about 800 for "near" (32 band keys with a number, 16 bytes each
-    at most; 256 bytes of sketch; its place), and some 70 MB once. With `capacity` documents remembered, later
-    ones are still compared with those but not remembered; `not_remembered` counts them.
+    Memory per document: about 30 bytes for "exact", about 800 for "near" (at most 16 bytes for each of 32 band
+    keys, 256 bytes of signature, and the location), and some 70 MB once. Results depend on the order of the
+    documents alone, not on how they are grouped into calls.
 
-    What is answered depends on the order of the documents alone, not on how they are grouped into calls.
+    Attributes:
+        num_not_indexed: Documents that were compared but not indexed, since `capacity` documents were.
     """
 
     def __init__(
-        self, kind: Literal["exact", "near"], threshold: float = 0.8, capacity: int | None = None
+        self, method: Literal["exact", "near"], threshold: float = 0.8, capacity: int | None = None
     ) -> None:
-        """threshold: the least share of common runs of five words, above 0; only for "near"."""
-        self._near, self._threshold, self._capacity = kind == "near", threshold, capacity
-        self._places = Places()
-        self._earliest = _Earliest()
-        self._sketches = np.empty((0, _NUMBERS if self._near else 0), dtype=np.uint8)
-        self.not_remembered = 0
+        """Create an empty index; `threshold` is the least Jaccard similarity of near duplicates, above 0."""
+        self._is_near, self._threshold, self._capacity = method == "near", threshold, capacity
+        self._locations = LocationTable()
+        self._first_index = _FirstIndexMap()
+        self._signatures = np.empty((0, _NUM_HASHES if self._is_near else 0), dtype=np.uint8)
+        self.num_not_indexed = 0
 
     def __len__(self) -> int:
-        """Documents remembered."""
-        return len(self._places)
+        """Return the number of indexed documents."""
+        return len(self._locations)
 
-    def first_seen(self, text: str, place: str) -> str | None:
-        """The place of an earlier document that this one repeats; else None, and this one is remembered.
+    def find_duplicate(self, text: str, location: str) -> str | None:
+        """Return the location of the earlier document that this one repeats; else index it and return None.
 
-        Blanks at a document's ends do not count. One call costs some 0.3 ms ("near"); for short documents
-        `first_seen_many` is faster.
+        White space at the ends of a document is ignored. One call takes some 0.3 ms for "near";
+        `find_duplicates` is faster for short documents.
         """
-        return self.first_seen_many([text], [place])[0]
+        return self.find_duplicates([text], [location])[0]
 
-    def first_seen_many(self, texts: Sequence[str], places: Sequence[str]) -> list[str | None]:
-        """`first_seen` of each, in order: a document may repeat an earlier one of the same call."""
+    def find_duplicates(self, texts: Sequence[str], locations: Sequence[str]) -> list[str | None]:
+        """Apply `find_duplicate` to each document in order; a document may repeat an earlier one of the call."""
         if not texts:
             return []
-        self._earliest.settle()
-        if self._near:
-            sketches = near_sketches(texts)
-            found = self._near_earlier(_band_keys(sketches), sketches.astype(np.uint8), places)
+        self._first_index.flush_if_large()
+        if self._is_near:
+            signatures = minhash_signatures(texts)
+            matches = self._match_near(_band_keys(signatures), signatures.astype(np.uint8), locations)
         else:
-            found = self._exact_earlier(_exact_keys(texts), places)
-        return [None if number is None else self._places[number] for number in found]
+            matches = self._match_exact(_text_hashes(texts), locations)
+        return [None if index is None else self._locations[index] for index in matches]
 
-    def _room(self) -> bool:
-        if self._capacity is None or len(self._places) < self._capacity:
+    def _has_capacity(self) -> bool:
+        if self._capacity is None or len(self._locations) < self._capacity:
             return True
-        self.not_remembered += 1
+        self.num_not_indexed += 1
         return False
 
-    def _exact_earlier(self, keys: Hashes, places: Sequence[str]) -> list[int | None]:
-        old, recent = self._earliest.settled(keys), self._earliest.recent
-        found: list[int | None] = []
-        for key, number, place in zip(keys.tolist(), old.tolist(), places, strict=True):
-            earlier = number if number >= 0 else recent.get(key)
-            if earlier is None and self._room():
-                recent[key] = self._places.add(place)
-            found.append(earlier)
-        return found
+    def _match_exact(self, keys: HashArray, locations: Sequence[str]) -> list[int | None]:
+        old, recent = self._first_index.lookup_flushed(keys), self._first_index.recent
+        matches: list[int | None] = []
+        for key, index, location in zip(keys.tolist(), old.tolist(), locations, strict=True):
+            earlier = index if index >= 0 else recent.get(key)
+            if earlier is None and self._has_capacity():
+                recent[key] = self._locations.add(location)
+            matches.append(earlier)
+        return matches
 
-    def _near_earlier(
-        self, keys: Hashes, sketches: NDArray[np.uint8], places: Sequence[str]
+    def _match_near(
+        self, keys: HashArray, signatures: NDArray[np.uint8], locations: Sequence[str]
     ) -> list[int | None]:
-        old, recent = self._earliest.settled(keys.ravel()).reshape(keys.shape), self._earliest.recent
-        found: list[int | None] = []
-        for row, place in enumerate(places):
-            mine = keys[row].tolist()
-            known = [
-                number if number >= 0 else recent.get(key, -1)
-                for key, number in zip(mine, old[row].tolist(), strict=True)
+        old = self._first_index.lookup_flushed(keys.ravel()).reshape(keys.shape)
+        recent = self._first_index.recent
+        matches: list[int | None] = []
+        for row, location in enumerate(locations):
+            row_keys = keys[row].tolist()
+            by_band = [
+                index if index >= 0 else recent.get(key, -1)
+                for key, index in zip(row_keys, old[row].tolist(), strict=True)
             ]
-            earlier = self._verified(sorted({number for number in known if number >= 0}), sketches[row])
-            if earlier is None and self._room():
-                number = self._places.add(place)
-                self._keep(number, sketches[row])
-                recent.update({key: number for key, other in zip(mine, known, strict=True) if other < 0})
-            found.append(earlier)
-        return found
+            earlier = self._verify(sorted({index for index in by_band if index >= 0}), signatures[row])
+            if earlier is None and self._has_capacity():
+                index = self._locations.add(location)
+                self._store(index, signatures[row])
+                recent.update({key: index for key, other in zip(row_keys, by_band, strict=True) if other < 0})
+            matches.append(earlier)
+        return matches
 
-    def _verified(self, candidates: list[int], sketch: NDArray[np.uint8]) -> int | None:
-        """The earliest candidate whose sketch is like this one; of the bytes of different numbers 1/256 are equal
-        by chance."""
+    def _verify(self, candidates: list[int], signature: NDArray[np.uint8]) -> int | None:
+        """Return the earliest candidate that reaches the threshold."""
         if not candidates:
             return None
-        equal = (self._sketches[candidates] == sketch).mean(axis=1)
-        likeness = (equal - 1 / 256) / (1 - 1 / 256)
-        good = np.flatnonzero(likeness >= self._threshold)
-        return candidates[int(good[0])] if len(good) else None
+        equal = (self._signatures[candidates] == signature).mean(axis=1)
+        similarity = (equal - 1 / 256) / (1 - 1 / 256)  # 1/256 of the bytes of different values are equal
+        matches = np.flatnonzero(similarity >= self._threshold)
+        return candidates[int(matches[0])] if len(matches) else None
 
-    def _keep(self, number: int, sketch: NDArray[np.uint8]) -> None:
-        if number >= len(
-            self._sketches
-        ):  # a fifth more than needed: the copies stay a small part of the work
-            more = np.empty((max(1024, len(self._sketches) // 5), _NUMBERS), dtype=np.uint8)
-            self._sketches = np.concatenate([self._sketches, more])
-        self._sketches[number] = sketch
+    def _store(self, index: int, signature: NDArray[np.uint8]) -> None:
+        if index >= len(self._signatures):
+            # Growing by a fifth keeps the copies a small part of the work.
+            more = np.empty((max(1024, len(self._signatures) // 5), _NUM_HASHES), dtype=np.uint8)
+            self._signatures = np.concatenate([self._signatures, more])
+        self._signatures[index] = signature
 
 
-class Places:
-    """Places `path:line`, 8 bytes each and each path once; other names are kept as they are."""
+class LocationTable:
+    """Store locations `path:line` in 8 bytes each, and each path once; other names are stored as they are."""
 
     def __init__(self) -> None:
-        self._names: dict[str, int] = {}
-        self._paths: list[str] = []
+        self._indices: dict[str, int] = {}
+        self._names: list[str] = []
         self._packed = array("Q")
 
     def __len__(self) -> int:
         return len(self._packed)
 
-    def add(self, place: str) -> int:
-        """Remember one; returns its number."""
-        self._packed.append(self.packed(place))
+    def add(self, location: str) -> int:
+        """Store a location and return its index."""
+        self._packed.append(self.pack(location))
         return len(self._packed) - 1
 
-    def packed(self, place: str) -> int:
-        """A place as a number of 64 bits, which `name` reads."""
-        path, _, line = place.rpartition(":")
-        plain = path != "" and line.isascii() and line.isdigit() and line[0] != "0" and len(line) < 12
-        name = path if plain else place
-        if name not in self._names:
-            self._names[name] = len(self._paths)
-            self._paths.append(name)
-        return self._names[name] << 40 | (int(line) if plain else 0)
+    def pack(self, location: str) -> int:
+        """Return a location as a 64-bit number: index of the path << 40 | line."""
+        path, _, line = location.rpartition(":")
+        has_line = path != "" and line.isascii() and line.isdigit() and line[0] != "0" and len(line) < 12
+        name = path if has_line else location
+        if name not in self._indices:
+            self._indices[name] = len(self._names)
+            self._names.append(name)
+        return self._indices[name] << 40 | (int(line) if has_line else 0)
 
-    def name(self, packed: int) -> str:
-        """The place that was packed."""
-        path, line = self._paths[packed >> 40], packed & ((1 << 40) - 1)
+    def unpack(self, packed: int) -> str:
+        """Return the location that `pack` encoded."""
+        path, line = self._names[packed >> 40], packed & ((1 << 40) - 1)
         return f"{path}:{line}" if line else path
 
-    def __getitem__(self, number: int) -> str:
-        return self.name(self._packed[number])
+    def __getitem__(self, index: int) -> str:
+        return self.unpack(self._packed[index])
 
 
-class _Earliest:
-    """64-bit keys, each with the number that came with it first: a dictionary of recent ones before sorted runs
-    (16 bytes a key)."""
+class _FirstIndexMap:
+    """Map 64-bit keys to the index of the first document with the key, 16 bytes per key.
+
+    Recent keys are in a dictionary, older ones in a sorted map.
+    """
 
     def __init__(self) -> None:
         self.recent: dict[int, int] = {}
-        self._runs = SortedRuns({"number": np.int64})
+        self._flushed = SortedHashMap({"index": np.int64})
 
-    def settled(self, keys: Hashes) -> Ints:
-        """The numbers of keys that stand in the runs, -1 for others."""
-        return self._runs.look_up(keys, "number", missing=-1)
+    def lookup_flushed(self, keys: HashArray) -> IntArray:
+        """Return the indices of keys in the sorted map, -1 for other keys."""
+        return self._flushed.lookup(keys, "index", missing=-1)
 
-    def settle(self) -> None:
-        """Move the recent keys to the runs, once they are many."""
-        if len(self.recent) < _RECENT:
+    def flush_if_large(self) -> None:
+        """Move the recent keys to the sorted map if there are many."""
+        if len(self.recent) < _MAX_RECENT_KEYS:
             return
         keys = np.fromiter(self.recent.keys(), dtype=np.uint64, count=len(self.recent))
-        numbers = np.fromiter(self.recent.values(), dtype=np.int64, count=len(self.recent))
+        indices = np.fromiter(self.recent.values(), dtype=np.int64, count=len(self.recent))
         self.recent.clear()
-        self._runs.add(keys, {"number": numbers})
+        self._flushed.add(keys, {"index": indices})
 
 
-def near_sketches(texts: Sequence[str]) -> Hashes:
-    """256 MinHash numbers of each text, [T, 256] (uint64, below 2^32): over its runs of five words, or all its
-    words where it has fewer, or its characters where it has no word."""
-    rows = np.full((len(texts), _NUMBERS), np.iinfo(np.uint32).max, dtype=np.uint64)
+def minhash_signatures(texts: Sequence[str]) -> HashArray:
+    """Return 256 MinHash values of each text, uint64 [T, 256], below 2^32.
+
+    They cover the word 5-grams of a text, all its words if it has fewer, or all its characters if it has no word.
+    """
+    empty = np.iinfo(np.uint32).max
+    signatures = np.full((len(texts), _NUM_HASHES), empty, dtype=np.uint64)
     for first, group, _ in hashing.windows(texts):
-        codes, bounds = hashing.code_points(group)
-        found = hashing.words(codes, bounds)
-        hashes, _, ends = hashing.grams(found, SHINGLE)
-        part = rows[first : first + len(group)]
-        np.minimum(part, minhashes(hashes, ends), out=part)  # parts of a long text: the least of each number
-    for number in np.flatnonzero(rows[:, 0] == np.iinfo(np.uint32).max).tolist():
-        whole = np.array([_key(texts[number])], dtype=np.uint64)
-        rows[number] = minhashes(whole, np.array([0, 1]))[0]
-    return rows
+        words = hashing.hash_words(*hashing.code_points(group))
+        hashes, _, offsets = hashing.ngram_hashes(words, SHINGLE_WORDS)
+        part = signatures[first : first + len(group)]
+        np.minimum(part, _minhash(hashes, offsets), out=part)  # A long text has the minimum over its parts.
+    for index in np.flatnonzero(signatures[:, 0] == empty).tolist():
+        text_hash = np.array([_text_hash(texts[index])], dtype=np.uint64)
+        signatures[index] = _minhash(text_hash, np.array([0, 1]))[0]
+    return signatures
 
 
-def minhashes(hashes: Hashes, bounds: Ints) -> Hashes:
-    """The MinHash numbers of sets that stand end to end; all ones for an empty set."""
+def _minhash(hashes: HashArray, offsets: IntArray) -> HashArray:
+    """Return the MinHash values of concatenated sets, [T, 256]; the maximum of uint32 for an empty set."""
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
-        hashes, bounds.astype(np.uint64), _NUMBERS, _SEED
+        hashes, offsets.astype(np.uint64), _NUM_HASHES, _SEED
     )
-    return np.array(matrix.to_rows(), dtype=np.uint64).reshape(-1, _NUMBERS)
+    return np.array(matrix.to_rows(), dtype=np.uint64).reshape(-1, _NUM_HASHES)
 
 
-def _band_keys(sketches: Hashes) -> Hashes:
-    """[T, 32]: a hash of each band of 8 numbers, the band's own number among them."""
-    bands = sketches.reshape(len(sketches), _BANDS, -1)
-    keys = np.broadcast_to(np.arange(_BANDS, dtype=np.uint64), bands.shape[:2]).copy()
+def _band_keys(signatures: HashArray) -> HashArray:
+    """Return a hash of each band of 8 values and of the band's index, [T, 32]."""
+    bands = signatures.reshape(len(signatures), _NUM_BANDS, -1)
+    keys = np.broadcast_to(np.arange(_NUM_BANDS, dtype=np.uint64), bands.shape[:2]).copy()
     for column in range(bands.shape[2]):
         keys = (keys ^ bands[:, :, column]) * np.uint64(0xBF58476D1CE4E5B9)
         keys ^= keys >> np.uint64(29)
     return keys
 
 
-def _exact_keys(texts: Sequence[str]) -> Hashes:
-    return np.fromiter((_key(text) for text in texts), dtype=np.uint64, count=len(texts))
+def _text_hashes(texts: Sequence[str]) -> HashArray:
+    return np.fromiter((_text_hash(text) for text in texts), dtype=np.uint64, count=len(texts))
 
 
-def _key(text: str) -> int:
+def _text_hash(text: str) -> int:
     data = text.strip().encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

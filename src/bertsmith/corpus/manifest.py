@@ -1,7 +1,7 @@
-"""What `manifest.json` of a data folder and `progress.json` of an unfinished one hold: typed, read at one place.
+"""The schemas of `manifest.json` in a data folder and of `progress.json` in an unfinished one.
 
-Whoever sends a folder writes its manifest: a file's name leads nowhere out of the folder, numbers are numbers and
-in their ranges, and whatever is not so is one sentence with the file.
+A manifest may come from somebody else: names of files stay inside the folder, numbers are in range, and everything
+else is an error that names the file.
 """
 
 from __future__ import annotations
@@ -14,145 +14,171 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command
 from bertsmith.io import atomic
 from bertsmith.suggestions import absent
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-AGAIN = "prepare the data again, or copy the folder from its source again"
-_LARGEST = 1 << 62  # bytes, tokens: what NumPy counts in
-_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
+PREPARE_AGAIN = "prepare the data again, or copy the folder from its source again"
+_MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
+_FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
 
 
-def _inside(name: str) -> str:
-    if not _NAME.fullmatch(name) or name.rpartition("/")[2] in (".", ".."):
+def _check_file_name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name) or name.rpartition("/")[2] in (".", ".."):
         raise ValueError("is no plain file name")
     return name
 
 
-_Number = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Some = Annotated[int, Field(ge=1, le=_LARGEST)]
+_NonNegativeInt = Annotated[int, Field(ge=0, le=_MAX_INT)]
+_PositiveInt = Annotated[int, Field(ge=1, le=_MAX_INT)]
 
 
-class _Typed(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class FileEntry(_Typed):
-    """A file of the folder: its name in it, its size in bytes, its sha256."""
+class FileEntry(_Schema):
+    """A file of the folder: its name, its size in bytes, and its SHA-256."""
 
-    name: Annotated[str, AfterValidator(_inside)]
-    size: _Number
+    name: Annotated[str, AfterValidator(_check_file_name)]
+    size: _NonNegativeInt
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ShardEntry(FileEntry):
-    """A shard, and how much is in it."""
+    """A shard and its numbers of documents, sentences, and tokens."""
 
-    documents: _Some
-    sentences: _Some
-    tokens: _Some
+    documents: _PositiveInt
+    sentences: _PositiveInt
+    tokens: _PositiveInt
 
 
-class Manifest(_Typed):
-    """All that vouches for a data folder. skipped: files that were passed over in the folders read, by suffix."""
+class Manifest(_Schema):
+    """The contents of a data folder; `skipped` counts the files that were skipped in input folders, by suffix."""
 
     format: int = FORMAT
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     tokenizer_digest: str
     language: str
-    counts: dict[str, _Number]
-    skipped: dict[str, _Number] = {}
+    counts: dict[str, _NonNegativeInt]
+    skipped: dict[str, _NonNegativeInt] = {}
     files: list[ShardEntry | FileEntry]
 
     @property
     def shards(self) -> list[ShardEntry]:
-        """The entries of the shards, in order."""
+        """Return the entries of the shards, in order."""
         return [entry for entry in self.files if isinstance(entry, ShardEntry)]
 
 
-class PreparationProgress(_Typed):
-    """How far a preparation has come: portions of the corpus that stand in the finished shards, and their counts.
+class PreparationProgress(_Schema):
+    """The progress of a preparation: the number of portions in the finished shards, and their counts.
 
-    request: a digest of all that rules the bytes. last: the last document, as the place that it begins at and its
-    hash, which its further parts share.
+    Attributes:
+        request: A digest of everything that determines the bytes.
+        last: The last document: the location of its start, and its hash, which its later parts share.
     """
 
     request: str
-    portions: _Number = 0
+    portions: _NonNegativeInt = 0
     shards: tuple[ShardEntry, ...] = ()
-    counts: dict[str, _Number] = {}
+    counts: dict[str, _NonNegativeInt] = {}
     last: tuple[str, Annotated[int, Field(ge=0, lt=1 << 64)]] | None = None
 
 
-_Kind = TypeVar("_Kind", bound=_Typed)
+_AnySchema = TypeVar("_AnySchema", bound=_Schema)
 
 
 def file_entry(path: Path, name: str | None = None) -> FileEntry:
-    """A file's entry for the manifest."""
+    """Return the manifest entry of a file."""
     return FileEntry(name=name or path.name, size=path.stat().st_size, sha256=atomic.digest(path))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`, whole or not at all. The last file of a data folder."""
+    """Write `manifest.json` atomically; it is the last file of a data folder."""
     atomic.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a data folder. Raises `InputError` where there is none, or none that can be right."""
+    """Read the manifest of a data folder.
+
+    Raises:
+        InputError: There is no manifest, or it is invalid.
+    """
     path = folder / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        hint = f"make it with {command('data prepare')}"
         if not os.path.lexists(folder):
-            raise absent(folder, "folder", "make it with bertsmith data prepare") from None
+            raise absent(folder, "folder", hint) from None
         raise InputError(
-            f"{folder}: there is no manifest.json, so this is no prepared data",
-            "make it with bertsmith data prepare",
+            "not_prepared_data",
+            "there is no manifest.json, so this is no prepared data",
+            location=folder,
+            hint=hint,
         ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", "check its permissions") from None
-    manifest = _parsed(Manifest, content, path)
+        raise InputError(
+            "file_unreadable",
+            f"cannot be read ({error.strerror})",
+            location=path,
+            hint="check its permissions",
+        ) from None
+    manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
-        raise InputError(f"{path}: a file is listed twice", AGAIN)
+        raise InputError(
+            "manifest_duplicate_file", "a file is listed twice", location=path, hint=PREPARE_AGAIN
+        )
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
-        raise InputError(f"{path}: lists no shards, or some outside of the folder", AGAIN)
+        raise InputError(
+            "manifest_without_shards",
+            "lists no shards, or some outside of the folder",
+            location=path,
+            hint=PREPARE_AGAIN,
+        )
     return manifest
 
 
 def read_progress(path: Path) -> PreparationProgress | None:
-    """The progress of a preparation, None where none was written. Raises `InputError` for what cannot be right."""
+    """Read the progress of a preparation; None if there is no such file.
+
+    Raises:
+        InputError: The file is invalid.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return _parsed(PreparationProgress, content, path)
+        raise InputError("file_unreadable", f"cannot be read ({error.strerror})", location=path) from None
+    return _parse(PreparationProgress, content, path)
 
 
-def _parsed(kind: type[_Kind], content: bytes, path: Path) -> _Kind:
+def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
     try:
-        found = kind.model_validate_json(content)
+        document = schema.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InputError(f"{path}: {_said(first)}", AGAIN) from None
-    if isinstance(found, Manifest) and found.format != FORMAT:
+        message = _describe(error.errors(include_url=False)[0])
+        raise InputError("invalid_metadata", message, location=path, hint=PREPARE_AGAIN) from None
+    if isinstance(document, Manifest) and document.format != FORMAT:
         raise InputError(
-            f"{path}: format {found.format} is not known here",
-            "prepare the data again, or use the version of bertsmith that did",
+            "unknown_format",
+            f"format {document.format} is unknown",
+            location=path,
+            hint="prepare the data again, or use the version of bertsmith that did",
         )
-    return found
+    return document
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _describe(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid":
-        return "this is not whole JSON"
+        return "this is not complete JSON"
     if not error["loc"]:
         return "this is not a JSON object"
-    # Of a file's entry the kinds that it may have stand in the place, too.
-    place = ".".join(str(part) for part in error["loc"] if part not in ("ShardEntry", "FileEntry"))
-    said = error["msg"].removeprefix("Value error, ")
-    return f"'{place}' cannot be right ({said[0].lower()}{said[1:]})"
+    # The location of a file's entry includes the name of the schema that was tried.
+    field = ".".join(str(part) for part in error["loc"] if part not in ("ShardEntry", "FileEntry"))
+    reason = error["msg"].removeprefix("Value error, ")
+    return f"'{field}' is invalid ({reason[0].lower()}{reason[1:]})"

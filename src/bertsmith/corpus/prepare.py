@@ -1,12 +1,13 @@
-"""Files become token shards: documents, sentences, ids; the same bytes for any engine and number of workers.
+"""Encode files as token shards: the same bytes for any engine and any number of workers.
 
-Documents are cut into portions of fixed size in the order of the files; each portion is a pure function of its
-documents, and the portions are written in order. Nobody sees the folder before it is whole; a preparation that was
-killed goes on behind its last whole shard when it is started again.
+Documents are split into portions of fixed size in the order of the files. Each portion is a pure function of its
+documents, and portions are written in order. The folder appears when it is complete; an interrupted preparation
+resumes after its last finished shard.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith import console, hardware
-from bertsmith.corpus.deduplication import Duplicates
-from bertsmith.corpus.diagnostics import remarks
+from bertsmith.corpus.deduplication import DuplicateIndex
+from bertsmith.corpus.diagnostics import corpus_warnings
 from bertsmith.corpus.manifest import (
     FORMAT,
     FileEntry,
@@ -28,12 +29,12 @@ from bertsmith.corpus.manifest import (
     file_entry,
     write_manifest,
 )
-from bertsmith.corpus.prepare_state import LAYOUT, Unfinished
+from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import guessed_language
-from bertsmith.corpus.shards import Rows, Shards, write_shard
-from bertsmith.corpus.workers import Encoded, by_ray, locally
-from bertsmith.errors import InputError
+from bertsmith.corpus.shards import EncodedDocuments, Shards, write_shard
+from bertsmith.corpus.workers import EncodedPortion, encode_locally, encode_with_ray
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import counted
 from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
@@ -42,15 +43,17 @@ from bertsmith.io.memory import InMemory, Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_PORTION = 1 << 21  # bytes of UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
-_SHARD = 1 << 23  # tokens of a shard: 16 MiB of uint16
-_BASE, _A_WORKER = 200 << 20, 200 << 20  # bytes of memory, measured with portions and shards of this size
-_MOST_WORKERS = 8  # what reads for them can keep no more busy
+logger = logging.getLogger(__name__)
+
+_PORTION_BYTES = 1 << 21  # UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
+_SHARD_TOKENS = 1 << 23  # 16 MiB of uint16
+_BASE_BYTES, _WORKER_BYTES = 200 << 20, 200 << 20  # memory, measured with portions and shards of this size
+_MAX_WORKERS = 8  # One reading process keeps no more busy.
 
 
 @dataclass(frozen=True)
 class Choices:
-    """All that rules which bytes a corpus becomes, beside its files and the tokenizer."""
+    """The settings that determine the bytes of the shards, besides the files and the tokenizer."""
 
     language: str | None = None
     reading: Reading = Reading()  # noqa: RUF009  # frozen
@@ -76,150 +79,179 @@ def prepare(
     address: str | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] = console.tell,
-    **how: Any,
+    **options: Any,
 ) -> Shards:
-    """Encode the documents of some files, folders or globs into the data folder `out`, and open it.
+    """Encode the documents of some files as token shards in a data folder, and open it.
 
-    files: one path or several; or data in memory: `Texts([…])`, a table (pandas, polars, pyarrow), a data set, a
-    dict of columns, a list of dicts. how: fields of `reading` by name, such as text_column="title". overwrite:
-    replace an earlier data folder once the new one is whole; any other folder is refused.
+    Files without text, and files of other types in folders, are skipped, counted, and reported. Documents and
+    sentences without a token are dropped and counted; long sentences are not split. A document longer than 4 Mi
+    characters becomes several rows with the hash of the first, and `deduplicate` compares these rows one by one.
+    If the call is interrupted, the same call resumes; the bytes are those of an uninterrupted one. If a file is
+    invalid, nothing is kept.
 
-    language: ISO 639-1, rules where sentences end; None looks at the first portion: Chinese where every fifth
-    character is an ideograph, else English. reading: how files become documents. on_error: "stop" at the first
-    fault, or "skip" what cannot be read into `rejects.jsonl`, `max_rejects` at most. deduplicate: drop documents
-    that repeat an earlier one, to the letter or nearly (MinHash). workers portions are made at a time (None: a
-    core each, four at most); max_ram: bytes this process may come to, fewer workers if need be. engine "ray":
-    on the Ray cluster at `address`, by default one of this machine. progress hears the bytes of text done so
-    far, tell what a person should know.
+    Args:
+        files: One path, folder, or glob, or several; or data in memory: `Texts([…])`, a table (pandas, polars,
+            pyarrow), a dataset, a dict of columns, or a list of dicts.
+        tokenizer: A tokenizer or its folder.
+        out: The data folder to write.
+        language: ISO 639-1 code, which determines the sentence ends; None looks at the first portion: Chinese if
+            every fifth character is an ideograph, else English.
+        reading: The rules by which files become documents.
+        on_error: "stop" at the first error, or "skip" what cannot be read into `rejects.jsonl`.
+        max_rejects: The most lines and rows to skip.
+        deduplicate: Drop documents that repeat an earlier one, exactly or nearly (MinHash).
+        workers: Portions to encode at a time; None: one per core, at most eight.
+        max_ram: Bytes of memory to stay below; fewer workers run if necessary.
+        engine: "local" processes, or a "ray" cluster.
+        address: The address of the Ray cluster; None: one on this machine.
+        overwrite: Replace an earlier data folder when the new one is complete; any other folder is refused.
+        progress: A function that receives the bytes of text encoded so far.
+        options: Fields of `reading` by name, such as `text_column="title"`.
 
-    Files without text, and what folders hold of other kinds, are left out, counted and told. Documents and
-    sentences without a token are dropped and counted; long sentences stay whole. Killed and
-    called again with the same arguments it goes on; the bytes are those of an unbroken preparation. A document
-    too long to be held whole (4 Mi characters) becomes several rows with the hash of the first; `deduplicate`
-    compares them one by one, as it does documents.
+    Returns:
+        The opened shards.
 
-    Raises `InputError` for an `out` that holds something or that another preparation is writing, files without
-    any token, and what `read_documents` raises; `MachineError` for a full disk. Of what a fault in the files
-    stopped nothing stays.
+    Raises:
+        InputError: `out` is not empty or another preparation writes it, the files hold no token, or
+            `read_documents` fails.
+        MachineError: The disk is full, or a worker process ended.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, prepare)
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, options, prepare)
     check_name(out)
     replace = LAYOUT.is_replaced(out, overwrite=overwrite)
     if not files:
-        raise InputError("there is no file to prepare", "name some text files")
-    tokenizer = _framing(tokenizer)
+        raise InputError(
+            "files_missing", "there is no file to prepare", argument="files", hint="name some text files"
+        )
+    tokenizer = _load_tokenizer(tokenizer)
     hardware.return_freed_memory()
-    choices = Choices(language, reading, on_error, max_rejects, deduplicate)
-    encoded = _engine(engine, tokenizer, _workers(workers, max_ram, engine), address)
+    settings = Choices(language, reading, on_error, max_rejects, deduplicate)
+    encode = _encoder(engine, tokenizer, _num_workers(workers, max_ram, engine), address)
     notes = Notes()
-    found = find_files(files, notes)
-    with Unfinished.of(out, _request(found, tokenizer, choices), tell, replace=replace) as unfinished:
-        work = _Preparation(unfinished, tokenizer, choices, notes)
-        work.run(found, encoded, progress or (lambda _: None), tell)
+    paths = find_files(files, notes)
+    with PrepareState.open(out, _request(paths, tokenizer, settings), replace=replace) as state:
+        preparation = _Preparation(state, tokenizer, settings, notes)
+        preparation.run(paths, encode, progress or (lambda _: None))
     shards = Shards.open(out)
-    for sentence in remarks(shards, work.first_characters):
-        tell(sentence)
+    for warning in corpus_warnings(shards, preparation.first_characters):
+        logger.warning("%s", warning)
     return shards
 
 
-def _framing(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """The tokenizer; one without special tokens is refused before the work, not by the training after it."""
+def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
+    """Load the tokenizer, and refuse one without special tokens before the work instead of after it."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.separators:
         raise InputError(
-            "this tokenizer does not frame texts as a BERT reads them: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",
-            "take one of the BERT, RoBERTa or ALBERT kind, or train one: bertsmith tokenizer train",
+            "tokenizer_without_separators",
+            "this tokenizer does not add the special tokens of BERT: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",
+            argument="tokenizer",
+            hint=f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}",
         )
     return tokenizer
 
 
 class _Preparation:
-    """One preparation: portions in, shards and manifest out."""
+    """Read, encode, and write one corpus.
 
-    def __init__(self, unfinished: Unfinished, tokenizer: Tokenizer, choices: Choices, notes: Notes) -> None:
-        self.unfinished, self._tokenizer, self._choices = unfinished, tokenizer, choices
+    Attributes:
+        first_characters: Counts of each character in the first portion.
+    """
+
+    def __init__(self, state: PrepareState, tokenizer: Tokenizer, settings: Choices, notes: Notes) -> None:
+        self._state, self._tokenizer, self._settings = state, tokenizer, settings
         self._notes = notes
-        self._left_out: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self.first_characters: Counter[str] = Counter()
-        """How often each character occurs in the first portion."""
 
     def run(
         self,
         files: Sequence[str | Path],
-        encoded: Callable[[Iterable[list[Document]], str], Iterator[Encoded]],
+        encode: Callable[[Iterable[list[Document]], str], Iterator[EncodedPortion]],
         progress: Callable[[int], None],
-        tell: Callable[[str], None],
     ) -> None:
-        """Read, encode and write what is not done yet, then finish the folder."""
-        done, folder = self.unfinished.progress, self.unfinished.folder  # as they were at the start
+        """Read, encode, and write the remaining portions, then finish the folder."""
+        done, folder = self._state.progress, self._state.folder  # as they were at the start
         if done.portions:
-            tell(
-                f"continuing after {counted(len(done.shards), 'finished shard')} "
-                f"({done.counts['bytes'] / 1e6:,.0f} MB)"
-            )
-        with closing(RejectFile(folder / "rejects.jsonl", self._choices.max_rejects)) as rejects:
-            reject = rejects if self._choices.on_error == "skip" else None
-            reading = self._choices.reading
-            documents = self._counted(read_documents(files, reading, reject=reject, notes=self._notes))
-            portions = _portions(self._kept(documents))
+            shards, megabytes = counted(len(done.shards), "finished shard"), done.counts["bytes"] / 1e6
+            logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
+        with closing(RejectFile(folder / "rejects.jsonl", self._settings.max_rejects)) as rejects:
+            reject = rejects if self._settings.on_error == "skip" else None
+            documents = read_documents(files, self._settings.reading, reject=reject, notes=self._notes)
+            portions = _portions(self._drop_duplicates(self._count_parts(documents)))
             first = next(portions, [])
             texts = [document.text for document in first]
-            language = self._choices.language or guessed_language(texts)
+            language = self._settings.language or guessed_language(texts)
             self.first_characters.update("".join(texts))
-            # What is done is read again, for the rejects and duplicates in it, but not encoded again.
-            left = islice(chain([first], portions), done.portions, None)
-            self._write(encoded(left, language), progress)
-        nothing = not self.unfinished.progress.shards
-        if nothing and rejects.first is not None:
-            raise InputError(
-                f"{rejects.first.file}: nothing in the files can be read; {rejects.first.reason}",
-                "look at them with bertsmith data check",
-            )
-        if nothing and self._notes.empty and not first:
-            raise InputError(f"{files[0]}:1: there is no text in the files", "check how they were made")
-        if nothing:
-            place = first[0].place if first else str(files[0])
-            raise InputError(
-                f"{place}: no document holds a single token", "is this the tokenizer for this text?"
-            )
-        self._notes.tell(tell)
+            # Finished portions are read again, for their rejects and duplicates, but not encoded again.
+            remaining = islice(chain([first], portions), done.portions, None)
+            self._write(encode(remaining, language), progress)
+        if not self._state.progress.shards:
+            raise self._no_tokens(files, first, rejects)
+        for sentence in self._notes.sentences():
+            logger.info("%s", sentence)
         self._finish(language, rejects.count)
 
-    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def _no_tokens(
+        self, files: Sequence[str | Path], first: Sequence[Document], rejects: RejectFile
+    ) -> InputError:
+        if rejects.first is not None:
+            return InputError(
+                "nothing_readable",
+                f"nothing in the files can be read; {rejects.first.reason}",
+                location=rejects.first.file,
+                hint=f"check them with {command('data check')}",
+            )
+        if self._notes.empty and not first:
+            return InputError(
+                "no_text",
+                "there is no text in the files",
+                location=f"{files[0]}:1",
+                hint="check how the files were made",
+            )
+        return InputError(
+            "no_tokens",
+            "no document has a single token",
+            location=first[0].place if first else files[0],
+            argument="tokenizer",
+            hint="check that the tokenizer fits the text",
+        )
+
+    def _count_parts(self, documents: Iterable[Document]) -> Iterator[Document]:
         try:
             for document in documents:
-                self._left_out["documents_parted"] += document.part == 1
+                self._dropped["documents_parted"] += document.part == 1
                 yield document
-        except LineFault as error:  # other verbs cannot leave lines out
-            remedy = f"{error.remedy}; --on-error skip leaves such lines out"
-            raise InputError(error.sentence, remedy) from None
+        except LineFault as error:  # Other commands cannot skip lines.
+            error.hint = f"{error.hint}; {option('on_error', 'skip')} skips such lines"
+            raise
 
-    def _kept(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The documents that repeat no earlier one, as far as asked; counts what is dropped or parted."""
-        kind = self._choices.deduplicate
-        if kind == "no":
+    def _drop_duplicates(self, documents: Iterable[Document]) -> Iterator[Document]:
+        method = self._settings.deduplicate
+        if method == "no":
             yield from documents
             return
-        seen = Duplicates(kind)
-        for some in _portions(documents):  # many at a time is quicker
-            earlier = seen.first_seen_many([d.text for d in some], [d.place for d in some])
-            yield from (document for document, place in zip(some, earlier, strict=True) if place is None)
-            self._left_out["duplicates_dropped"] += len(earlier) - earlier.count(None)
-            self._left_out["duplicates_not_looked_for"] = seen.not_remembered
+        index = DuplicateIndex(method)
+        for portion in _portions(documents):  # Many documents in one call are faster.
+            duplicates = index.find_duplicates([d.text for d in portion], [d.place for d in portion])
+            yield from (
+                document for document, first in zip(portion, duplicates, strict=True) if first is None
+            )
+            self._dropped["duplicates_dropped"] += len(duplicates) - duplicates.count(None)
+            self._dropped["duplicates_not_looked_for"] = index.num_not_indexed
 
-    def _write(self, encoded: Iterator[Encoded], progress: Callable[[int], None]) -> None:
-        waiting: list[Rows] = []
-        portions, last = self.unfinished.progress.portions, self.unfinished.progress.last
-        counts = Counter(self.unfinished.progress.counts)
+    def _write(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
+        waiting: list[EncodedDocuments] = []
+        portions, last = self._state.progress.portions, self._state.progress.last
+        counts = Counter(self._state.progress.counts)
 
         def close_shard() -> None:
-            if sum(len(rows.lengths) for rows in waiting):
-                done, folder = self.unfinished.progress, self.unfinished.folder
+            if sum(len(documents.lengths) for documents in waiting):
+                done, folder = self._state.progress, self._state.folder
                 entry = write_shard(folder / f"shard-{len(done.shards):05d}.arrow", waiting)
-                self.unfinished.record(
+                self._state.save(
                     PreparationProgress(
                         request=done.request,
                         portions=portions,
@@ -230,89 +262,103 @@ class _Preparation:
                 )
             waiting.clear()
 
-        for rows, found in encoded:
-            joined, last = _joined(rows, last)
-            waiting.append(joined)
-            counts.update(found)
+        for portion, portion_counts in encoded:
+            documents, last = _share_hashes(portion, last)
+            waiting.append(documents)
+            counts.update(portion_counts)
             portions += 1
-            if sum(len(rows.ids) for rows in waiting) >= _SHARD:
+            if sum(len(part.ids) for part in waiting) >= _SHARD_TOKENS:
                 close_shard()
             progress(counts["bytes"])
         close_shard()
         self._counts = counts
 
-    def _finish(self, language: str, rejected: int) -> None:
-        folder = self.unfinished.folder
-        entries: list[ShardEntry | FileEntry] = [*self.unfinished.progress.shards]
+    def _finish(self, language: str, num_rejected: int) -> None:
+        folder = self._state.folder
+        entries: list[ShardEntry | FileEntry] = [*self._state.progress.shards]
         self._tokenizer.save(folder / "tokenizer")
         entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
-        if rejected:
+        if num_rejected:
             entries.append(file_entry(folder / "rejects.jsonl"))
-        self._left_out["files_empty"] = len(self._notes.empty)
-        counts = {**self._counts, **{k: n for k, n in self._left_out.items() if n}}
+        self._dropped["files_empty"] = len(self._notes.empty)
+        counts = {**self._counts, **{name: n for name, n in self._dropped.items() if n}}
         write_manifest(
             folder,
             Manifest(
                 vocab_size=self._tokenizer.vocab_size,
                 tokenizer_digest=self._tokenizer.digest,
                 language=language,
-                counts=counts | ({"rejected": rejected} if rejected else {}),
+                counts=counts | ({"rejected": num_rejected} if num_rejected else {}),
                 skipped=self._notes.by_number(),
                 files=entries,
             ),
         )
-        self.unfinished.finish()
+        self._state.finish()
 
 
-def _joined(rows: Rows, last: tuple[str, int] | None) -> tuple[Rows, tuple[str, int] | None]:
-    """The rows, those that go on a document with the hash of its first one; and where the last one's document
-    begins, with its hash. last: the same of the rows before these."""
-    if not len(rows.lengths):
-        return rows, last
-    hashes = rows.hashes.copy() if rows.heads else rows.hashes
-    for row, head in sorted(rows.heads.items()):
-        # The row before is of the same document, or this is the first of its rows that was not dropped.
-        before = (rows.heads.get(row - 1, rows.places[row - 1]), int(hashes[row - 1])) if row else last
-        if before is not None and before[0] == head:
+def _share_hashes(
+    documents: EncodedDocuments, last: tuple[str, int] | None
+) -> tuple[EncodedDocuments, tuple[str, int] | None]:
+    """Give rows that continue a document the hash of its first row.
+
+    `last` is the start location and hash of the last document before these; the same is returned for the next
+    call.
+    """
+    if not len(documents.lengths):
+        return documents, last
+    starts = documents.continuations
+    hashes = documents.hashes.copy() if starts else documents.hashes
+    for row, start in sorted(starts.items()):
+        # The row before belongs to the same document, unless the document's earlier rows were dropped.
+        before = (starts.get(row - 1, documents.locations[row - 1]), int(hashes[row - 1])) if row else last
+        if before is not None and before[0] == start:
             hashes[row] = before[1]
     end = len(hashes) - 1
-    return replace(rows, hashes=hashes), (rows.heads.get(end, rows.places[end]), int(hashes[end]))
+    return (
+        replace(documents, hashes=hashes),
+        (starts.get(end, documents.locations[end]), int(hashes[end])),
+    )
 
 
-def _engine(
+def _encoder(
     engine: str, tokenizer: Tokenizer, workers: int | None, address: str | None
-) -> Callable[[Iterable[list[Document]], str], Iterator[Encoded]]:
-    """What encodes portions of one language."""
+) -> Callable[[Iterable[list[Document]], str], Iterator[EncodedPortion]]:
+    """Return the function that encodes portions of a language with an engine."""
     if engine == "ray":
-        return lambda portions, language: by_ray(portions, tokenizer, language, workers, address)
-    return lambda portions, language: locally(portions, tokenizer, language, workers or 1)
+        return lambda portions, language: encode_with_ray(portions, tokenizer, language, workers, address)
+    return lambda portions, language: encode_locally(portions, tokenizer, language, workers or 1)
 
 
-def _workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
+def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
     if engine == "ray":
         return workers
-    workers = workers or min(hardware.allowed_cores(), _MOST_WORKERS)
+    workers = workers or min(hardware.allowed_cores(), _MAX_WORKERS)
     if max_ram is None:
         return workers
-    fit = (max_ram - _BASE) // _A_WORKER
-    if fit < 1:
-        least = (_BASE + _A_WORKER) / 1e6
-        raise InputError(f"--max-ram {max_ram / 1e6:,.0f} MB is too little", f"give {least:,.0f} MB or more")
-    return min(workers, fit)
+    affordable = (max_ram - _BASE_BYTES) // _WORKER_BYTES
+    if affordable < 1:
+        minimum = (_BASE_BYTES + _WORKER_BYTES) / 1e6
+        raise InputError(
+            "max_ram_too_small",
+            f"{max_ram / 1e6:,.0f} MB of memory is too little",
+            argument="max_ram",
+            hint=f"give {minimum:,.0f} MB or more",
+        )
+    return min(workers, affordable)
 
 
 def _request(files: Sequence[str | Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
-    """What must be the same for a killed preparation to go on."""
+    """Return everything that must be equal for an interrupted preparation to resume."""
     return {
-        "files": [state for file in files if (state := _state(file)) is not None],
+        "files": [state for file in files if (state := _file_state(file)) is not None],
         "tokenizer": tokenizer.digest,
         "choices": asdict(choices),
-        "format": [FORMAT, _PORTION, _SHARD],
+        "format": [FORMAT, _PORTION_BYTES, _SHARD_TOKENS],
     }
 
 
-def _state(file: str | Path) -> tuple[object, ...] | None:
-    """What tells that a file is still the same; None where there is none, which its reader says."""
+def _file_state(file: str | Path) -> tuple[object, ...] | None:
+    """Return values that change with a file; None for a missing file, which its reader reports."""
     if isinstance(file, InMemory):
         return str(file), file.size, file.digest
     try:
@@ -328,7 +374,7 @@ def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
     for document in documents:
         portion.append(document)
         size += len(document.text.encode("utf-8"))
-        if size >= _PORTION:
+        if size >= _PORTION_BYTES:
             yield portion
             portion, size = [], 0
     if portion:

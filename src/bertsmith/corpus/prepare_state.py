@@ -1,17 +1,18 @@
-"""The hidden folder of a preparation under way: whole shards and where they end, so that a killed one goes on.
+"""The hidden folder of a preparation in progress, from which an interrupted one resumes.
 
-`.NAME.unfinished` beside the folder to be: `shard-*.arrow`, each whole once `progress.json` names it. The request
-(files with sizes and times, tokenizer, all that rules the bytes) must be the same to go on. One preparation at a
-time holds it.
+`.NAME.unfinished` beside the output folder holds `shard-*.arrow`, each complete once `progress.json` lists it. A
+preparation resumes only if its request (files with sizes and times, tokenizer, settings that determine the bytes)
+is the same. A lock admits one preparation at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,90 +22,101 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 
+logger = logging.getLogger(__name__)
+
 LAYOUT = atomic.FolderLayout(
     "token shards", "manifest.json", ("manifest.json", "shard-*.arrow", "tokenizer", "rejects.jsonl")
 )
 
 
-class Unfinished:
-    """The folder beside `place`, with the progress of an earlier start of the same request, or none."""
+class PrepareState:
+    """The hidden folder of a preparation and its progress.
 
-    def __init__(self, place: Path, folder: Path, request: Mapping[str, object], tell: Callable[[str], None]):
-        """Use `Unfinished.of`."""
-        self._place, self.folder, self._replace = place, folder, False
+    The progress is empty unless the same request was started before.
+
+    Attributes:
+        folder: The hidden folder.
+        progress: The finished shards and their counts.
+    """
+
+    def __init__(self, out: Path, folder: Path, request: Mapping[str, object], *, replace: bool) -> None:
+        """Load the progress; use `PrepareState.open`."""
+        self._out, self.folder, self._replace = out, folder, replace
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        self.progress = self._found(digest, tell) or PreparationProgress(request=digest)
-        known = {"progress.json", *(entry.name for entry in self.progress.shards)}
-        for name in set(os.listdir(self.folder)) - (known if self.progress.shards else set()):
+        self.progress = self._load(digest) or PreparationProgress(request=digest)
+        finished = {"progress.json", *(entry.name for entry in self.progress.shards)}
+        for name in set(os.listdir(self.folder)) - (finished if self.progress.shards else set()):
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     @classmethod
     @contextmanager
-    def of(
-        cls, out: Path, request: Mapping[str, object], tell: Callable[[str], None], *, replace: bool = False
-    ) -> Iterator[Unfinished]:
-        """The folder of the preparation that makes `out`, held against others until the end. After an error its
-        whole shards stay to go on from; after a fault in the files, which will be fixed, nothing does.
+    def open(
+        cls, out: Path, request: Mapping[str, object], *, replace: bool = False
+    ) -> Iterator[PrepareState]:
+        """Open and lock the hidden folder of the preparation of `out`.
 
-        Raises `InputError` where another holds it, and for an `out` that `disk.refuse_filled` refuses;
-        `MachineError` where the disk is full.
+        After an error the finished shards stay, so that the preparation can resume; after an `InputError`, which
+        changes the files, nothing stays.
+
+        Raises:
+            InputError: Another preparation holds the lock, or `disk.refuse_filled` refuses `out`.
+            MachineError: The disk is full.
         """
         LAYOUT.is_replaced(out, overwrite=replace)
-        place = Path(os.path.realpath(out))
-        folder = place.parent / f".{place.name}.unfinished"
+        target = Path(os.path.realpath(out))
+        folder = target.parent / f".{target.name}.unfinished"
         with atomic.locked(folder, "preparation", shown=out):
-            LAYOUT.is_replaced(
-                out, overwrite=replace
-            )  # another one may have finished before the lock was free
-            found = cls(place, folder, request, tell)
-            found._replace = replace
+            # Another preparation may have finished before the lock was free.
+            LAYOUT.is_replaced(out, overwrite=replace)
+            state = cls(target, folder, request, replace=replace)
             try:
-                yield found
+                yield state
             except BaseException as error:
-                found._close(error, tell)
+                state._close(error)
                 if hardware.is_disk_full(error):
                     raise MachineError(
-                        f"{out.parent}: the disk is full",
-                        "free some space and start again; whole shards are kept",
+                        "disk_full",
+                        "the disk is full",
+                        location=out.parent,
+                        hint="free some space and start again; finished shards are kept",
                     ) from None
                 raise
 
-    def record(self, progress: PreparationProgress) -> None:
-        """Say on the disk that this progress is made; its shards must be there already."""
+    def save(self, progress: PreparationProgress) -> None:
+        """Write the progress to the disk; its shards must be complete."""
         atomic.synchronise(self.folder)
         atomic.write_text(self.folder / "progress.json", progress.model_dump_json())
         self.progress = progress
 
     def finish(self) -> None:
-        """Make the folder the one it was to be."""
+        """Rename the hidden folder to the output folder."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        atomic.finish_folder(self.folder, self._place, replace=self._replace)
+        atomic.finish_folder(self.folder, self._out, replace=self._replace)
 
-    def _close(self, error: BaseException, tell: Callable[[str], None]) -> None:
-        shards = len(self.progress.shards)
-        if shards and not isinstance(error, InputError):
+    def _close(self, error: BaseException) -> None:
+        num_shards = len(self.progress.shards)
+        if num_shards and not isinstance(error, InputError):
             documents = counted(self.progress.counts.get("documents", 0), "document")
-            tell(
-                f"{documents} in {counted(shards, 'finished shard')} kept; the same command continues after them"
-            )
+            shards = counted(num_shards, "finished shard")
+            logger.info("%s in %s are kept; the same command resumes after them", documents, shards)
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            tell("nothing is kept: no shard was finished yet; the same command starts over")
+            logger.info("nothing is kept, since no shard was finished; the same command starts over")
 
-    def _found(self, request: str, tell: Callable[[str], None]) -> PreparationProgress | None:
-        """The progress of an earlier start; none where it was of another request or its shards are not whole."""
+    def _load(self, request: str) -> PreparationProgress | None:
+        """Return the saved progress; None if it belongs to another request or its shards are damaged."""
         try:
             progress = read_progress(self.folder / "progress.json")
         except InputError as error:
-            tell(f"{error.sentence}; starting over")
+            logger.warning("%s; starting over", error.sentence_for("python"))
             return None
         if progress is None or progress.request != request:
             return None
         for entry in progress.shards:
             path = self.folder / entry.name
             if not path.is_file() or path.stat().st_size != entry.size or atomic.digest(path) != entry.sha256:
-                tell(f"{path}: its contents changed since it was written; starting over")
+                logger.warning("%s: its contents changed since it was written; starting over", path)
                 return None
         return progress

@@ -1,10 +1,10 @@
-"""Token shards on disk: Arrow files, a row a document, memory-mapped, with a manifest that vouches for them.
+"""Token shards: memory-mapped Arrow files with one row per document, and a manifest with their digests.
 
-Any Arrow tool opens them. Columns: `ids` (list<uint16>, or uint32 from 65,536 tokens on), `sentence_ends`
-(list<int32>, exclusive ends within the document), `place` (string, `path:line`), `hash` (uint64, of the
-ids). A document too long to be held whole is several rows, and each has the hash of the first: what is decided by
-hashes, as which documents are held out, is decided for all of it. `manifest.json` is written last: a folder
-without it is no data folder. `tokenizer/` is a copy of the tokenizer.
+Any Arrow tool opens them. Columns: `ids` (list<uint16>, or uint32 for vocabularies of 65,536 tokens or more),
+`sentence_ends` (list<int32>, exclusive ends within the document), `place` (string, `path:line`), `hash` (uint64,
+of the ids). A document too long for memory is several rows, each with the hash of the first, so that whatever is
+decided by hash (such as the validation split) is decided for the whole document. `manifest.json` is written
+last: a folder without it is no data folder. `tokenizer/` is a copy of the tokenizer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bertsmith import notebook
-from bertsmith.corpus.manifest import AGAIN, FileEntry, Manifest, ShardEntry, file_entry, read_manifest
+from bertsmith.corpus.manifest import (
+    PREPARE_AGAIN,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    file_entry,
+    read_manifest,
+)
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
@@ -30,82 +37,97 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Some documents, encoded: what preparation makes of one portion and one shard holds.
+class EncodedDocuments:
+    """D encoded documents of N tokens and S sentences, from one portion or for one shard.
 
-    `ids` [N] of all documents end to end (uint16 or uint32); `lengths` int64 [D] tokens of each document;
-    `sentence_ends` int32 [S] within their documents; `sentence_counts` int64 [D]; `places` D strings;
-    `hashes` uint64 [D]. `heads`, by the numbers of rows that go on a document: the place that it begins at (not
-    in a shard; empty there).
+    Attributes:
+        ids: uint16 or uint32 [N], the concatenated token ids of all documents.
+        lengths: int64 [D], tokens per document.
+        sentence_ends: int32 [S], exclusive ends within the documents.
+        sentence_counts: int64 [D], sentences per document.
+        locations: D locations, `path:line`.
+        hashes: uint64 [D].
+        continuations: By the index of each row that continues a document, the location of the document's start;
+            empty in a shard.
     """
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
     sentence_ends: NDArray[np.int32]
     sentence_counts: NDArray[np.int64]
-    places: list[str]
+    locations: list[str]
     hashes: NDArray[np.uint64]
-    heads: dict[int, str] = field(default_factory=dict)
+    continuations: dict[int, str] = field(default_factory=dict)
 
 
-def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    """The narrowest type that holds the ids of a vocabulary."""
+def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """Return the smallest dtype that holds the ids of a vocabulary."""
     return np.uint16 if vocab_size < 65_536 else np.uint32
 
 
 def hash_of(ids: NDArray[Any]) -> int:
-    """A document's identity: the first 8 bytes (little-endian) of blake2b over its ids as uint32."""
+    """Return the hash of a document: the first 8 bytes (little-endian) of blake2b over its ids as uint32."""
     return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes()).digest()[:8], "little")
 
 
-def batch_of(rows: Sequence[Rows]) -> pa.RecordBatch:
-    """Some rows as one Arrow batch, a document a row: what a shard holds, and what workers send."""
-    lengths = np.concatenate([r.lengths for r in rows])
-    counts = np.concatenate([r.sentence_counts for r in rows])
+def to_record_batch(parts: Sequence[EncodedDocuments]) -> pa.RecordBatch:
+    """Return documents as one Arrow batch, one row per document, for a shard or another process."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    counts = np.concatenate([part.sentence_counts for part in parts])
     return pa.record_batch(
         {
-            "ids": _lists(lengths, np.concatenate([r.ids for r in rows])),
-            "sentence_ends": _lists(counts, np.concatenate([r.sentence_ends for r in rows])),
-            "place": pa.array([place for r in rows for place in r.places], pa.string()),
-            "hash": pa.array(np.concatenate([r.hashes for r in rows])),
+            "ids": _list_array(lengths, np.concatenate([part.ids for part in parts])),
+            "sentence_ends": _list_array(counts, np.concatenate([part.sentence_ends for part in parts])),
+            "place": pa.array([location for part in parts for location in part.locations], pa.string()),
+            "hash": pa.array(np.concatenate([part.hashes for part in parts])),
         }
     )
 
 
-def rows_of(batch: pa.RecordBatch) -> Rows:
-    """What `batch_of` was given, but for the heads."""
-    return Rows(
+def from_record_batch(batch: pa.RecordBatch) -> EncodedDocuments:
+    """Return the documents of an Arrow batch, without continuations."""
+    return EncodedDocuments(
         ids=_values(batch, "ids"),
-        lengths=_sizes(batch, "ids"),
+        lengths=_list_lengths(batch, "ids"),
         sentence_ends=_values(batch, "sentence_ends"),
-        sentence_counts=_sizes(batch, "sentence_ends"),
-        places=batch.column("place").to_pylist(),
+        sentence_counts=_list_lengths(batch, "sentence_ends"),
+        locations=batch.column("place").to_pylist(),
         hashes=batch.column("hash").to_numpy(zero_copy_only=False),
     )
 
 
-def write_shard(path: Path, rows: Sequence[Rows]) -> ShardEntry:
-    """Write one Arrow file of some rows, flushed to the disk; its entry for the manifest."""
-    # One batch a file: each column is then one array over the mapped bytes.
-    batch = batch_of(rows)
+def write_shard(path: Path, parts: Sequence[EncodedDocuments]) -> ShardEntry:
+    """Write documents to one Arrow file, flush it to the disk, and return its manifest entry."""
+    # With one batch per file, each column is one array over the mapped bytes.
+    batch = to_record_batch(parts)
     with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     atomic.synchronise(path)
-    sizes = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
-    return ShardEntry(**file_entry(path).model_dump(), **sizes, tokens=len(_values(batch, "ids")))
+    counts = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
+    return ShardEntry(**file_entry(path).model_dump(), **counts, tokens=len(_values(batch, "ids")))
 
 
 class Shards:
-    """A prepared corpus of D documents, S sentences and N tokens, opened for reading.
+    """A prepared corpus of D documents, S sentences, and N tokens, opened for reading.
 
-    `documents` D; `tokens` N; `sentence_ends` int64 [S], where each sentence ends among all tokens;
-    `document_sentences` int64 [D+1], how many sentences stand before each document; `hashes` uint64 [D];
-    `counts`, what preparation counted; `skipped`, the files that it passed over, by suffix; `vocab_size`,
-    `tokenizer_digest`, `language`. The ids stay on disk until `take` asks for some.
+    The token ids stay on disk until `take` reads some.
+
+    Attributes:
+        folder: The data folder.
+        documents: D.
+        tokens: N.
+        sentence_ends: int64 [S], the end of each sentence among all tokens.
+        document_sentences: int64 [D + 1], the number of sentences before each document, and S.
+        hashes: uint64 [D], the hash of each document.
+        counts: Counts from preparation.
+        skipped: The number of files that preparation skipped, by suffix.
+        vocab_size: The size of the vocabulary.
+        tokenizer_digest: The digest of the tokenizer.
+        language: The language code.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Use `Shards.open`."""
+        """Open the shards; use `Shards.open`."""
         self.folder = folder
         self._files = manifest.files
         self._shards = manifest.shards
@@ -113,14 +135,16 @@ class Shards:
         self.tokenizer_digest = manifest.tokenizer_digest
         self.language = manifest.language
         self.counts, self.skipped = manifest.counts, manifest.skipped
-        self._batches = [_batch(folder, entry, self.vocab_size) for entry in self._shards]
+        self._batches = [_open_batch(folder, entry, self.vocab_size) for entry in self._shards]
         self._ids: list[NDArray[Any]] = [_values(batch, "ids") for batch in self._batches]
-        self._token_starts = _starts([len(ids) for ids in self._ids])
-        self._document_starts = _starts([batch.num_rows for batch in self._batches])
-        self.tokens = int(self._token_starts[-1])
-        self.documents = int(self._document_starts[-1])
-        self.sentence_ends = self._sentence_ends()
-        self.document_sentences = _starts(np.concatenate([_sizes(b, "sentence_ends") for b in self._batches]))
+        self._token_offsets = _offsets([len(ids) for ids in self._ids])
+        self._document_offsets = _offsets([batch.num_rows for batch in self._batches])
+        self.tokens = int(self._token_offsets[-1])
+        self.documents = int(self._document_offsets[-1])
+        self.sentence_ends = self._global_sentence_ends()
+        self.document_sentences = _offsets(
+            np.concatenate([_list_lengths(batch, "sentence_ends") for batch in self._batches])
+        )
         self.hashes: NDArray[np.uint64] = np.concatenate(
             [batch.column("hash").to_numpy(zero_copy_only=False) for batch in self._batches]
         )
@@ -129,18 +153,25 @@ class Shards:
         return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
 
     def __len__(self) -> int:
-        """D, as `documents`."""
+        """Return the number of documents."""
         return self.documents
 
     def _repr_html_(self) -> str:
-        facts = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
-        return notebook.page("Token shards", {**facts, **self.counts})
+        rows = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
+        return notebook.page("Token shards", {**rows, **self.counts})
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
-        """Open a data folder; sizes and counts are checked, contents by `verify`.
+        """Open a data folder; check sizes and counts, but not contents (see `verify`).
 
-        Raises `InputError` that names the file for one that is missing, torn, or not what the manifest says.
+        Args:
+            folder: A folder that `prepare` wrote.
+
+        Returns:
+            The opened corpus.
+
+        Raises:
+            InputError: A file is missing, damaged, or differs from the manifest.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -149,32 +180,49 @@ class Shards:
         return cls(folder, manifest)
 
     def verify(self) -> None:
-        """Read every file and compare its sha256; the first that differs is an `InputError`."""
+        """Read every file and compare its SHA-256.
+
+        Raises:
+            InputError: A file differs; the location is the first such file.
+        """
         for entry in self._files:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
             if atomic.digest(path) != entry.sha256:
-                raise InputError(f"{path}: its contents changed since it was written (sha256 differs)", AGAIN)
+                raise InputError(
+                    "file_changed",
+                    "its contents changed since it was written (the SHA-256 differs)",
+                    location=path,
+                    hint=PREPARE_AGAIN,
+                )
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids at some positions among all N tokens: int64 [n] → int64 [n]. Only their pages are read.
+        """Return the token ids at some positions; only their pages are read.
 
-        Raises `InputError` for an id outside of the vocabulary: ids are looked at when they are read, so that
-        opening costs no pass over all of them.
+        Args:
+            positions: int64 [n], positions among all N tokens.
+
+        Returns:
+            int64 [n], the token ids.
+
+        Raises:
+            IndexError: A position is out of range.
+            InputError: An id is outside the vocabulary. Ids are checked when they are read, so that opening the
+                corpus does not read all of them.
         """
         if len(positions) and (positions.min() < 0 or positions.max() >= self.tokens):
-            raise IndexError(f"positions lie outside of 0 to {self.tokens - 1}")
+            raise IndexError(f"positions are not all in 0 to {self.tokens - 1}")
         if len(self._ids) == 1:
-            found: NDArray[np.int64] = self._ids[0][positions].astype(np.int64)
+            result: NDArray[np.int64] = self._ids[0][positions].astype(np.int64)
         else:
-            found = np.empty(len(positions), dtype=np.int64)
-            shard = np.searchsorted(self._token_starts, positions, side="right") - 1
-            for i in np.unique(shard):
-                here = shard == i
-                found[here] = self._ids[i][positions[here] - self._token_starts[i]]
-        if len(found) and found.max() >= self.vocab_size:
-            raise self._outside(int(positions[found.argmax()]))
-        return found
+            result = np.empty(len(positions), dtype=np.int64)
+            shards = np.searchsorted(self._token_offsets, positions, side="right") - 1
+            for i in np.unique(shards):
+                in_shard = shards == i
+                result[in_shard] = self._ids[i][positions[in_shard] - self._token_offsets[i]]
+        if len(result) and result.max() >= self.vocab_size:
+            raise self._out_of_vocabulary(int(positions[result.argmax()]))
+        return result
 
     def lay(
         self,
@@ -183,44 +231,57 @@ class Shards:
         out: NDArray[np.int64],
         at: NDArray[np.int64],
     ) -> None:
-        """Copy runs of ids, each within a document: run k becomes out[at[k] : at[k] + lengths[k]].
+        """Copy spans of token ids, each within a document: span k goes to out[at[k] : at[k] + lengths[k]].
 
-        Quicker than `take` for runs: what is contiguous on disk is copied so. Raises as `take`.
+        It copies contiguous memory, so it is faster than `take` for spans.
+
+        Args:
+            starts: int64 [K], the start of each span among all N tokens.
+            lengths: int64 [K], tokens per span.
+            out: int64, the array to write to.
+            at: int64 [K], the start of each span in `out`.
+
+        Raises:
+            InputError: An id is outside the vocabulary.
         """
-        shard = np.searchsorted(self._token_starts, starts, side="right") - 1
-        begin = starts - self._token_starts[shard]
+        shards = np.searchsorted(self._token_offsets, starts, side="right") - 1
+        local_starts = starts - self._token_offsets[shards]
         for i, source, target, n in zip(
-            shard.tolist(), begin.tolist(), at.tolist(), lengths.tolist(), strict=True
+            shards.tolist(), local_starts.tolist(), at.tolist(), lengths.tolist(), strict=True
         ):
             out[target : target + n] = self._ids[i][source : source + n]
-        if out.max(initial=0) >= self.vocab_size:  # asked once: for each run it would cost more than copying
+        if (
+            out.max(initial=0) >= self.vocab_size
+        ):  # One check for all spans: a check for each costs more than copying.
             for start, target, n in zip(starts.tolist(), at.tolist(), lengths.tolist(), strict=True):
-                run = out[target : target + n]
-                if run.max(initial=0) >= self.vocab_size:
-                    raise self._outside(start + int(run.argmax()))
+                span = out[target : target + n]
+                if span.max(initial=0) >= self.vocab_size:
+                    raise self._out_of_vocabulary(start + int(span.argmax()))
 
-    def _outside(self, position: int) -> InputError:
-        shard = int(np.searchsorted(self._token_starts, position, side="right")) - 1
-        found = int(self._ids[shard][position - int(self._token_starts[shard])])
+    def _out_of_vocabulary(self, position: int) -> InputError:
+        shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
+        token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
         return InputError(
-            f"{self.folder / self._shards[shard].name}: the token id {found} is outside of the vocabulary of "
-            f"{self.vocab_size}",
-            AGAIN,
+            "token_id_out_of_range",
+            f"the token id {token_id} is outside the vocabulary of {self.vocab_size}",
+            location=self.folder / self._shards[shard].name,
+            hint=PREPARE_AGAIN,
         )
 
     def place(self, document: int) -> str:
-        """Where a document stood: `path:line` of its first line."""
-        shard = int(np.searchsorted(self._document_starts, document, side="right")) - 1
-        return str(self._batches[shard].column("place")[document - int(self._document_starts[shard])].as_py())
+        """Return the location of the first line of a document, `path:line`."""
+        shard = int(np.searchsorted(self._document_offsets, document, side="right")) - 1
+        row = document - int(self._document_offsets[shard])
+        return str(self._batches[shard].column("place")[row].as_py())
 
     def files(self) -> list[str]:
-        """The files that the documents stood in, in their order."""
-        places = pa.chunked_array([batch.column("place") for batch in self._batches])
-        found: list[str] = pc.unique(pc.replace_substring_regex(places, r":\d+$", "")).to_pylist()
-        return found
+        """Return the source files of the documents, in order."""
+        locations = pa.chunked_array([batch.column("place") for batch in self._batches])
+        files: list[str] = pc.unique(pc.replace_substring_regex(locations, r":\d+$", "")).to_pylist()
+        return files
 
     def info(self) -> dict[str, Any]:
-        """What there is to say of the data: plain JSON."""
+        """Return a description of the corpus as plain JSON values."""
         return {
             "path": str(self.folder),
             **self.counts,
@@ -233,29 +294,34 @@ class Shards:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids, from the folder's own copy."""
-        tokenizer = Tokenizer.load(self.folder / "tokenizer")
+        """Load the tokenizer that encoded the corpus, from its copy in the folder."""
+        folder = self.folder / "tokenizer"
+        tokenizer = Tokenizer.load(folder)
         if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
-            raise InputError(f"{self.folder / 'tokenizer'}: this is not the tokenizer of these shards", AGAIN)
+            raise InputError(
+                "tokenizer_mismatch",
+                "this is not the tokenizer of these shards",
+                location=folder,
+                hint=PREPARE_AGAIN,
+            )
         return tokenizer
 
-    def _sentence_ends(self) -> NDArray[np.int64]:
+    def _global_sentence_ends(self) -> NDArray[np.int64]:
         ends = []
-        for batch, before in zip(self._batches, self._token_starts[:-1], strict=True):
-            document_starts = _starts(_sizes(batch, "ids"))[:-1] + before
-            ends.append(
-                _values(batch, "sentence_ends") + document_starts.repeat(_sizes(batch, "sentence_ends"))
-            )
+        for batch, offset in zip(self._batches, self._token_offsets[:-1], strict=True):
+            document_starts = _offsets(_list_lengths(batch, "ids"))[:-1] + offset
+            sentence_counts = _list_lengths(batch, "sentence_ends")
+            ends.append(_values(batch, "sentence_ends") + document_starts.repeat(sentence_counts))
         return np.concatenate(ends)
 
 
-def _starts(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-    """[n] lengths → [n+1] where each begins, and the total."""
+def _offsets(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    """Return the start of each of n parts and the total, [n + 1], from their lengths, [n]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
-def _lists(lengths: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(_starts(lengths).astype(np.int32)), pa.array(values))
+def _list_array(lengths: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(_offsets(lengths).astype(np.int32)), pa.array(values))
 
 
 def _values(batch: pa.RecordBatch, column: str) -> NDArray[Any]:
@@ -263,59 +329,78 @@ def _values(batch: pa.RecordBatch, column: str) -> NDArray[Any]:
     return values
 
 
-def _sizes(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
+def _list_lengths(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
     offsets: NDArray[np.int32] = batch.column(column).offsets.to_numpy()
     return np.diff(offsets).astype(np.int64)
 
 
-def _batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
-    """The batch of a shard, over the mapped file. All but the ids is read and checked."""
+def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBatch:
+    """Return the batch of a shard over the mapped file, and check everything but the ids."""
     path = folder / entry.name
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as file:
             columns = {field.name: field.type for field in file.schema}
-            if columns != _columns(vocab_size) or file.num_record_batches != 1:
-                raise InputError(f"{path}: its columns are not those of a shard of this vocabulary", AGAIN)
+            if columns != _column_types(vocab_size) or file.num_record_batches != 1:
+                raise InputError(
+                    "shard_columns",
+                    "its columns are not those of a shard of this vocabulary",
+                    location=path,
+                    hint=PREPARE_AGAIN,
+                )
             batch = file.get_batch(0)
-        batch.validate(full=True)  # offsets in bounds and in order; does not read the ids
-    except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last: of a name of a column
-        raise InputError(f"{path}: this is not a whole Arrow file", AGAIN) from None
+        batch.validate(full=True)  # checks that offsets are in range and in order; does not read the ids
+    except (pa.ArrowException, OSError, UnicodeDecodeError):  # UnicodeDecodeError: in the name of a column
+        raise InputError(
+            "shard_damaged", "this is not a complete Arrow file", location=path, hint=PREPARE_AGAIN
+        ) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
-        raise InputError(f"{path}: a value is missing in it", AGAIN)
-    sizes = [len(column.values) for column in lists]
-    if (batch.num_rows, *sizes) != (entry.documents, entry.tokens, entry.sentences):
-        raise InputError(f"{path}: it does not hold as many documents as the manifest says", AGAIN)
-    whole = all(
-        (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, size)
-        for column, size in zip(lists, sizes, strict=True)
+        raise InputError("shard_value_missing", "a value is missing", location=path, hint=PREPARE_AGAIN)
+    num_values = [len(column.values) for column in lists]
+    if (batch.num_rows, *num_values) != (entry.documents, entry.tokens, entry.sentences):
+        raise InputError(
+            "shard_counts",
+            "it does not hold as many documents as the manifest says",
+            location=path,
+            hint=PREPARE_AGAIN,
+        )
+    is_complete = all(
+        (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, count)
+        for column, count in zip(lists, num_values, strict=True)
     )
-    if not whole or not _filled(batch):
-        raise InputError(f"{path}: its sentences do not fill its documents", AGAIN)
+    if not is_complete or not _sentences_fill_documents(batch):
+        raise InputError(
+            "shard_sentences", "its sentences do not fill its documents", location=path, hint=PREPARE_AGAIN
+        )
     return batch
 
 
-def _columns(vocab_size: int) -> dict[str, pa.DataType]:
-    ids = pa.list_(pa.from_numpy_dtype(id_type(vocab_size)))
+def _column_types(vocab_size: int) -> dict[str, pa.DataType]:
+    ids = pa.list_(pa.from_numpy_dtype(id_dtype(vocab_size)))
     return {"ids": ids, "sentence_ends": pa.list_(pa.int32()), "place": pa.string(), "hash": pa.uint64()}
 
 
-def _filled(batch: pa.RecordBatch) -> bool:
-    """Whether each document has sentences, none of them empty, and the last one ends where the document does."""
-    ends, counts = _values(batch, "sentence_ends"), _sizes(batch, "sentence_ends")
+def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
+    """Check that each document has sentences, none is empty, and the last one ends with the document."""
+    ends, counts = _values(batch, "sentence_ends"), _list_lengths(batch, "sentence_ends")
     if counts.min() < 1:
         return False
     last = np.cumsum(counts) - 1
-    rises = np.diff(ends, prepend=0) > 0
-    rises[last[:-1] + 1] = ends[last[:-1] + 1] > 0  # a document's first sentence has none before it
-    return bool(rises.all() and (ends[last] == _sizes(batch, "ids")).all())
+    is_ascending = np.diff(ends, prepend=0) > 0
+    is_ascending[last[:-1] + 1] = (
+        ends[last[:-1] + 1] > 0
+    )  # The first sentence of a document follows no other.
+    return bool(is_ascending.all() and (ends[last] == _list_lengths(batch, "ids")).all())
 
 
 def _check_size(folder: Path, entry: FileEntry) -> None:
     path = folder / entry.name
     if not path.is_file():
-        raise InputError(f"{path}: this file is missing", AGAIN)
+        raise InputError("file_missing", "this file is missing", location=path, hint=PREPARE_AGAIN)
     if path.stat().st_size != entry.size:
         raise InputError(
-            f"{path}: it has {counted(path.stat().st_size, 'byte')} and should have {entry.size:,}", AGAIN
+            "file_size",
+            f"it has {counted(path.stat().st_size, 'byte')} and should have {entry.size:,}",
+            location=path,
+            hint=PREPARE_AGAIN,
         )

@@ -1,9 +1,9 @@
-"""A process that encodes portions: Arrow batches of documents come in on stdin, batches of rows go out on stdout.
+"""A process that encodes portions: it reads Arrow batches from stdin and writes encoded ones to stdout.
 
     python -P -m bertsmith.corpus.worker_process TOKENIZER LANGUAGE
 
-Started by `workers`, not by people. Not the multiprocessing module: that one runs the caller's script again, which
-then needs an `if __name__ == "__main__"`, and sends pickles.
+`workers` starts it. It does not use the multiprocessing module, which runs the caller's script again (so that the
+script needs `if __name__ == "__main__"`) and sends pickles.
 """
 
 from __future__ import annotations
@@ -12,54 +12,61 @@ import json
 import signal
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
 from bertsmith import hardware
 from bertsmith.corpus.encode import PortionEncoder
-from bertsmith.corpus.shards import Rows, batch_of, rows_of
+from bertsmith.corpus.shards import EncodedDocuments, from_record_batch, to_record_batch
 from bertsmith.io.files import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string(), "head": pa.string()})
+SCHEMA = pa.schema(
+    {"text": pa.large_string(), "location": pa.string(), "part": pa.int64(), "head": pa.string()}
+)
 
 
-def batch_of_documents(documents: Any) -> pa.RecordBatch:
-    """What goes in: a document a row."""
+def documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:
+    """Return documents as an Arrow batch, one row per document."""
     return pa.record_batch(
         [
             pa.array([document.text for document in documents], pa.large_string()),
             pa.array([document.place for document in documents], pa.string()),
+            pa.array([document.part for document in documents], pa.int64()),
             pa.array([document.head for document in documents], pa.string()),
         ],
         schema=SCHEMA,
     )
 
 
-def result_of(batch: pa.RecordBatch, metadata: Any) -> tuple[Rows, Counter[str]]:
-    """What comes out: rows, and beside them their heads and the counts."""
-    heads = {int(row): head for row, head in json.loads(metadata[b"heads"]).items()}
-    return replace(rows_of(batch), heads=heads), Counter(json.loads(metadata[b"counts"]))
+def result_from_batch(
+    batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]
+) -> tuple[EncodedDocuments, Counter[str]]:
+    """Return the encoded documents and counts of an Arrow batch and its metadata."""
+    continuations = {int(row): location for row, location in json.loads(metadata[b"continuations"]).items()}
+    documents = replace(from_record_batch(batch), continuations=continuations)
+    return documents, Counter(json.loads(metadata[b"counts"]))
 
 
 def main() -> None:
-    """Encode until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+    """Encode portions until stdin ends."""
+    # Ctrl-C reaches the whole group; the parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     hardware.return_freed_memory()
     encoder = PortionEncoder(Tokenizer.load(sys.argv[1]), sys.argv[2])
-    # A batch is written when its portion is done, so a parent that is gone is noticed at the next one.
+    # A batch is written when its portion is done, so the next write notices that the parent has ended.
     with suppress(BrokenPipeError), pa.ipc.open_stream(sys.stdin.buffer) as source:
         writer = None
         for batch in source:
-            rows, counts = encoder.encode([Document(**row) for row in batch.to_pylist()])
-            result = batch_of([rows])
+            columns = [column.to_pylist() for column in batch.columns]
+            documents, counts = encoder.encode([Document(*row) for row in zip(*columns, strict=True)])
+            result = to_record_batch([documents])
+            metadata = {"counts": json.dumps(counts), "continuations": json.dumps(documents.continuations)}
             writer = writer or pa.ipc.new_stream(sys.stdout.buffer, result.schema)
-            writer.write_batch(
-                result, custom_metadata={"counts": json.dumps(counts), "heads": json.dumps(rows.heads)}
-            )
+            writer.write_batch(result, custom_metadata=metadata)
             sys.stdout.buffer.flush()
 
 

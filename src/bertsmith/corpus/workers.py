@@ -1,7 +1,7 @@
-"""Portions encoded in parallel and handed back in their order: by processes of this machine, or on a Ray cluster.
+"""Encode portions in parallel and return them in order, with local processes or on a Ray cluster.
 
-Whatever runs them, each portion goes through one `PortionEncoder`, a pure function of the portion: the results are
-the same bytes for any engine and any number of workers.
+Each portion goes through one `PortionEncoder`, a pure function of the portion, so the results are the same bytes
+for any engine and any number of workers.
 """
 
 from __future__ import annotations
@@ -25,48 +25,53 @@ import pyarrow as pa
 from bertsmith import hardware
 from bertsmith.corpus import worker_process
 from bertsmith.corpus.encode import PortionEncoder
-from bertsmith.corpus.shards import Rows
-from bertsmith.errors import InputError, MachineError
+from bertsmith.corpus.shards import EncodedDocuments
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io.files import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Portion = Sequence[Document]
-Encoded = tuple[Rows, Counter[str]]
+EncodedPortion = tuple[EncodedDocuments, Counter[str]]
 
-_FEW = 4  # portions that are done before a process has started
+_MIN_PORTIONS = 4  # fewer are encoded before a process has started
 
 
-def locally(
+def encode_locally(
     portions: Iterable[Portion], tokenizer: Tokenizer, language: str, workers: int
-) -> Iterator[Encoded]:
-    """Encode with `workers` processes while this one reads; at most `workers` + 1 portions are held. One worker,
-    or a few portions, need no other process. MachineError where one dies."""
+) -> Iterator[EncodedPortion]:
+    """Encode with `workers` processes while this one reads; at most `workers` + 1 portions are in memory.
+
+    One worker, or few portions, run in this process.
+
+    Raises:
+        MachineError: A process ended early.
+    """
     portions = iter(portions)
-    first = list(islice(portions, _FEW)) if workers > 1 else []
+    first = list(islice(portions, _MIN_PORTIONS)) if workers > 1 else []
     portions = chain(first, portions)
-    if len(first) < _FEW:
+    if len(first) < _MIN_PORTIONS:
         yield from map(PortionEncoder(tokenizer, language).encode, portions)
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tokenizer.save(folder)
-        spare: SimpleQueue[_Process] = SimpleQueue()
+        idle: SimpleQueue[_Process] = SimpleQueue()
         for _ in range(workers):
             process = _Process(folder, language)
             stack.callback(process.close)
-            spare.put(process)
+            idle.put(process)
 
-        def encode(portion: Portion) -> Encoded:
-            process = spare.get()
+        def encode(portion: Portion) -> EncodedPortion:
+            process = idle.get()
             try:
                 return process.encode(portion)
             finally:
-                spare.put(process)
+                idle.put(process)
 
-        # A thread a process only waits for its pipe.
+        # The thread of a process only waits for its pipe.
         pool = stack.enter_context(ThreadPoolExecutor(workers))
         stack.callback(pool.shutdown, cancel_futures=True)
-        running: deque[Future[Encoded]] = deque()
+        running: deque[Future[EncodedPortion]] = deque()
         for portion in portions:
             running.append(pool.submit(encode, portion))
             if len(running) > workers:
@@ -76,11 +81,11 @@ def locally(
 
 
 class _Process:
-    """A `worker` and its two pipes."""
+    """A `worker` process and its two pipes."""
 
     def __init__(self, tokenizer: Path, language: str) -> None:
-        # One thread each is enough, and memory that goes back when it is free.
-        frugal = {
+        # One thread per process is enough; freed memory goes back to the system.
+        environment = {
             "TOKENIZERS_PARALLELISM": "false",
             "ARROW_DEFAULT_MEMORY_POOL": "system",
             "MALLOC_ARENA_MAX": "1",
@@ -89,27 +94,29 @@ class _Process:
             [sys.executable, "-P", "-m", worker_process.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=hardware.of_child(**frugal),
+            env=hardware.of_child(**environment),
         )
-        self._to: Any = None
-        self._from: Any = None
+        self._writer: Any = None
+        self._reader: Any = None
 
-    def encode(self, portion: Portion) -> Encoded:
-        """Send a portion, wait for its rows."""
+    def encode(self, portion: Portion) -> EncodedPortion:
+        """Send a portion and wait for the result."""
         try:
-            if self._to is None:
-                self._to = pa.ipc.new_stream(self._process.stdin, worker_process.SCHEMA)
-            self._to.write_batch(worker_process.batch_of_documents(portion))
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(self._process.stdin, worker_process.SCHEMA)
+            self._writer.write_batch(worker_process.documents_to_batch(portion))
             self._process.stdin.flush()  # type: ignore[union-attr]
-            if self._from is None:
-                self._from = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
-            return worker_process.result_of(*self._from.read_next_batch_with_custom_metadata())
+            if self._reader is None:
+                self._reader = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
+            return worker_process.result_from_batch(*self._reader.read_next_batch_with_custom_metadata())
         except (OSError, StopIteration, pa.ArrowException):
             code = self._process.wait()
-            reason = "killed, perhaps for its memory" if code < 0 else "its error is above"
+            reason = "killed, perhaps since memory ran out" if code < 0 else "its error is above"
             raise MachineError(
+                "worker_ended",
                 f"a worker process of the preparation ended with {code} ({reason})",
-                "start again, with --workers 1 or a smaller --max-ram; it continues where it was",
+                hint=f"start again, with {option('workers', 1)} or a smaller {option('max_ram')}; "
+                "the preparation resumes after the finished shards",
             ) from None
 
     def close(self) -> None:
@@ -122,29 +129,44 @@ class _Process:
                     pipe.close()
 
 
-def by_ray(
+def encode_with_ray(
     portions: Iterable[Portion],
     tokenizer: Tokenizer,
     language: str,
     workers: int | None,
     address: str | None,
-) -> Iterator[Encoded]:
-    """Encode with `workers` actors (None: one a CPU of the cluster) of the Ray cluster at `address` (None: the one
-    this process is connected to, else a local one, started and stopped here). An actor that is lost is started
-    again and its portions with it. InputError where Ray is not installed, MachineError where none answers.
+) -> Iterator[EncodedPortion]:
+    """Encode with actors on a Ray cluster; Ray restarts a lost actor and repeats its portions.
+
+    Args:
+        portions: Portions of documents.
+        tokenizer: The tokenizer.
+        language: The language of the documents.
+        workers: The number of actors; None: one per CPU of the cluster.
+        address: The address of the cluster; None: the cluster that this process is connected to, else a local one
+            that runs during the call.
+
+    Raises:
+        InputError: Ray is not installed.
+        MachineError: No cluster answers.
     """
     ray: Any
     try:
         import ray
     except ImportError:
-        raise InputError("the engine ray needs Ray", "pip install 'bertsmith[ray]'") from None
+        raise InputError(
+            "ray_missing",
+            "the engine ray needs Ray",
+            argument="engine",
+            hint="pip install 'bertsmith[ray]'",
+        ) from None
 
-    ours = not ray.is_initialized()
-    if ours:
+    connect = not ray.is_initialized()
+    if connect:
         try:
-            _answers(address)
+            _check_reachable(address)
             # Ray lets actors import from the current folder, where a downloaded corpus may bring a json.py, unless
-            # they have another one to work in.
+            # they have another working folder.
             with tempfile.TemporaryDirectory() as empty:
                 ray.init(
                     address=address,
@@ -154,26 +176,31 @@ def by_ray(
                     runtime_env={"working_dir": empty},
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            raise MachineError(f"there is no Ray cluster at {address}: {error}", "ray status tells") from None
+            raise MachineError(
+                "ray_unreachable",
+                f"there is no Ray cluster at {address}: {error}",
+                argument="address",
+                hint="look at `ray status`",
+            ) from None
     try:
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        remote: Any = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(PortionEncoder)
-        shared = ray.put(tokenizer)
-        actors: list[Any] = [remote.remote(shared, language) for _ in range(workers)]
+        actor_class: Any = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(PortionEncoder)
+        shared_tokenizer = ray.put(tokenizer)
+        actors: list[Any] = [actor_class.remote(shared_tokenizer, language) for _ in range(workers)]
         running: deque[Any] = deque()
-        for number, portion in enumerate(portions):
-            running.append(actors[number % workers].encode.remote(portion))
+        for index, portion in enumerate(portions):
+            running.append(actors[index % workers].encode.remote(portion))
             if len(running) > 2 * workers:
                 yield ray.get(running.popleft())
         while running:
             yield ray.get(running.popleft())
     finally:
-        if ours:
+        if connect:
             ray.shutdown()
 
 
-def _answers(address: str | None) -> None:
-    """OSError where nothing listens at HOST:PORT; Ray itself would try for a quarter of an hour."""
+def _check_reachable(address: str | None) -> None:
+    """Raise OSError if nothing listens at HOST:PORT; Ray itself would try for a quarter of an hour."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -92,7 +92,7 @@ def adapt(
             tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")
             extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
         begin = load(out / "extended", tell=tell) if words else base
-        shards = _prepared(corpus, begin, out / "shards", tell)
+        shards = _prepared(corpus, begin, out / "shards")
         tell(f"pre-training: {out / 'model'}")
         adapted = pretrain(
             shards,
@@ -158,10 +158,10 @@ def _read_all(
         gather(kind.variant(chosen.task), chosen.files, chosen.task)
 
 
-def _prepared(corpus: Sources, model: Model, out: Path, tell: Callable[[str], None]) -> Shards:
+def _prepared(corpus: Sources, model: Model, out: Path) -> Shards:
     if (out / "manifest.json").exists():
         return Shards.open(out)
-    return prepare(corpus, model.tokenizer, out, tell=tell)
+    return prepare(corpus, model.tokenizer, out)
 
 
 def _scored(

@@ -1,4 +1,4 @@
-"""What `tokenizer inspect` measures, on texts whose numbers can be counted by hand and against plain counting."""
+"""Statistics of tokenizers equal counts by hand and by simple code."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ from bertsmith.io.files import Reading
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TOKENS = [*SPECIALS, "run", "##ning", "the", "a", "##b", "37", ".", "猫"]
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENS = [*SPECIAL_TOKENS, "run", "##ning", "the", "a", "##b", "37", ".", "猫"]
 
 
-def small() -> Tokenizer:
+def small_tokenizer() -> Tokenizer:
     return Tokenizer.of_vocabulary(TOKENS, lowercase=True)
 
 
-def one(tmp_path: Path, text: str, tokenizer: Tokenizer | None = None, **how: Any) -> tuple[dict, dict]:
-    """The text's numbers, and the tokenizer's."""
+def measure_text(
+    tmp_path: Path, text: str, tokenizer: Tokenizer | None = None, **options: Any
+) -> tuple[dict, dict]:
+    """Return the statistics of the text and of the tokenizer."""
     file = tmp_path / "text.txt"
     file.write_text(text, encoding="utf-8")
-    report = measure([file], {"it": tokenizer or small()}, **how)
+    report = measure([file], {"it": tokenizer or small_tokenizer()}, **options)
     json.dumps(report, allow_nan=False)
     return report["text"], report["tokenizers"]["it"]
 
 
-def test_counted_by_hand(tmp_path: Path) -> None:
-    text, row = one(tmp_path, "The running 37 cats.\nthe Running ab 猫狗 the\n\nκ\n")
+def test_statistics_equal_counts_by_hand(tmp_path: Path) -> None:
+    text, row = measure_text(tmp_path, "The running 37 cats.\nthe Running ab 猫狗 the\n\nκ\n")
     # the running 37 cats the running ab 猫 狗 the κ
     assert (text["words"], text["characters"]) == (11, 42)
     assert text["scripts"] == {
@@ -73,50 +75,51 @@ def test_counted_by_hand(tmp_path: Path) -> None:
         {"word": "ab", "times": 1, "pieces": ["a", "##b"]},
         {"word": "running", "times": 1, "pieces": ["run", "##ning"]},
     ]
-    assert row["pieces_used"] == 8  # all but the specials
+    assert row["pieces_used"] == 8  # all but the special tokens
     assert row["pieces_used_share"] == 1
     assert row["longest_pieces"][0] == "##ning"
     assert row["longest_pieces_used"][0] == {"piece": "##ning", "times": 2}
 
 
-def test_a_tokenizer_that_knows_nearly_nothing_looks_bad(tmp_path: Path) -> None:
-    """An unknown word is not one piece per word: pieces are those of known words, and it ranks last."""
+def test_unknown_words_lower_the_rank(tmp_path: Path) -> None:
+    """Pieces per word are those of known words, and a tokenizer without known words ranks last."""
     file = tmp_path / "text.txt"
     file.write_text("running " + "κόσμος " * 19 + "\n", encoding="utf-8")
-    spells = Tokenizer.of_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
-    nothing = Tokenizer.of_vocabulary([*SPECIALS, "x"], lowercase=True)
-    report = measure([file], {"nothing": nothing, "most unknown": small(), "spells": spells})
+    characters = Tokenizer.of_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
+    empty = Tokenizer.of_vocabulary([*SPECIAL_TOKENS, "x"], lowercase=True)
+    report = measure([file], {"nothing": empty, "most unknown": small_tokenizer(), "characters": characters})
     rows = report["tokenizers"]
     assert rows["most unknown"]["unknown_word_share"] == 0.95
     assert rows["most unknown"]["pieces_per_word"] == 2  # run ##ning, the only word it knows
     assert rows["most unknown"]["words_by_pieces"][:3] == [0, 0, 1]
     assert rows["nothing"]["pieces_per_word"] is None
-    assert rows["spells"]["unknown_words"] == 0
-    assert rows["spells"]["pieces_per_word"] > 5
-    assert report["order"] == ["spells", "most unknown", "nothing"]
+    assert rows["characters"]["unknown_words"] == 0
+    assert rows["characters"]["pieces_per_word"] > 5
+    assert report["order"] == ["characters", "most unknown", "nothing"]
     (note,) = report["notes"]
-    assert note.startswith("words unknown to nothing 100 %, to most unknown 95.0 %:")
+    assert "nothing 100 %" in note
+    assert "most unknown 95.0 %" in note
 
 
 @given(
     st.dictionaries(st.text(), st.tuples(st.floats(0, 1, allow_subnormal=False), st.floats(1, 9)), max_size=6)
 )
-def test_the_order_puts_known_words_before_few_pieces(found: dict[str, tuple[float, float]]) -> None:
+def test_the_order_puts_known_words_before_few_pieces(tokenizers: dict[str, tuple[float, float]]) -> None:
     rows = {
-        name: {"unknown_word_share": lost, "pieces_per_word": pieces if lost < 1 else None}
-        for name, (lost, pieces) in found.items()
+        name: {"unknown_word_share": unknown, "pieces_per_word": pieces if unknown < 1 else None}
+        for name, (unknown, pieces) in tokenizers.items()
     }
     order = tokenizer_comparison.ranked(rows)
     assert sorted(order) == sorted(rows)
     for better, worse in pairwise(order):
-        lost, more = found[better][0], found[worse][0]
-        assert lost <= max(tokenizer_comparison.MANY_UNKNOWN, more)
-        if more <= tokenizer_comparison.MANY_UNKNOWN:
-            assert found[better][1] <= found[worse][1]
+        unknown, more = tokenizers[better][0], tokenizers[worse][0]
+        assert unknown <= max(tokenizer_comparison.MAX_UNKNOWN_RATIO, more)
+        if more <= tokenizer_comparison.MAX_UNKNOWN_RATIO:
+            assert tokenizers[better][1] <= tokenizers[worse][1]
 
 
-def gpt() -> Library:
-    """Bytes, and " the" as one piece."""
+def byte_level_library() -> Library:
+    """Return a byte-level BPE tokenizer with the merged piece " the"."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("h", "e"), ("t", "he"), ("Ġ", "the")]
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *letters, *("".join(m) for m in merges), "<mask>"]
@@ -127,17 +130,19 @@ def gpt() -> Library:
     return library
 
 
-def saved(library: Library, folder: Path, **config: str) -> Tokenizer:
+def save_and_load(library: Library, folder: Path, **config: str) -> Tokenizer:
     folder.mkdir()
     library.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return Tokenizer.load(folder)
 
 
-def test_byte_level_pieces_knows_everything_and_a_blank_alone_is_no_piece(tmp_path: Path) -> None:
+def test_byte_level_bpe_has_no_unknown_words_and_a_space_is_no_piece(tmp_path: Path) -> None:
     names = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
-    tokenizer = saved(gpt(), tmp_path / "gpt", **{f"{k}_token": v for k, v in names.items()})
-    _, row = one(tmp_path, "the the cat ж", tokenizer)
+    tokenizer = save_and_load(
+        byte_level_library(), tmp_path / "gpt", **{f"{k}_token": v for k, v in names.items()}
+    )
+    _, row = measure_text(tmp_path, "the the cat ж", tokenizer)
     assert row["kind"] == "byte-level BPE"
     assert row["unknown_tokens"] == row["unknown_words"] == row["unknown_characters"] == 0
     assert row["words_by_pieces"][:4] == [0, 2, 1, 1]  # the the | ж: two bytes | c a t
@@ -146,7 +151,7 @@ def test_byte_level_pieces_knows_everything_and_a_blank_alone_is_no_piece(tmp_pa
     assert row["scripts"]["Cyrillic"]["words_known"] == 1
 
 
-def test_unigram_words_and_unknown_runs(tmp_path: Path) -> None:
+def test_unigram_words_and_unknown_characters(tmp_path: Path) -> None:
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0)]
     pieces += [("▁", -3.0), ("▁the", -1.0), ("cat", -2.0), ("s", -3.0), (".", -3.0)]
     pieces += [(letter, -9.0) for letter in "theca"]
@@ -156,75 +161,77 @@ def test_unigram_words_and_unknown_runs(tmp_path: Path) -> None:
     library.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
     library.add_special_tokens([name for name, _ in pieces[:5]])
     names = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    tokenizer = saved(library, tmp_path / "uni", **{f"{k}_token": v for k, v in names.items()})
-    _, row = one(tmp_path, "The cats. The 猫狗", tokenizer)
+    tokenizer = save_and_load(library, tmp_path / "uni", **{f"{k}_token": v for k, v in names.items()})
+    _, row = measure_text(tmp_path, "The cats. The 猫狗", tokenizer)
     assert row["kind"] == "Unigram"
     assert row["words_by_pieces"][:3] == [0, 2, 1]  # the the | cat s
     assert row["unknown_words"] == 2
     assert row["unknown_characters"] == 2
-    assert row["unknown_tokens"] == 1  # the model takes unknown letters in a row together
+    assert row["unknown_tokens"] == 1  # The model joins consecutive unknown letters.
     assert row["scripts"]["Latin"]["words_kept_whole"] == pytest.approx(2 / 3, abs=1e-6)
 
 
 @given(st.text(st.sampled_from("ab the37.猫κ\n\u0301"), max_size=60))
-def test_numbers_equal_plain_counting(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_statistics_equal_simple_counting(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     text = "the " + text
-    tokenizer = small()
-    read, row = one(tmp_path_factory.mktemp("t"), text, tokenizer)
+    tokenizer = small_tokenizer()
+    text_report, row = measure_text(tmp_path_factory.mktemp("t"), text, tokenizer)
     lines = [line for line in text.split("\n") if line and not line.isspace()]
-    ids = [i for found in tokenizer.pieces(lines) for i in found]
+    ids = [i for pieces in tokenizer.pieces(lines) for i in pieces]
     assert row["tokens"] == len(ids)
     assert row["unknown_tokens"] == ids.count(tokenizer.unk_id)
-    used = {tokenizer.tokens[i] for i in ids} - set(SPECIALS)
+    used = {tokenizer.tokens[i] for i in ids} - set(SPECIAL_TOKENS)
     assert row["pieces_used"] == len(used)
     words = Counter(w for line in lines for w in word_pattern().findall(line))
-    assert read["words"] == words.total()
+    assert text_report["words"] == words.total()
     pieces = {w: tokenizer.pieces([w])[0] for w in words}
     assert row["unknown_words"] == sum(n for w, n in words.items() if tokenizer.unk_id in pieces[w])
-    known = {w: n for w, n in words.items() if tokenizer.unk_id not in pieces[w]}
-    assert sum(row["words_by_pieces"]) == sum(known.values()) == words.total() - row["unknown_words"]
+    known_words = {w: n for w, n in words.items() if tokenizer.unk_id not in pieces[w]}
+    assert sum(row["words_by_pieces"]) == sum(known_words.values()) == words.total() - row["unknown_words"]
     assert row["pieces_per_word"] == pytest.approx(
-        sum(n * len(pieces[w]) for w, n in known.items()) / sum(known.values()), abs=1e-6
+        sum(n * len(pieces[w]) for w, n in known_words.items()) / sum(known_words.values()), abs=1e-6
     )
 
 
-def test_full_memory_changes_no_number_but_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounded_memory_changes_only_the_lists_of_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "\n\n".join(f"the running {chr(97 + i % 26)}{i} ab ab ab" for i in range(300))
-    _, whole = one(tmp_path, text)
-    monkeypatch.setattr(tokens, "_DISTINCT", 5)
-    monkeypatch.setattr(tokenizer_comparison, "_SLICE", 50)
-    _, small_steps = one(tmp_path, text)
-    assert small_steps == whole
-    monkeypatch.setattr(tokens, "KEPT", 3)
-    report = measure([tmp_path / "text.txt"], {"it": small()})
-    kept = report["tokenizers"]["it"]
-    assert any("leave out rare ones" in note for note in report["notes"])
+    _, expected = measure_text(tmp_path, text)
+    monkeypatch.setattr(tokens, "_MAX_WAITING_WORDS", 5)
+    monkeypatch.setattr(tokenizer_comparison, "_SLICE_CHARACTERS", 50)
+    _, small_steps = measure_text(tmp_path, text)
+    assert small_steps == expected
+    monkeypatch.setattr(tokens, "MAX_TRACKED_WORDS", 3)
+    report = measure([tmp_path / "text.txt"], {"it": small_tokenizer()})
+    bounded = report["tokenizers"]["it"]
+    assert any("rare" in note for note in report["notes"])
     lists = {"falling_apart", "frequent_unknown_words", "rare_words_forgotten"}
-    assert {k: v for k, v in kept.items() if k not in lists} == {
-        k: v for k, v in whole.items() if k not in lists
+    assert {k: v for k, v in bounded.items() if k not in lists} == {
+        k: v for k, v in expected.items() if k not in lists
     }
-    assert kept["falling_apart"][0] == whole["falling_apart"][0]
+    assert bounded["falling_apart"][0] == expected["falling_apart"][0]
 
 
-def test_a_limit_shares_itself_over_the_files_and_is_said(tmp_path: Path) -> None:
+def test_a_limit_is_divided_among_the_files_and_reported(tmp_path: Path) -> None:
     for name, words in (("a", 1000), ("b", 10), ("c", 1000)):
         (tmp_path / f"{name}.txt").write_text("é the " * words + "\n", encoding="utf-8")
-    report = measure([tmp_path / f"{n}.txt" for n in "abc"], {"it": small()}, limit=2000)
+    report = measure([tmp_path / f"{n}.txt" for n in "abc"], {"it": small_tokenizer()}, limit=2000)
     assert report["text"]["cut_short"] == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")]
     assert 1990 <= report["text"]["bytes"] <= 2003
     assert any("a sample" in note for note in report["notes"])
-    whole = measure([tmp_path / "b.txt"], {"it": small()}, limit=10**6)
-    assert whole["text"]["cut_short"] == []
-    assert not any("a sample" in note for note in whole["notes"])
+    unlimited = measure([tmp_path / "b.txt"], {"it": small_tokenizer()}, limit=10**6)
+    assert unlimited["text"]["cut_short"] == []
+    assert not any("a sample" in note for note in unlimited["notes"])
 
 
 @given(st.text(max_size=20), st.integers(0, 100))
-def test_a_beginning_is_whole_characters(text: str, size: int) -> None:
+def test_a_prefix_holds_complete_characters(text: str, size: int) -> None:
     if any("\ud800" <= c <= "\udfff" for c in text) or size >= len(text.encode()):
         return
-    begun = tokenizer_comparison._beginning(text, size)
-    assert text.startswith(begun)
-    assert size - 3 <= len(begun.encode()) <= size
+    prefix = tokenizer_comparison._prefix(text, size)
+    assert text.startswith(prefix)
+    assert size - 3 <= len(prefix.encode()) <= size
 
 
 @pytest.mark.parametrize(
@@ -251,32 +258,34 @@ def test_a_word_is_letters_marks_and_digits() -> None:
     assert find("\u0301 \ufe0f → 😀 ...") == []
 
 
-def test_pieces_are_shown_for_people() -> None:
+def test_pieces_are_shown_as_text() -> None:
     assert shown_piece("Ġthe", "byte-level BPE") == "▁the"
     assert shown_piece("Ã©", "byte-level BPE") == "é"
-    assert shown_piece("Ã", "byte-level BPE") == "Ã"  # half a character: its byte's sign
+    assert shown_piece("Ã", "byte-level BPE") == "Ã"  # a part of a character: the symbol of its byte
     assert shown_piece("##ing", "WordPiece") == "##ing"
 
 
-def test_bad_calls(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no tokenizer"):
+def test_invalid_calls(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
         measure([tmp_path], {})
-    with pytest.raises(InputError, match="no text"):
-        measure([], {"it": small()})
-    with pytest.raises(InputError, match="no such file"):
-        measure([tmp_path / "none.txt"], {"it": small()})
+    assert (caught.value.code, caught.value.argument) == ("tokenizers_missing", "tokenizers")
+    with pytest.raises(InputError) as caught:
+        measure([], {"it": small_tokenizer()})
+    assert (caught.value.code, caught.value.argument) == ("files_missing", "files")
+    with pytest.raises(InputError, match=r"none\.txt"):
+        measure([tmp_path / "none.txt"], {"it": small_tokenizer()})
     (tmp_path / "x.txt").write_bytes(b"the \xff")
     with pytest.raises(InputError, match=r"x\.txt:1:5"):
-        measure([tmp_path / "x.txt"], {"it": small()})
+        measure([tmp_path / "x.txt"], {"it": small_tokenizer()})
 
 
-def test_files_are_read_as_told(tmp_path: Path) -> None:
+def test_the_text_column_is_configurable(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"body": "the the"}\n')
-    report = measure([tmp_path / "x.jsonl"], {"it": small()}, reading=Reading(text_column="body"))
+    report = measure([tmp_path / "x.jsonl"], {"it": small_tokenizer()}, reading=Reading(text_column="body"))
     assert report["text"]["words"] == 2
 
 
-def test_published_vocabularies_side_by_side(shared_data: Path, tmp_path: Path) -> None:
+def test_published_vocabularies(shared_data: Path, tmp_path: Path) -> None:
     names = ["bert-base-uncased", "bert-base-chinese", "gpt2", "albert-base"]
     tokenizers = {name: Tokenizer.load(shared_data / "vocabs" / name) for name in names}
     files = [shared_data / "corpora" / "sample" / f"{name}.txt" for name in ("mixed", "chinese")]

@@ -1,1 +1,1 @@
-"""What a text and a tokenizer are like, before hours are spent on them: in one pass, a file a kind of finding."""
+"""Quality checks of a corpus and of tokenizers on it, before hours are spent on training."""

@@ -1,4 +1,4 @@
-"""Which characters a corpus is made of: those that should not be there, its scripts, and a guess at languages."""
+"""Character checks of a corpus: invalid characters, mojibake, scripts, and an estimate of languages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.file_errors import FaultsByFile
-from bertsmith.corpus.checks.histogram import Found
-from bertsmith.corpus.hashing import Ints, WordHashes
+from bertsmith.corpus.checks.file_errors import FileErrors
+from bertsmith.corpus.checks.histogram import Occurrences
+from bertsmith.corpus.hashing import IntArray, WordHashes
 from bertsmith.io.unicode_scripts import HAN, script_of
 
-_CODES = 0x110000
-# What is counted with its places, by the number in the table below.
-KINDS = (
+_NUM_CODE_POINTS = 0x110000
+# The classes of characters that are reported, by their number in `_class_table`.
+CHARACTER_CLASSES = (
     "",
     "NUL characters",
     "control characters",
@@ -43,19 +43,20 @@ _INVISIBLE = [
     *range(0x2066, 0x206A),
 ]
 
-# UTF-8 that was read as Windows-1252 or Latin-1: a lead byte's letter and the letters of its followers. Of 54 such
-# words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, which also does not say where.
-_FOLLOWERS = "".join(
+# UTF-8 that was decoded as Windows-1252 or Latin-1: the letter of a lead byte and those of its continuation
+# bytes. Of 54 such words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, and ftfy does not
+# return positions.
+_CONTINUATIONS = "".join(
     chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252")
     for byte in range(0x80, 0xC0)
 ) + "".join(map(chr, range(0x80, 0xA0)))
-_WRONGLY_READ = "UTF-8 that was read as another encoding"
+_MOJIBAKE_ERROR = "UTF-8 that was read as another encoding"
 _LEADS = (("ÂÃÄÅÐÑ", 1), ("âãäåæçèéï", 2), ("ð", 3))
-_MOJIBAKE = re.compile("|".join(f"[{leads}][{re.escape(_FOLLOWERS)}]{{{n}}}" for leads, n in _LEADS))
+_MOJIBAKE = re.compile("|".join(f"[{leads}][{re.escape(_CONTINUATIONS)}]{{{n}}}" for leads, n in _LEADS))
 _LEAD_CODES = np.array([ord(lead) for leads, _ in _LEADS for lead in leads])
-_QUOTING = "«»\xa0“”‘’—–…"  # behind most letters they are just what they are
+_PUNCTUATION = "«»\xa0“”‘’—–…"  # After most letters these are no mojibake.
 
-# The most frequent short words; a text's language is guessed from them alone.
+# The most frequent short words; the language of a text is estimated from them alone.
 STOP_WORDS = {
     "en": "the of and to in is was that for it with as on by at from his he are which this be had not have were",
     "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an werden",
@@ -75,8 +76,8 @@ STOP_WORDS = {
     "la": "et in est non ad ut cum sed quod qui ex si per esse quam ab aut enim sunt atque hoc quae",
     "id": "yang dan di dengan untuk dari pada ini itu dalam tidak adalah akan oleh ke juga telah sebagai",
 }
-# Controls, separators, direction marks and half characters, by what stands for them.
-_SIGNS = {code: 0x2400 + code for code in range(0x20)} | dict.fromkeys(
+# Visible replacements of control characters, separators, direction marks, and surrogates.
+_REPLACEMENTS = {code: 0x2400 + code for code in range(0x20)} | dict.fromkeys(
     [
         *range(0x7F, 0xA0),
         *(0x2028, 0x2029, 0xFEFF, 0x200E, 0x200F),
@@ -87,75 +88,88 @@ _SIGNS = {code: 0x2400 + code for code in range(0x20)} | dict.fromkeys(
     0xB7,
 )
 _LATIN, _HAN, _KANA, _HANGUL = 1, 2, 3, 4
-_LEAST_SHARE = 0.08  # of a document's words: fewer stop words say nothing
+_MIN_STOP_WORD_RATIO = 0.08  # of the words of a document: fewer identify no language
 
 
-class Characters:
-    """Counts every character, and keeps the first places of those that should not be there."""
+class CharacterCheck:
+    """Count every character, and store the first locations of those that should not occur.
 
-    def __init__(self, limit: int, by_file: FaultsByFile) -> None:
-        self._counts = np.zeros(_CODES, dtype=np.int64)
-        self._by_file = by_file
-        self.kinds = {name: Found(limit) for name in KINDS[1:]}
-        self.mojibake = Found(limit)
+    Attributes:
+        by_class: The occurrences of each class of unwanted characters.
+        mojibake: The occurrences of UTF-8 that was decoded with another encoding.
+    """
 
-    def add(self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str], file: str) -> None:
-        """Count the characters of a window; `text` is the same as a string, `place` says where in the file a
-        position is."""
+    def __init__(self, limit: int, file_errors: FileErrors) -> None:
+        self._counts = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
+        self._file_errors = file_errors
+        self.by_class = {name: Occurrences(limit) for name in CHARACTER_CLASSES[1:]}
+        self.mojibake = Occurrences(limit)
+
+    def update(self, codes: NDArray[np.uint32], text: str, location: Callable[[int], str], file: str) -> None:
+        """Count the characters of a window.
+
+        Args:
+            codes: The characters, [C].
+            text: The same characters as a string.
+            location: A function that returns the location of a position.
+            file: The file of the window.
+        """
         counts = np.bincount(codes)
         self._counts[: len(counts)] += counts
-        kinds = _kinds()
-        strange = np.bincount(kinds[: len(counts)], weights=counts, minlength=len(KINDS)).astype(np.int64)
-        if strange[1:].any():
-            table = kinds[codes]
-            for kind in np.flatnonzero(strange[1:]) + 1:
-                name = KINDS[kind]
-                found = self.kinds[name]
-                room = max(found.room, self._by_file.room(file, name))
-                first, *others = np.flatnonzero(table == kind)[: max(1, room)].tolist()
-                self._found(found, file, name, place(first), int(strange[kind]))
+        table = _class_table()
+        class_counts = np.bincount(
+            table[: len(counts)], weights=counts, minlength=len(CHARACTER_CLASSES)
+        ).astype(np.int64)
+        if class_counts[1:].any():
+            classes = table[codes]
+            for i in np.flatnonzero(class_counts[1:]) + 1:
+                name = CHARACTER_CLASSES[i]
+                occurrences = self.by_class[name]
+                num_free = max(occurrences.num_free, self._file_errors.num_free(file, name))
+                first, *others = np.flatnonzero(classes == i)[: max(1, num_free)].tolist()
+                self._add(occurrences, file, name, location(first), int(class_counts[i]))
                 for position in others:
-                    self._found(found, file, name, place(position), 0)
+                    self._add(occurrences, file, name, location(position), 0)
         if counts[_LEAD_CODES[len(counts) > _LEAD_CODES]].any():
-            self._mojibake_of(codes, text, place, file)
+            self._find_mojibake(codes, text, location, file)
 
-    def _found(self, found: Found, file: str, name: str, place: str, times: int) -> None:
-        found.add(place, times)
-        self._by_file.add(file, name, place, times)
+    def _add(self, occurrences: Occurrences, file: str, name: str, location: str, times: int) -> None:
+        occurrences.add(location, times)
+        self._file_errors.add(file, name, location, times)
 
-    def _mojibake_of(
-        self, codes: NDArray[np.uint32], text: str, place: Callable[[int], str], file: str
+    def _find_mojibake(
+        self, codes: NDArray[np.uint32], text: str, location: Callable[[int], str], file: str
     ) -> None:
-        parts = _mojibake_parts()[codes]
+        roles = _mojibake_roles()[codes]
         end = 0
-        for position in np.flatnonzero((parts[:-1] == 1) & (parts[1:] == 2)).tolist():
+        for position in np.flatnonzero((roles[:-1] == 1) & (roles[1:] == 2)).tolist():
             match = _MOJIBAKE.match(text, position) if position >= end else None
             if match is None:
                 continue
             end = match.end()
-            found = match.group()
-            if found[0] not in "ÂÃ" and all(character in _QUOTING for character in found[1:]):
+            wrong = match.group()
+            if wrong[0] not in "ÂÃ" and all(character in _PUNCTUATION for character in wrong[1:]):
                 continue
             try:
-                meant = bytes(map(_byte, found)).decode("utf-8")
+                right = bytes(map(_byte, wrong)).decode("utf-8")
             except UnicodeDecodeError:
                 continue
-            room = self.mojibake.room or self._by_file.room(file, _WRONGLY_READ)
-            where = place(match.start()) if room else ""
-            self.mojibake.add({"place": where, "found": shown(found), "meant": shown(meant)})
-            told = f"{shown(found)} for {shown(meant)}"
-            self._by_file.add(file, _WRONGLY_READ, where, told=told)
+            is_listed = self.mojibake.num_free or self._file_errors.num_free(file, _MOJIBAKE_ERROR)
+            start = location(match.start()) if is_listed else ""
+            self.mojibake.add({"place": start, "found": printable(wrong), "meant": printable(right)})
+            detail = f"{printable(wrong)} for {printable(right)}"
+            self._file_errors.add(file, _MOJIBAKE_ERROR, start, detail=detail)
 
     def scripts(self) -> dict[str, int]:
-        """Letters by script, the most frequent first."""
-        found: Counter[str] = Counter()
+        """Return the number of letters by script, the most frequent first."""
+        letters: Counter[str] = Counter()
         for code in np.flatnonzero(self._counts).tolist():
             if unicodedata.category(chr(code))[0] == "L":
-                found[script_of(chr(code))] += int(self._counts[code])
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+                letters[script_of(chr(code))] += int(self._counts[code])
+        return dict(sorted(letters.items(), key=lambda item: (-item[1], item[0])))
 
-    def classes(self) -> dict[str, int]:
-        """Characters by what they are: letters, digits, punctuation, blanks and others."""
+    def categories(self) -> dict[str, int]:
+        """Return the number of letters, digits, punctuation, symbols, blanks, and other characters."""
         names = {
             "L": "letters",
             "M": "letters",
@@ -164,56 +178,63 @@ class Characters:
             "S": "symbols",
             "Z": "blanks",
         }
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for code in np.flatnonzero(self._counts).tolist():
-            kind = (
-                "blanks" if chr(code).isspace() else names.get(unicodedata.category(chr(code))[0], "others")
-            )
-            found[kind] += int(self._counts[code])
-        return dict(found.most_common())
-
-    def counts(self) -> dict[str, int]:
-        """How often each character was seen."""
-        return {chr(code): int(self._counts[code]) for code in np.flatnonzero(self._counts).tolist()}
+            is_space = chr(code).isspace()
+            name = "blanks" if is_space else names.get(unicodedata.category(chr(code))[0], "others")
+            counts[name] += int(self._counts[code])
+        return dict(counts.most_common())
 
 
-class Languages:
-    """Each document's language by its script and a vote of its most frequent words: a guess, and called so.
+class LanguageCheck:
+    """Estimate the language of each document by its script and its stop words.
 
-    Measured: of 53 single sentences in 20 languages it names 28 and leaves 25 open, py3langid names 53, lingua 48
-    to 52; of paragraphs (2,000 English, 2,000 Chinese) 98.9 % and 99.9 %, py3langid 99.6 % and 90.9 %. It reads
-    5.9 MB/s, they 0.19 and 0.03 to 0.07 (lingua with 1 GB of memory, 96 MB to install): a corpus of 174 MB would
-    take them 15 minutes and more, so they were not taken.
+    Measured: of 53 single sentences in 20 languages it names 28 and leaves 25 open, py3langid names 53, lingua
+        48 to 52; of paragraphs (2,000 English, 2,000 Chinese) 98.9 % and 99.9 %, py3langid 99.6 % and 90.9 %. It
+        reads 5.9 MB/s, they 0.19 and 0.03 to 0.07 (lingua with 1 GB of memory, 96 MB to install), so that a
+        corpus of 174 MB would take them 15 minutes or more.
+
+    Attributes:
+        characters: The number of characters by language.
     """
 
     def __init__(self) -> None:
         self.characters: Counter[str] = Counter()
 
-    def add(self, codes: NDArray[np.uint32], bounds: Ints, words: WordHashes) -> None:
-        """Vote over the texts of a window."""
-        texts = len(bounds) - 1
-        owner = np.repeat(np.arange(texts), np.diff(bounds))
-        scripts = np.bincount(owner * 8 + _broad_scripts()[codes], minlength=texts * 8).reshape(texts, 8)
-        votes = self._votes(words, texts)
-        number = np.diff(words.bounds)
-        for i in range(texts):
-            language = self._guess(scripts[i], votes[i], int(number[i]))
-            self.characters[language] += int(bounds[i + 1] - bounds[i] - 1)
+    def update(self, codes: NDArray[np.uint32], offsets: IntArray, words: WordHashes) -> None:
+        """Estimate the language of each of the T texts of a window.
+
+        Args:
+            codes: The characters, [C].
+            offsets: The start of each text, [T + 1].
+            words: The words of the texts.
+        """
+        num_texts = len(offsets) - 1
+        owner = np.repeat(np.arange(num_texts), np.diff(offsets))
+        scripts = np.bincount(owner * 8 + _script_groups()[codes], minlength=num_texts * 8).reshape(
+            num_texts, 8
+        )
+        stop_words = self._count_stop_words(words, num_texts)
+        num_words = np.diff(words.offsets)
+        for i in range(num_texts):
+            language = self._estimate(scripts[i], stop_words[i], int(num_words[i]))
+            self.characters[language] += int(offsets[i + 1] - offsets[i] - 1)
 
     @staticmethod
-    def _votes(words: WordHashes, texts: int) -> Ints:
-        hashes, members, prefilter = _stop_hashes()
-        likely = np.flatnonzero(prefilter[(words.hashes & np.uint64(0xFFFF)).astype(np.int64)])
-        at = np.minimum(np.searchsorted(hashes, words.hashes[likely]), len(hashes) - 1)
-        hit = hashes[at] == words.hashes[likely]
-        owner = np.searchsorted(words.bounds, likely[hit], side="right") - 1
-        votes = np.zeros((texts, members.shape[1]), dtype=np.int64)
+    def _count_stop_words(words: WordHashes, num_texts: int) -> IntArray:
+        """Return the number of stop words by text and language, [T, L]."""
+        hashes, members, prefilter = _stop_word_hashes()
+        candidates = np.flatnonzero(prefilter[(words.hashes & np.uint64(0xFFFF)).astype(np.int64)])
+        index = np.minimum(np.searchsorted(hashes, words.hashes[candidates]), len(hashes) - 1)
+        hits = hashes[index] == words.hashes[candidates]
+        owner = np.searchsorted(words.offsets, candidates[hits], side="right") - 1
+        counts = np.zeros((num_texts, members.shape[1]), dtype=np.int64)
         for language in range(members.shape[1]):
-            votes[:, language] = np.bincount(owner[members[at[hit], language]], minlength=texts)
-        return votes
+            counts[:, language] = np.bincount(owner[members[index[hits], language]], minlength=num_texts)
+        return counts
 
     @staticmethod
-    def _guess(scripts: Ints, votes: Ints, words: int) -> str:
+    def _estimate(scripts: IntArray, stop_words: IntArray, num_words: int) -> str:
         letters = int(scripts[1:].sum())
         if not letters:
             return "no letters"
@@ -223,35 +244,36 @@ class Languages:
             return "zh"
         if 2 * scripts[_HANGUL] > letters:
             return "ko"
-        best, second = np.argsort(-votes, kind="stable")[:2]
-        if votes[best] < max(2, _LEAST_SHARE * words) or votes[best] == votes[second]:
+        best, second = np.argsort(-stop_words, kind="stable")[:2]
+        is_tie = stop_words[best] == stop_words[second]
+        if stop_words[best] < max(2, _MIN_STOP_WORD_RATIO * num_words) or is_tie:
             return "unknown"
         return list(STOP_WORDS)[int(best)]
 
 
-def shown(text: str) -> str:
-    """A piece of text as a report may show it: what would act on a terminal or a page stands there as a sign."""
-    return text.translate(_SIGNS)
+def printable(text: str) -> str:
+    """Return a text for a report, with visible replacements of characters that act on a terminal or a page."""
+    return text.translate(_REPLACEMENTS)
 
 
 @cache
-def _mojibake_parts() -> NDArray[np.uint8]:
-    """By character: 1 where a wrong reading may begin, 2 where it may go on."""
-    table = np.zeros(_CODES, dtype=np.uint8)
-    table[[ord(character) for character in _FOLLOWERS]] = 2
+def _mojibake_roles() -> NDArray[np.uint8]:
+    """Return, by code point, 1 for the letters of lead bytes and 2 for those of continuation bytes."""
+    table = np.zeros(_NUM_CODE_POINTS, dtype=np.uint8)
+    table[[ord(character) for character in _CONTINUATIONS]] = 2
     table[_LEAD_CODES] = 1
     return table
 
 
 def _byte(character: str) -> int:
-    """The byte that Windows-1252 (Latin-1 where it has none) shows as this character."""
+    """Return the byte that Windows-1252 decodes to this character, or Latin-1 if Windows-1252 has none."""
     code = ord(character)
     return code if code < 0x100 else character.encode("cp1252")[0]
 
 
 @cache
-def _kinds() -> NDArray[np.uint8]:
-    table = np.zeros(_CODES, dtype=np.uint8)
+def _class_table() -> NDArray[np.uint8]:
+    table = np.zeros(_NUM_CODE_POINTS, dtype=np.uint8)
     table[1:0x20] = table[0x7F:0xA0] = 2
     table[[0x09, 0x0A]] = 0
     table[0], table[0x0D], table[0xFFFD], table[0xFEFF] = 1, 3, 4, 5
@@ -264,12 +286,12 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 @cache
-def _broad_scripts() -> NDArray[np.uint8]:
-    """By character: 0 no letter, 1 Latin, 2 Han, 3 kana, 4 Hangul, 5 other letters."""
-    table = np.zeros(_CODES, dtype=np.uint8)
+def _script_groups() -> NDArray[np.uint8]:
+    """Return, by code point: 0 no letter, 1 Latin, 2 Han, 3 kana, 4 Hangul, 5 other letters."""
+    table = np.zeros(_NUM_CODE_POINTS, dtype=np.uint8)
     table[0x370:0x2000] = table[0xA490:0xAC00] = table[0xFB13:0xFE00] = 5
-    for begin, end in ((0x41, 0x5B), (0x61, 0x7B), (0xC0, 0x250), (0x1E00, 0x1F00)):
-        table[begin:end] = _LATIN
+    for start, end in ((0x41, 0x5B), (0x61, 0x7B), (0xC0, 0x250), (0x1E00, 0x1F00)):
+        table[start:end] = _LATIN
     table[[0xD7, 0xF7]] = 0
     for part in HAN:
         table[part.start : part.stop] = _HAN
@@ -279,27 +301,27 @@ def _broad_scripts() -> NDArray[np.uint8]:
 
 
 @cache
-def _stop_hashes() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The stop words' hashes sorted [S], which languages have each [S, L], and a filter on the low 16 bits."""
+def _stop_word_hashes() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the sorted hashes of stop words [S], their languages [S, L], and a filter on the low 16 bits."""
     owners: dict[str, list[int]] = {}
-    for number, text in enumerate(STOP_WORDS.values()):
+    for language, text in enumerate(STOP_WORDS.values()):
         for word in text.split():
-            owners.setdefault(word, []).append(number)
-    hashes = _hashes_of(list(owners))
+            owners.setdefault(word, []).append(language)
+    hashes = _hash_each(list(owners))
     members = np.zeros((len(owners), len(STOP_WORDS)), dtype=bool)
-    for row, numbers in enumerate(owners.values()):
-        members[row, numbers] = True
+    for row, languages in enumerate(owners.values()):
+        members[row, languages] = True
     order = np.argsort(hashes)
     prefilter = np.zeros(1 << 16, dtype=bool)
     prefilter[(hashes & np.uint64(0xFFFF)).astype(np.int64)] = True
     return hashes[order], members[order], prefilter
 
 
-def _hashes_of(words: Sequence[str]) -> NDArray[np.uint64]:
-    return hashing.words(*hashing.code_points(words)).hashes
+def _hash_each(words: Sequence[str]) -> NDArray[np.uint64]:
+    return hashing.hash_words(*hashing.code_points(words)).hashes
 
 
-def as_shares(counts: dict[str, int]) -> dict[str, Any]:
-    """Each count with its share of all."""
+def with_shares(counts: dict[str, int]) -> dict[str, Any]:
+    """Return each count with its share of the total."""
     total = max(1, sum(counts.values()))
     return {name: {"number": n, "share": round(n / total, 6)} for name, n in counts.items()}

@@ -1,8 +1,8 @@
-"""What is wrong with a corpus, before hours are spent on it: one pass over the files, in bounded memory.
+"""Check the quality of a corpus in one pass over the files, in bounded memory.
 
-Kept are counts, hashes and sketches, never texts: 28 bytes a distinct line (at most 4 million, then a sample of
-them), about 40 bytes a document for exact repetitions and 800 for near ones (at most 500,000 remembered), and the
-windows of a million characters that are looked at.
+It stores counts, hashes, and MinHash signatures, but no texts: 28 bytes per distinct line (at most 4 million,
+then a sample), about 40 bytes per document for exact duplicates and 800 for near duplicates (at most 500,000
+documents), and windows of a million characters.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.characters import Characters, Languages, as_shares
-from bertsmith.corpus.checks.document_window import TextWindow, together
-from bertsmith.corpus.checks.file_errors import PLACES, FaultsByFile
+from bertsmith.corpus.checks.characters import CharacterCheck, LanguageCheck, with_shares
+from bertsmith.corpus.checks.document_window import TextWindow, group_documents
+from bertsmith.corpus.checks.file_errors import MAX_LOCATIONS, FileErrors
 from bertsmith.corpus.checks.findings import findings
-from bertsmith.corpus.checks.histogram import Found
-from bertsmith.corpus.checks.leakage import Leakage
-from bertsmith.corpus.checks.lines import LineFacts, RepeatedLines, find_lines, line_hashes
-from bertsmith.corpus.checks.structure import DocumentFacts, judge
-from bertsmith.corpus.checks.tokens import TokenFacts
-from bertsmith.corpus.deduplication import Duplicates, Places
+from bertsmith.corpus.checks.histogram import Occurrences
+from bertsmith.corpus.checks.leakage import LeakageCheck
+from bertsmith.corpus.checks.lines import LineCheck, RepeatedLines, find_lines, line_hashes
+from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
+from bertsmith.corpus.checks.tokens import TokenizerCheck
+from bertsmith.corpus.deduplication import SHINGLE_WORDS, DuplicateIndex, LocationTable
 from bertsmith.corpus.sentence_splitter import guessed_language, split
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
@@ -34,18 +34,24 @@ from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_NEAR_CAPACITY = 500_000
-_LINE_CAPACITY = 4_000_000
-_STRANGE = 1 << 14  # bytes of lines that are not UTF-8, to guess their encoding by
-_CLUSTERS = 10_000  # of repeated documents that are told apart
-_UNREADABLE = "cannot be read to its end"
+_MAX_NEAR_DOCUMENTS = 500_000  # indexed for near duplicates
+_MAX_LINES = 4_000_000  # distinct lines
+_ENCODING_SAMPLE_BYTES = 1 << 14  # of lines that are not UTF-8, from which their encoding is estimated
+_MAX_CLUSTERS = 10_000  # of duplicate documents
+_UNREADABLE_FILE = "cannot be read to its end"
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How much is looked at and listed.
+    """Options of a corpus check.
 
-    sample: bytes of text to look at, shared out over the files (None: all). listed: places a finding.
+    Attributes:
+        reading: The rules by which files become documents.
+        language: ISO 639-1 code; None: detected.
+        ngram: Words of the n-grams that are compared with evaluation sets.
+        threshold: The least Jaccard similarity of near duplicates.
+        sample: Bytes of text to read, divided among the files; None: all.
+        listed: The most locations to list for each finding.
     """
 
     reading: Reading = field(default_factory=Reading)
@@ -64,194 +70,211 @@ def check(
     against: Sequence[str | Path] = (),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Look through a corpus; returns the report, a document of plain values: `findings` (the worst first) and the
-    facts behind them. The same files give the same report.
+    """Check a corpus; the same files give the same report.
 
-    tokenizer: also count its tokens, unknowns and pieces. against: task files that the corpus should not hold.
-    progress: hears the bytes of text done so far.
+    Args:
+        files: The files of the corpus.
+        options: The options of the check.
+        tokenizer: A tokenizer, whose tokens, unknown words, and pieces are counted too.
+        against: Evaluation sets that the corpus should not contain.
+        progress: A function that receives the bytes of text read so far.
 
-    Raises `InputError` for files that are missing; what cannot be read inside of one is reported.
+    Returns:
+        A report of plain values: `findings`, the worst first, and the counts behind them.
+
+    Raises:
+        InputError: A file is missing. Lines that cannot be read are reported.
     """
     options = options or CheckOptions()
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     encoding = options.reading.encoding
-    whole = _Pass(
+    corpus_check = _CorpusCheck(
         options,
-        TokenFacts(tokenizer) if tokenizer is not None else None,
-        Leakage(find_files(against), options.ngram, encoding=encoding) if against else None,
+        TokenizerCheck(tokenizer) if tokenizer is not None else None,
+        LeakageCheck(find_files(against), options.ngram, encoding=encoding) if against else None,
         progress or (lambda done: None),
     )
-    found = [str(file) for file in find_files(files, whole.notes)]
-    whole.read(found)
-    report = whole.report(found)
+    paths = [str(file) for file in find_files(files, corpus_check.notes)]
+    corpus_check.read(paths)
+    report = corpus_check.report(paths)
     return {"findings": findings(report), **report}
 
 
-class _Pass:
-    """All that is counted on the way through the files."""
+class _CorpusCheck:
+    """All checks of one pass over the files."""
 
     def __init__(
         self,
         options: CheckOptions,
-        tokens: TokenFacts | None,
-        leakage: Leakage | None,
+        tokens: TokenizerCheck | None,
+        leakage: LeakageCheck | None,
         progress: Callable[[int], None],
     ) -> None:
         self._options, self._tokens, self._leakage, self._progress = options, tokens, leakage, progress
         self._language = options.language
         limit = options.listed
-        self._faults, self._records, self._unreadable = Found(limit), Found(limit), Found(limit)
-        self._fault_lines = self._bytes = self._words = 0
-        self._strange = b""  # some lines that are not UTF-8
-        self._cut_short: list[str] = []
+        self._bad_bytes, self._bad_records = Occurrences(limit), Occurrences(limit)
+        self._unreadable = Occurrences(limit)
+        self._num_bad_lines = self._num_bytes = self._num_words = 0
+        self._encoding_sample = b""  # lines that are not UTF-8
+        self._truncated: list[str] = []
         self.notes = Notes()
-        self._by_file = FaultsByFile(min(limit, PLACES))
-        self._characters, self._languages = Characters(limit, self._by_file), Languages()
-        self._documents, self._lines = DocumentFacts(limit), LineFacts()
-        self._repeated, self._places = RepeatedLines(_LINE_CAPACITY), Places()
-        self._exact = _Repetitions(Duplicates("exact"), limit)
-        self._near = _Repetitions(Duplicates("near", options.threshold, _NEAR_CAPACITY), limit)
-        self._missing: list[
-            int
-        ] = []  # lines of this file that could not be read: text below stands further down
-        self._in_parts = 0
+        self._file_errors = FileErrors(min(limit, MAX_LOCATIONS))
+        self._characters, self._languages = CharacterCheck(limit, self._file_errors), LanguageCheck()
+        self._documents, self._lines = DocumentCheck(limit), LineCheck()
+        self._repeated, self._locations = RepeatedLines(_MAX_LINES), LocationTable()
+        self._exact = _DuplicateCheck(DuplicateIndex("exact"), limit)
+        self._near = _DuplicateCheck(DuplicateIndex("near", options.threshold, _MAX_NEAR_DOCUMENTS), limit)
+        # Lines of the current file that could not be read, which shift the locations of the text below.
+        self._missing: list[int] = []
+        self._num_split = 0
 
     def read(self, files: Sequence[str]) -> None:
-        """Look through the files. What one leaves of its share of a sample goes to those behind it."""
-        for position, file in enumerate(files):
-            sample = self._options.sample
-            stop = None if sample is None else self._bytes + (sample - self._bytes) // (len(files) - position)
+        """Read the files; bytes of the sample that a file does not use go to the files after it."""
+        for index, file in enumerate(files):
+            sample, done = self._options.sample, self._num_bytes
+            stop = None if sample is None else done + (sample - done) // (len(files) - index)
             self._missing = []
             try:
-                found = read_documents([file], self._options.reading, reject=self._reject, notes=self.notes)
-                for documents in together(found, partial(self._room, stop)):
-                    self._look(file, documents)
-                    self._progress(self._bytes)
-                    if stop is not None and self._bytes >= stop:
-                        self._cut_short.append(file)
+                documents = read_documents(
+                    [file], self._options.reading, reject=self._reject, notes=self.notes
+                )
+                for group in group_documents(documents, partial(self._window_size, stop)):
+                    self._update(file, group)
+                    self._progress(self._num_bytes)
+                    if stop is not None and self._num_bytes >= stop:
+                        self._truncated.append(file)
                         break
             except InputError as error:
-                self._unreadable.add({"place": file, "reason": error.sentence})
-                self._by_file.add(file, _UNREADABLE, file, told=error.sentence)
+                self._add_unreadable(file, error.sentence_for("python"))
             self._documents.close()
 
-    def _room(self, stop: int | None) -> int:
-        """Characters to look at together, before as many bytes as `stop` were seen."""
-        return hashing.WINDOW if stop is None else min(stop - self._bytes, hashing.WINDOW)
+    def _window_size(self, stop: int | None) -> int:
+        """Return the characters of the next window, so that reading ends near `stop` bytes."""
+        if stop is None:
+            return hashing.WINDOW_CHARACTERS
+        return min(stop - self._num_bytes, hashing.WINDOW_CHARACTERS)
+
+    def _add_unreadable(self, file: str, reason: str) -> None:
+        self._unreadable.add({"place": file, "reason": reason})
+        self._file_errors.add(file, _UNREADABLE_FILE, file, detail=reason)
 
     def _reject(self, reject: Reject) -> None:
         if reject.line is None:
-            self._unreadable.add({"place": reject.file, "reason": reject.reason})
-            self._by_file.add(reject.file, _UNREADABLE, reject.file, told=reject.reason)
+            self._add_unreadable(reject.file, reject.reason)
             return
         self._missing.append(reject.line)
-        place = f"{reject.file}:{reject.line}"
+        location = f"{reject.file}:{reject.line}"
         if not reject.reason.endswith("is not UTF-8"):
-            self._records.add({"place": place, "reason": reject.reason})
-            self._by_file.add(reject.file, "lines or rows that cannot be read", place, told=reject.reason)
+            self._bad_records.add({"place": location, "reason": reject.reason})
+            error = "lines or rows that cannot be read"
+            self._file_errors.add(reject.file, error, location, detail=reject.reason)
             return
-        # Each byte that is not UTF-8 becomes one half character here, and nothing else does.
+        # Only bytes that are not UTF-8 become lone surrogates.
         line = reject.raw.decode("utf-8", "surrogateescape")
         bad = [i for i, character in enumerate(line) if "\udc80" <= character <= "\udcff"]
-        self._fault_lines += 1
-        if len(self._strange) < _STRANGE:
-            self._strange += reject.raw[:_STRANGE] + b"\n"
+        self._num_bad_lines += 1
+        if len(self._encoding_sample) < _ENCODING_SAMPLE_BYTES:
+            self._encoding_sample += reject.raw[:_ENCODING_SAMPLE_BYTES] + b"\n"
         reason = reject.reason.partition(": ")[2] or reject.reason
-        place = f"{place}:{bad[0] + 1 if bad else 1}"
-        self._faults.add({"place": place, "reason": reason}, max(1, len(bad)))
+        location = f"{location}:{bad[0] + 1 if bad else 1}"
+        num_bad = max(1, len(bad))
+        self._bad_bytes.add({"place": location, "reason": reason}, num_bad)
         byte = f"0x{ord(line[bad[0]]) - 0xDC00:02X}" if bad else ""
-        self._by_file.add(reject.file, "bytes that are not UTF-8", place, max(1, len(bad)), byte)
+        self._file_errors.add(reject.file, "bytes that are not UTF-8", location, num_bad, byte)
 
-    def _look(self, file: str, documents: list[Document]) -> None:
+    def _update(self, file: str, documents: list[Document]) -> None:
         texts = [document.text for document in documents]
         if self._language is None:
             self._language = guessed_language(texts)
-        number = np.zeros(len(texts), dtype=np.int64)
+        num_words = np.zeros(len(texts), dtype=np.int64)
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in hashing.windows(texts):
-            some = slice(first, first + len(group))
-            window = TextWindow(file, documents[some], group, offset, self._missing)
-            number[some] += np.diff(window.words.bounds)
-            for i, part in enumerate(group, start=first):
-                found = split(part, self._language)
-                sentences[i] += found
+            part = slice(first, first + len(group))
+            window = TextWindow(file, documents[part], group, offset, self._missing)
+            num_words[part] += np.diff(window.words.offsets)
+            for i, text in enumerate(group, start=first):
+                text_sentences = split(text, self._language)
+                sentences[i] += text_sentences
                 if self._tokens is not None:
-                    self._tokens.add(found)
-            self._count(file, window)
+                    self._tokens.update(text_sentences)
+            self._update_window(file, window)
         for i, document in enumerate(documents):
-            self._documents.add(file, document, sentences[i], int(number[i]))
-        self._documents.sentence_lengths.add([len(s) for found in sentences for s in found])
-        self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        self._in_parts += sum(document.part == 1 for document in documents)
-        whole = [document for i, document in enumerate(documents) if number[i] and document.part == 0]
-        self._near.add(self._exact.add(whole))
+            self._documents.update(file, document, sentences[i], int(num_words[i]))
+        self._documents.sentence_lengths.add(
+            [len(sentence) for document_sentences in sentences for sentence in document_sentences]
+        )
+        self._num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        self._num_split += sum(document.part == 1 for document in documents)
+        compared = [document for i, document in enumerate(documents) if num_words[i] and document.part == 0]
+        self._near.update(self._exact.update(compared))
 
-    def _count(self, file: str, window: TextWindow) -> None:
-        """Count what stands in a window."""
+    def _update_window(self, file: str, window: TextWindow) -> None:
         codes, words, text = window.codes, window.words, window.text
-        self._words += len(words.hashes)
-        self._characters.add(codes, text, window.place, file)
-        self._languages.add(codes, window.bounds, words)
-        lines = find_lines(codes, window.bounds, text)
-        self._lines.add(lines, text)
-        lines = window.uncut(lines)
-        places = window.line_places(lines, self._places)
-        self._repeated.add(line_hashes(codes, lines), places, lines, text, window.begun)
+        self._num_words += len(words.hashes)
+        self._characters.update(codes, text, window.location, file)
+        self._languages.update(codes, window.offsets, words)
+        lines = find_lines(codes, window.offsets, text)
+        self._lines.update(lines, text)
+        lines = window.complete_lines(lines)
+        locations = window.line_locations(lines, self._locations)
+        self._repeated.update(line_hashes(codes, lines), locations, lines, text, window.is_start)
         if self._leakage is not None:
-            self._leakage.add(words, text, window.place)
+            self._leakage.update(words, text, window.location)
 
     def report(self, files: list[str]) -> dict[str, Any]:
-        """The facts, as plain values."""
+        """Return the counts as plain values."""
         self._documents.finish()
-        lines = self._lines.lengths
-        documents = self._documents.summary()
-        limit = self._options.listed
+        num_characters = self._documents.characters.total
+        lines, language, reading = self._lines.lengths, self._language or "en", self._options.reading
         report: dict[str, Any] = {
             "files": files,
-            "bytes": self._bytes,
-            "words": self._words,
-            "language": self._language or "en",
-            "documents_are": self._options.reading.documents,
+            "bytes": self._num_bytes,
+            "words": self._num_words,
+            "language": language,
+            "documents_are": reading.documents,
             "encoding": {
-                "bytes": self._faults.number,
-                "lines": self._fault_lines,
-                "places": self._faults.places,
-                "remedy": remedy_of(self._strange) if self._strange else None,
+                "bytes": self._bad_bytes.count,
+                "lines": self._num_bad_lines,
+                "places": self._bad_bytes.locations,
+                "remedy": remedy_of(self._encoding_sample) if self._encoding_sample else None,
             },
             "left_out": self.notes.record() | {"kinds": self.notes.kinds()},
             "delimiters": self.notes.delimiters,
-            "records": self._records.summary(),
+            "records": self._bad_records.summary(),
             "unreadable": self._unreadable.summary(),
-            "faults_by_file": self._by_file.summary(),
+            "faults_by_file": self._file_errors.summary(),
             "characters": {
-                "number": self._documents.characters.total,
-                "kinds": {name: found.summary() for name, found in self._characters.kinds.items()},
+                "number": num_characters,
+                "kinds": {name: entry.summary() for name, entry in self._characters.by_class.items()},
                 "mojibake": self._characters.mojibake.summary(),
-                "classes": as_shares(self._characters.classes()),
+                "classes": with_shares(self._characters.categories()),
             },
-            "documents": documents,
+            "documents": self._documents.summary(),
             "lines": {
                 "lengths": lines.summary(),
-                "repeated": self._repeated.summary(lines.number, lines.total, self._places.name, limit),
+                "repeated": self._repeated.summary(
+                    lines.count, lines.total, self._locations.unpack, self._options.listed
+                ),
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": {
-                "exact": self._exact.summary(self._documents.characters.total),
-                "near": self._near.summary(self._documents.characters.total)
-                | {"threshold": self._options.threshold, "shingle_words": 5},
+                "exact": self._exact.summary(num_characters),
+                "near": self._near.summary(num_characters)
+                | {"threshold": self._options.threshold, "shingle_words": SHINGLE_WORDS},
             },
-            "scripts": as_shares(self._characters.scripts()),
-            "languages": as_shares(
-                dict(sorted(self._languages.characters.items(), key=lambda i: (-i[1], i[0])))
+            "scripts": with_shares(self._characters.scripts()),
+            "languages": with_shares(
+                dict(sorted(self._languages.characters.items(), key=lambda item: (-item[1], item[0])))
             ),
-            "structure": judge(
+            "structure": assess_structure(
                 self._documents,
                 lines,
-                self._lines.wrapped,
-                self._lines.breaks,
-                self._options.reading.documents,
-                self._language or "en",
+                self._lines.num_wrapped,
+                self._lines.num_breaks,
+                reading.documents,
+                language,
             ),
             "limits": self._limits(),
         }
@@ -262,72 +285,69 @@ class _Pass:
         return report
 
     def _limits(self) -> list[str]:
-        """What was not looked at, or only estimated, in a sentence each."""
-        told = [
-            f"at most {counted(self._options.listed, 'place')} listed of each finding, {self._by_file.limit} of "
-            "each fault in a file"
+        """Return sentences on what was skipped or estimated."""
+        limits = [
+            f"at most {counted(self._options.listed, 'location')} listed of each finding, "
+            f"{self._file_errors.limit} of each error in a file"
         ]
-        if self._cut_short:
-            told.append(
-                f"a sample: the first {self._bytes / 1e6:,.1f} MB of text, shared out over the files; "
-                f"{counted(len(self._cut_short), 'file')} not read to the end"
+        if self._truncated:
+            limits.append(
+                f"a sample: the first {self._num_bytes / 1e6:,.1f} MB of text, divided among the files; "
+                f"{counted(len(self._truncated), 'file')} not read to the end"
             )
-        if self._in_parts:
-            told.append(
-                f"{counted(self._in_parts, 'document')} too long to be held whole: only the first part is compared"
+        if self._num_split:
+            limits.append(f"{counted(self._num_split, 'document')} too long: only the first part is compared")
+        if self._near.count:
+            limits.append(
+                "near duplicates are estimated; the standard deviation of the Jaccard similarity is about 0.025"
             )
-        if self._near.number:
-            told.append(
-                "near repetitions are judged by an estimate of the share of common runs of five words, whose "
-                "standard deviation is some 0.025"
+        if more := self._near.index.num_not_indexed:
+            limits.append(
+                f"near duplicates were searched among the first {_MAX_NEAR_DOCUMENTS:,} different documents; "
+                f"{more:,} later ones were compared with those but not with each other"
             )
-        if left := self._near.duplicates.not_remembered:
-            told.append(
-                f"near repetitions were looked for among the first {_NEAR_CAPACITY:,} different documents; "
-                f"{left:,} later ones were compared with those but not with each other"
+        if (fraction := self._repeated.sampled_fraction) < 1:
+            limits.append(
+                f"repeated lines are estimated from a sample of 1/{round(1 / fraction)} of the distinct lines"
             )
-        if (share := self._repeated.share) < 1:
-            told.append(
-                f"repeated lines are estimated from a sample of 1/{round(1 / share)} of the distinct lines"
-            )
-        return told
+        return limits
 
 
-class _Repetitions:
-    """Documents that repeat an earlier one, in clusters around the first of each."""
+class _DuplicateCheck:
+    """Count documents that repeat an earlier one, in clusters around the first of each."""
 
-    def __init__(self, duplicates: Duplicates, limit: int) -> None:
-        self.duplicates, self._limit = duplicates, limit
-        self.number = self._characters = 0
+    def __init__(self, index: DuplicateIndex, limit: int) -> None:
+        self.index, self._limit = index, limit
+        self.count = self._num_characters = 0
         self._sizes: Counter[str] = Counter()
         self._members: dict[str, list[str]] = {}
 
-    def add(self, documents: list[Document]) -> list[Document]:
-        """Compare documents with all before; returns those that repeat none."""
-        fresh: list[Document] = []
-        found = self.duplicates.first_seen_many([d.text for d in documents], [d.place for d in documents])
-        for document, earlier in zip(documents, found, strict=True):
-            if earlier is None:
-                fresh.append(document)
+    def update(self, documents: list[Document]) -> list[Document]:
+        """Compare documents with all earlier ones, and return those that repeat none."""
+        new: list[Document] = []
+        duplicates = self.index.find_duplicates([d.text for d in documents], [d.place for d in documents])
+        for document, first in zip(documents, duplicates, strict=True):
+            if first is None:
+                new.append(document)
                 continue
-            self.number += 1
-            self._characters += len(document.text)
-            if earlier in self._members or len(self._members) < _CLUSTERS:
-                self._sizes[earlier] += 1
-                members = self._members.setdefault(earlier, [])
+            self.count += 1
+            self._num_characters += len(document.text)
+            if first in self._members or len(self._members) < _MAX_CLUSTERS:
+                self._sizes[first] += 1
+                members = self._members.setdefault(first, [])
                 if len(members) < self._limit:
                     members.append(document.place)
-        return fresh
+        return new
 
-    def summary(self, characters: int) -> dict[str, Any]:
-        """Documents that repeat another one, their share of the text, and the largest clusters."""
+    def summary(self, num_characters: int) -> dict[str, Any]:
+        """Return the duplicates, their share of the characters, and the largest clusters."""
         top = sorted(self._sizes, key=lambda first: -self._sizes[first])[: self._limit]
         return {
-            "number": self.number,
-            "share_of_characters": round(self._characters / max(1, characters), 6),
+            "number": self.count,
+            "share_of_characters": round(self._num_characters / max(1, num_characters), 6),
             "clusters": [
                 {"first": first, "repeated": self._sizes[first], "places": self._members[first]}
                 for first in top
             ],
-            "not_remembered": self.duplicates.not_remembered,
+            "not_remembered": self.index.num_not_indexed,
         }

@@ -1,4 +1,4 @@
-"""Windows: some documents of a corpus, or a part of a long one, as characters and words whose places are known."""
+"""A window over documents of a corpus, or over a part of a long one, with the location of each character."""
 
 from __future__ import annotations
 
@@ -9,70 +9,95 @@ import numpy as np
 
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.lines import WindowLines
-from bertsmith.corpus.deduplication import Places
-from bertsmith.corpus.hashing import Hashes
+from bertsmith.corpus.deduplication import LocationTable
+from bertsmith.corpus.hashing import HashArray
 from bertsmith.io.files import Document, bare_suffix
 
-_MOST = 4096  # documents looked at together, or a window's characters
-_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet")  # a record's place is its own; lines inside have none
+_MAX_DOCUMENTS = 4096  # per group
+_RECORD_SUFFIXES = (
+    ".jsonl",
+    ".csv",
+    ".tsv",
+    ".parquet",
+)  # A record has a location; the lines inside have none.
 
 
 class TextWindow:
-    """Some documents, or a part of a long one, as characters and words; knows the place of each position."""
+    """Characters, words, and locations of T documents, or of a part of a long document.
+
+    Attributes:
+        codes: uint32 [C], the characters.
+        offsets: int64 [T + 1], the start of each text in the characters.
+        words: The hashed words.
+        text: The characters as a string.
+        is_start: bool [T], True for texts that start a document.
+    """
 
     def __init__(
         self, file: str, documents: Sequence[Document], texts: list[str], offset: int, missing: list[int]
     ) -> None:
-        """texts: of the documents, or the part of the only one that begins at `offset`. missing: lines that the
-        documents lack, rising."""
-        self.codes, self.bounds = hashing.code_points(texts)
-        self.words = hashing.words(self.codes, self.bounds)
+        """Hash the texts.
+
+        Args:
+            file: The file of the documents.
+            documents: The documents.
+            texts: Their texts, or a part of the text of a single document.
+            offset: The start of that part in its document.
+            missing: Line numbers in ascending order that could not be read, and so are not in the documents.
+        """
+        self.codes, self.offsets = hashing.code_points(texts)
+        self.words = hashing.hash_words(self.codes, self.offsets)
         self.text = "\n".join(texts) + "\n"
-        self._plain = bare_suffix(file) not in _RECORDS
+        self._has_lines = bare_suffix(file) not in _RECORD_SUFFIXES
         self._missing = missing
         self._documents = documents
-        self.begun = np.array([document.part == 0 and offset == 0 for document in documents])  # [T]
-        whole = documents[0].text
-        self._lines_before = whole.count("\n", 0, offset)
-        self._columns_before = offset - (whole.rfind("\n", 0, offset) + 1)
+        self.is_start = np.array([document.part == 0 and offset == 0 for document in documents])
+        first = documents[0].text
+        self._lines_before = first.count("\n", 0, offset)
+        self._columns_before = offset - (first.rfind("\n", 0, offset) + 1)
         end = offset + len(texts[0])
-        self._ends_within_a_line = len(texts) == 1 and end < len(whole) and whole[end - 1] != "\n"
+        self._ends_inside_line = len(texts) == 1 and end < len(first) and first[end - 1] != "\n"
 
-    def place(self, position: int) -> str:
-        """file:line:column of a character; in a file of records the place of the record."""
-        owner = int(np.searchsorted(self.bounds, position, side="right")) - 1
-        where = self._documents[owner].place
-        if not self._plain:
-            return where
-        path, _, first = where.rpartition(":")
-        begin = int(self.bounds[owner])
-        below = self.text.count("\n", begin, position)
-        if below:
-            column = position - self.text.rfind("\n", begin, position)
+    def location(self, position: int) -> str:
+        """Return file:line:column of a character, or the location of its record."""
+        owner = int(np.searchsorted(self.offsets, position, side="right")) - 1
+        location = self._documents[owner].place
+        if not self._has_lines:
+            return location
+        path, _, first_line = location.rpartition(":")
+        start = int(self.offsets[owner])
+        lines_down = self.text.count("\n", start, position)
+        if lines_down:
+            column = position - self.text.rfind("\n", start, position)
         else:
-            column = position - begin + self._columns_before + 1
-        return f"{path}:{self._line(int(first), below + self._lines_before)}:{column}"
+            column = position - start + self._columns_before + 1
+        return f"{path}:{self._file_line(int(first_line), lines_down + self._lines_before)}:{column}"
 
-    def uncut(self, lines: WindowLines) -> WindowLines:
-        """Without the pieces of a line that is longer than a window: they are no lines, and may be alike."""
-        first, last = self._columns_before > 0, self._ends_within_a_line
-        return lines.part(slice(int(first), -1 if last else None)) if first or last else lines
+    def complete_lines(self, lines: WindowLines) -> WindowLines:
+        """Return the lines without the pieces of a line longer than a window, which may equal each other."""
+        first, last = self._columns_before > 0, self._ends_inside_line
+        return lines.select(slice(int(first), -1 if last else None)) if first or last else lines
 
-    def line_places(self, lines: WindowLines, names: Places) -> Hashes:
-        """The place of each line, packed; uint64 [L]."""
-        packed = np.array([names.packed(document.place) for document in self._documents], dtype=np.uint64)
-        if not self._plain:
+    def line_locations(self, lines: WindowLines, table: LocationTable) -> HashArray:
+        """Return the packed location of each line, uint64 [L]."""
+        packed = np.array([table.pack(document.place) for document in self._documents], dtype=np.uint64)
+        if not self._has_lines:
             return packed[lines.owner]
-        below = lines.number + self._lines_before
+        lines_down = lines.index + self._lines_before
         if self._missing:
-            firsts = (packed & np.uint64((1 << 40) - 1)).astype(np.int64)[lines.owner].tolist()
-            found = [self._line(first, n) - first for first, n in zip(firsts, below.tolist(), strict=True)]
-            below = np.array(found, dtype=np.int64)
-        return packed[lines.owner] + below.astype(np.uint64)
+            first_lines = (packed & np.uint64((1 << 40) - 1)).astype(np.int64)[lines.owner].tolist()
+            lines_down = np.array(
+                [
+                    self._file_line(first, n) - first
+                    for first, n in zip(first_lines, lines_down.tolist(), strict=True)
+                ],
+                dtype=np.int64,
+            )
+        return packed[lines.owner] + lines_down.astype(np.uint64)
 
-    def _line(self, first: int, below: int) -> int:
-        """The line in the file that is the `below`-th of a document that begins at line `first`."""
-        line = first + below
+    def _file_line(self, first: int, lines_down: int) -> int:
+        """Return the line in the file that is `lines_down` lines below the first line of a document."""
+        line = first + lines_down
         for missing in self._missing[bisect_left(self._missing, first) :]:
             if missing > line:
                 break
@@ -80,13 +105,13 @@ class TextWindow:
         return line
 
 
-def together(documents: Iterator[Document], limit: Callable[[], int]) -> Iterator[list[Document]]:
-    """Documents in groups of at most `limit` characters, asked anew for each (or one that is longer)."""
+def group_documents(documents: Iterator[Document], limit: Callable[[], int]) -> Iterator[list[Document]]:
+    """Yield groups of at most `limit()` characters, or of a single longer document."""
     group: list[Document] = []
     size = 0
     for document in documents:
         length = len(document.text) + 1
-        if group and (size + length > limit() or len(group) >= _MOST):
+        if group and (size + length > limit() or len(group) >= _MAX_DOCUMENTS):
             yield group
             group, size = [], 0
         group.append(document)

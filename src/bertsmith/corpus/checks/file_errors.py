@@ -1,50 +1,53 @@
-"""Which file of a corpus has which faults, how many, and where the first of each are."""
+"""Count the errors of each file of a corpus, with the locations of the first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.corpus.checks.histogram import Found
+from bertsmith.corpus.checks.histogram import Occurrences
 
-PLACES = 5  # of each fault in each file
-_MOST_FILES = 10_000  # that are told apart; all others are only counted
+MAX_LOCATIONS = 5  # per error and file
+_MAX_FILES = 10_000  # Further files are only counted.
 
 
 @dataclass
-class FaultsByFile:
-    """Counts faults by file; `limit` places are kept of each fault in each file."""
+class FileErrors:
+    """Count errors by file; store `limit` locations per error and file."""
 
     limit: int
-    _files: dict[str, dict[str, Found]] = field(default_factory=dict)
-    _others: set[int] = field(default_factory=set)  # hashes of files beyond those that are told apart
+    _files: dict[str, dict[str, Occurrences]] = field(default_factory=dict)
+    _others: set[int] = field(default_factory=set)  # hashes of the files beyond _MAX_FILES
 
-    def add(self, file: str, what: str, place: str, times: int = 1, told: str = "") -> None:
-        """Count a fault. place: as in all findings, `file:line:column`; told: more about this one."""
-        found = self._of(file, what)
-        if found is not None:
-            found.add({"at": place.removeprefix(file).removeprefix(":"), "told": told}, times)
+    def add(self, file: str, error: str, location: str, times: int = 1, detail: str = "") -> None:
+        """Count an error at a location `file:line:column`."""
+        occurrences = self._occurrences(file, error)
+        if occurrences is not None:
+            position = location.removeprefix(file).removeprefix(":")
+            occurrences.add({"at": position, "told": detail}, times)
 
-    def room(self, file: str, what: str) -> int:
-        """How many more places of this fault are kept."""
-        found = self._of(file, what)
-        return 0 if found is None else found.room
+    def num_free(self, file: str, error: str) -> int:
+        """Return the number of further locations to store for an error."""
+        occurrences = self._occurrences(file, error)
+        return 0 if occurrences is None else occurrences.num_free
 
-    def _of(self, file: str, what: str) -> Found | None:
-        if file not in self._files and len(self._files) >= _MOST_FILES:
+    def _occurrences(self, file: str, error: str) -> Occurrences | None:
+        if file not in self._files and len(self._files) >= _MAX_FILES:
             self._others.add(hash(file))
             return None
-        return self._files.setdefault(file, {}).setdefault(what, Found(self.limit))
+        return self._files.setdefault(file, {}).setdefault(error, Occurrences(self.limit))
 
     def summary(self) -> dict[str, Any]:
-        """As a report holds it: `files` in the order in which they were read, each with its faults."""
+        """Return the files in the order of reading, each with its errors, for a report."""
         return {
             "files": [
                 {
                     "file": file,
-                    "faults": [{"what": what, **found.summary()} for what, found in faults.items()],
+                    "faults": [
+                        {"what": error, **occurrences.summary()} for error, occurrences in errors.items()
+                    ],
                 }
-                for file, faults in self._files.items()
+                for file, errors in self._files.items()
             ],
             "files_not_listed": len(self._others),
         }

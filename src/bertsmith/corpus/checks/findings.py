@@ -1,4 +1,4 @@
-"""The facts about a corpus become findings: what is wrong, how much of it, where first, and what to do."""
+"""Derive the findings of a corpus check from its counts: problem, extent, first location, and remedy."""
 
 from __future__ import annotations
 
@@ -6,89 +6,111 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertsmith.corpus.diagnostics import FEW_DOCUMENTS, NOT_HELD_OUT, as_options
+from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NOT_HELD_OUT, as_options
 from bertsmith.formatting import counted
 from bertsmith.io.binary_files import how_to_read
 from bertsmith.tokenizer.script_coverage import fitting_options
 
 SEVERITIES = ("problem", "warning", "note")
-_NAME_IT = "name the one that holds the text with --text-column"
-_MISSING = re.compile(r"the field '.*' is missing|there is no column '")
-_SHARE_OF_REPEATED_LINES = 0.01
-_SHARE_OF_BOILERPLATE = 0.05
-_SHARE_OF_NAVIGATION = 0.001
-_SHARE_UNENDED = 0.2
-_SHARE_OF_URLS = 0.02
-_SHARE_ONE_LINE = 0.5
-_SHARE_OF_SECOND_LANGUAGE = 0.05
-_UNKNOWN_RATE = 0.005
-_PIECES_PER_WORD = 1.6
+_MISSING_COLUMN = re.compile(r"the field '.*' is missing|there is no column '")
+_ENCODING_REASON = re.compile(r"this file is (UTF-\d+(?:LE|BE)?), not ")
+# The shares from which on something is a finding, or a warning instead of a note.
+_REPEATED_LINES_WARNING = 0.01
+_BOILERPLATE_WARNING = 0.05
+_NAVIGATION_FINDING, _NAVIGATION_WARNING = 0.001, 0.005
+_UNENDED_FINDING, _UNENDED_WARNING = 0.2, 0.5
+_URLS_FINDING = 0.02
+_SYMBOLS_FINDING = 0.02
+_SECOND_LANGUAGE_FINDING = 0.05
+_UNKNOWN_TOKENS_PROBLEM = 0.005
+_MAX_PIECES_PER_WORD = 1.6
 _INVISIBLE = "invisible marks (zero-width, direction, soft hyphen)"
-_SERIOUS = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
+_SEVERE_CLASSES = ("NUL characters", "replacement characters (U+FFFD)", "half characters (lone surrogates)")
+
+Report = dict[str, Any]
+Finding = dict[str, Any]
 
 
-def findings(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The findings of a report, the worst first: severity ("problem", "warning", "note"), what, number, share of
-    the corpus (None where it says nothing), first place ("" for none), remedy."""
-    found = [
-        *_of_bytes(report),
-        *_of_characters(report),
-        *_of_structure(report),
-        *_of_duplicates(report),
-        *_of_lines(report),
-        *_of_documents(report),
-        *_of_languages(report),
-        *_of_tokens(report),
-        *_of_tasks(report),
+def findings(report: Report) -> list[Finding]:
+    """Return the findings of a report, the worst first.
+
+    Each has `severity` ("problem", "warning", "note"), `what`, `number`, `share` of the corpus (or None), `first`
+    location (or ""), and `remedy`.
+    """
+    result = [
+        *_reading_findings(report),
+        *_character_findings(report),
+        *_structure_findings(report),
+        *_duplicate_findings(report),
+        *_line_findings(report),
+        *_document_findings(report),
+        *_language_findings(report),
+        *_token_findings(report),
+        *_leakage_findings(report),
     ]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding["severity"]))
+    return sorted(result, key=lambda finding: SEVERITIES.index(finding["severity"]))
 
 
 def _finding(
     severity: str, what: str, number: int, first: str, remedy: str, share: float | None = None
-) -> dict[str, Any]:
+) -> Finding:
     return {
-        "severity": severity, "what": what, "number": number, "share": share, "first": first, "remedy": remedy,
-    }  # fmt: skip
+        "severity": severity,
+        "what": what,
+        "number": number,
+        "share": share,
+        "first": first,
+        "remedy": remedy,
+    }
 
 
-def _first(found: dict[str, Any]) -> str:
-    places = found["places"]
-    if not places:
+def _first(occurrences: dict[str, Any]) -> str:
+    locations = occurrences["places"]
+    if not locations:
         return ""
-    return str(places[0]["place"] if isinstance(places[0], dict) else places[0])
+    return str(locations[0]["place"] if isinstance(locations[0], dict) else locations[0])
 
 
-def _to_read(places: Sequence[dict[str, Any]]) -> str:
-    """What to do about files that cannot be read; some are only in another encoding, which is known."""
-    found = [re.search(r"this file is (UTF-\d+(?:LE|BE)?), not ", place["reason"]) for place in places]
-    named = sorted({match[1] for match in found if match})
-    told = [f"add --encoding {name.lower()} for what is {name}" for name in named]
-    if None in found:
-        told.append(f"fix {'the others' if told else 'them'} or leave them out")
-    return "; ".join(told)
+def _unreadable_remedy(occurrences: Sequence[dict[str, Any]]) -> str:
+    """Return what to do about files that cannot be read; some only have another encoding, which is known."""
+    matches = [_ENCODING_REASON.search(occurrence["reason"]) for occurrence in occurrences]
+    names = sorted({match[1] for match in matches if match})
+    remedies = [f"read {name} files with encoding={name.lower()}" for name in names]
+    if None in matches:
+        remedies.append(f"fix {'the others' if remedies else 'them'} or leave them out")
+    return "; ".join(remedies)
 
 
-def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _reading_findings(report: Report) -> Iterator[Finding]:
     encoding, unreadable, records = report["encoding"], report["unreadable"], report["records"]
     if unreadable["number"]:
         reason = unreadable["places"][0]["reason"]
         yield _finding(
-            "problem", f"files that cannot be read to their end: {reason}", unreadable["number"],
-            _first(unreadable), _to_read(unreadable["places"]),
-        )  # fmt: skip
+            "problem",
+            f"files that cannot be read to their end: {reason}",
+            unreadable["number"],
+            _first(unreadable),
+            _unreadable_remedy(unreadable["places"]),
+        )
     if encoding["bytes"]:
-        lines = counted(encoding["lines"], "line")
         yield _finding(
-            "problem", f"bytes that are not UTF-8, in {lines}", encoding["bytes"],
-            _first(encoding), f"{encoding['remedy']}; data prepare --on-error skip leaves such lines out",
-        )  # fmt: skip
+            "problem",
+            f"bytes that are not UTF-8, in {counted(encoding['lines'], 'line')}",
+            encoding["bytes"],
+            _first(encoding),
+            f"{encoding['remedy']}; prepare with on_error=skip skips such lines",
+        )
     if records["number"]:
         reason = records["places"][0]["reason"]
         yield _finding(
-            "problem", f"lines or rows that cannot be read: {reason}", records["number"], _first(records),
-            _NAME_IT if _MISSING.search(reason) else "fix them, or data prepare --on-error skip",
-        )  # fmt: skip
+            "problem",
+            f"lines or rows that cannot be read: {reason}",
+            records["number"],
+            _first(records),
+            "name the column with the text: text_column"
+            if _MISSING_COLUMN.search(reason)
+            else "fix them, or prepare with on_error=skip",
+        )
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
     if empty := report["left_out"]["empty"]:
@@ -97,178 +119,215 @@ def _of_bytes(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "files without any text",
             len(empty),
             empty[0],
-            "check how they were made; they are left out",
+            "check how they were made; they are skipped",
         )
     if skipped := report["left_out"]["skipped"]:
-        kinds = report["left_out"]["kinds"]
         yield _finding(
-            "note", f"files of other kinds in the folders, skipped: {kinds}", sum(skipped.values()), "",
+            "note",
+            f"files of other kinds in the folders, skipped: {report['left_out']['kinds']}",
+            sum(skipped.values()),
+            "",
             how_to_read(skipped),
-        )  # fmt: skip
+        )
 
 
-def _of_characters(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _character_findings(report: Report) -> Iterator[Finding]:
     characters = report["characters"]
     if (mojibake := characters["mojibake"])["number"]:
         example = mojibake["places"][0]
         yield _finding(
-            "problem", f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"], _first(mojibake), "decode the source again as UTF-8, or fix it with ftfy",
-        )  # fmt: skip
-    for name, found in characters["kinds"].items():
-        if not found["number"]:
+            "problem",
+            f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
+            mojibake["number"],
+            _first(mojibake),
+            "decode the source again as UTF-8, or fix it with ftfy",
+        )
+    for name, occurrences in characters["kinds"].items():
+        if not occurrences["number"]:
             continue
-        severity = "problem" if name in _SERIOUS else "note" if name == _INVISIBLE else "warning"
+        severity = "problem" if name in _SEVERE_CLASSES else "note" if name == _INVISIBLE else "warning"
         remedy = {
             "replacement characters (U+FFFD)": "text was lost when it was decoded: decode the source again",
-            "lone carriage returns": "turn line ends into \\n: tr '\\r' '\\n', or dos2unix -c mac",
-            _INVISIBLE: "BERT's cleaning drops them; others may not",
-        }.get(name, "remove them; BERT's cleaning drops or blanks them, others may not")
-        yield _finding(severity, name, found["number"], _first(found), remedy)
+            "lone carriage returns": "convert line ends to \\n: tr '\\r' '\\n', or dos2unix -c mac",
+            _INVISIBLE: "the text cleaning of BERT removes them; other tokenizers may not",
+        }.get(name, "remove them; the text cleaning of BERT removes them, other tokenizers may not")
+        yield _finding(severity, name, occurrences["number"], _first(occurrences), remedy)
 
 
-def _of_structure(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    structure = report["structure"]
+def _structure_findings(report: Report) -> Iterator[Finding]:
+    structure, num_documents = report["structure"], report["documents"]["number"]
     for fault in structure["faults"]:
         yield _finding("problem", fault["what"], fault["number"], fault["first"], fault["remedy"])
-    if structure["faults"] or not report["documents"]["number"]:
+    if structure["faults"] or not num_documents:
         return
     for name in ("nsp", "sop"):
         verdict = structure[name]
         if verdict["verdict"] == "unfit":
             yield _finding(
-                "warning", f"{name.upper()} cannot be trained: {verdict['why']}", report["documents"]["number"],
-                "", verdict["remedy"],
-            )  # fmt: skip
-    if 1 < report["documents"]["number"] < FEW_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
+                "warning",
+                f"{name.upper()} cannot be trained: {verdict['why']}",
+                num_documents,
+                "",
+                verdict["remedy"],
+            )
+    if 1 < num_documents < MIN_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
         yield _finding(
-            "warning", f"too few documents to hold some out: {report['documents']['number']}",
-            report["documents"]["number"], "",
-            f"give more, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
-        )  # fmt: skip
-
-
-def _of_duplicates(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for kind, what in (
-        ("exact", "documents that repeat another word for word"),
-        ("near", "near-repetitions"),
-    ):
-        found = report["duplicates"][kind]
-        if not found["number"]:
-            continue
-        if kind == "near":
-            what = f"documents nearly like another (share of common runs of words ≥ {found['threshold']:g})"
-        cluster = found["clusters"][0]
-        yield _finding(
-            "warning", what, found["number"], f"{cluster['places'][0]} = {cluster['first']}",
-            f"data prepare --deduplicate {kind}", found["share_of_characters"],
-        )  # fmt: skip
-
-
-def _of_lines(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    repeated, boilerplate = report["lines"]["repeated"], report["lines"]["boilerplate"]
-    if repeated["repeated"]:
-        many = repeated["share_of_characters"] >= _SHARE_OF_REPEATED_LINES
-        yield _finding(
-            "warning" if many else "note", "repeated lines", repeated["occurrences_too_many"],
-            repeated["examples"][0]["first"] if repeated["examples"] else "",
-            "look at the list: navigation and footers are best removed", repeated["share_of_characters"],
-        )  # fmt: skip
-    if (navigation := boilerplate["navigation"])["share_of_lines"] >= _SHARE_OF_NAVIGATION:
-        yield _boilerplate("navigation and cookie lines", navigation, 0.005)
-    if (urls := boilerplate["urls"])["share_of_characters"] >= _SHARE_OF_URLS:
-        yield _boilerplate("lines with web addresses", urls, _SHARE_OF_BOILERPLATE)
-    if (symbols := boilerplate["symbols"])["share_of_characters"] >= _SHARE_OF_URLS:
-        yield _boilerplate("lines of mostly digits and signs", symbols, _SHARE_OF_BOILERPLATE)
-    unended = boilerplate["unended"]
-    wrapped = any(fault["fault"] == "hard_wrapped" for fault in report["structure"]["faults"])
-    if not wrapped and unended["share_of_characters"] >= _SHARE_UNENDED:
-        yield _boilerplate(
-            "lines without punctuation at their end (headings, lists, captions?)", unended, 0.5
+            "warning",
+            f"too few documents to hold some out: {num_documents}",
+            num_documents,
+            "",
+            f"give more, with a blank line between them, or train with {as_options(NOT_HELD_OUT)}",
         )
 
 
-def _boilerplate(what: str, found: dict[str, Any], warn_at: float) -> dict[str, Any]:
-    share = found["share_of_characters"]
-    return _finding(
-        "warning" if share >= warn_at else "note", what, found["lines"], "",
-        "look at the examples; remove what is no prose", share,
-    )  # fmt: skip
+def _duplicate_findings(report: Report) -> Iterator[Finding]:
+    exact, near = report["duplicates"]["exact"], report["duplicates"]["near"]
+    for method, duplicates, what in (
+        ("exact", exact, "documents that repeat another word for word"),
+        ("near", near, f"near-duplicate documents (Jaccard similarity ≥ {near['threshold']:g})"),
+    ):
+        if duplicates["number"]:
+            cluster = duplicates["clusters"][0]
+            yield _finding(
+                "warning",
+                what,
+                duplicates["number"],
+                f"{cluster['places'][0]} = {cluster['first']}",
+                f"prepare with deduplicate={method}",
+                duplicates["share_of_characters"],
+            )
 
 
-def _of_documents(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    documents = report["documents"]
-    number = max(1, documents["number"])
-    if documents["empty"]["number"]:
+def _line_findings(report: Report) -> Iterator[Finding]:
+    repeated, boilerplate = report["lines"]["repeated"], report["lines"]["boilerplate"]
+    if repeated["repeated"]:
+        is_warning = repeated["share_of_characters"] >= _REPEATED_LINES_WARNING
         yield _finding(
-            "warning", "documents without a word", documents["empty"]["number"], _first(documents["empty"]),
-            "they are dropped by data prepare", documents["empty"]["number"] / number,
-        )  # fmt: skip
+            "warning" if is_warning else "note",
+            "repeated lines",
+            repeated["occurrences_too_many"],
+            repeated["examples"][0]["first"] if repeated["examples"] else "",
+            "look at the list; remove navigation and footers",
+            repeated["share_of_characters"],
+        )
+    if (navigation := boilerplate["navigation"])["share_of_lines"] >= _NAVIGATION_FINDING:
+        yield _boilerplate_finding("navigation and cookie lines", navigation, _NAVIGATION_WARNING)
+    if (urls := boilerplate["urls"])["share_of_characters"] >= _URLS_FINDING:
+        yield _boilerplate_finding("lines with web addresses", urls, _BOILERPLATE_WARNING)
+    if (symbols := boilerplate["symbols"])["share_of_characters"] >= _SYMBOLS_FINDING:
+        yield _boilerplate_finding("lines of mostly digits and symbols", symbols, _BOILERPLATE_WARNING)
+    unended = boilerplate["unended"]
+    is_wrapped = any(fault["fault"] == "hard_wrapped" for fault in report["structure"]["faults"])
+    if not is_wrapped and unended["share_of_characters"] >= _UNENDED_FINDING:
+        yield _boilerplate_finding(
+            "lines without punctuation at their end (headings, lists, captions?)", unended, _UNENDED_WARNING
+        )
+
+
+def _boilerplate_finding(what: str, lines: dict[str, Any], warning_share: float) -> Finding:
+    share = lines["share_of_characters"]
+    return _finding(
+        "warning" if share >= warning_share else "note",
+        what,
+        lines["lines"],
+        "",
+        "look at the examples; remove what is not prose",
+        share,
+    )
+
+
+def _document_findings(report: Report) -> Iterator[Finding]:
+    documents = report["documents"]
+    num_documents = max(1, documents["number"])
+    if num_empty := documents["empty"]["number"]:
+        yield _finding(
+            "warning",
+            "documents without a word",
+            num_empty,
+            _first(documents["empty"]),
+            "prepare drops them",
+            num_empty / num_documents,
+        )
     if documents["huge"]["number"]:
         yield _finding(
-            "warning", f"documents of more than {documents['huge']['characters_more_than']:,} characters",
-            documents["huge"]["number"], _first(documents["huge"]),
-            "are blank lines missing? --documents says what ends a document",
-        )  # fmt: skip
-    one_line = documents["one_line"]["number"]
-    if one_line and documents["number"] > 1 and report["documents_are"] != "line":
+            "warning",
+            f"documents of more than {documents['huge']['characters_more_than']:,} characters",
+            documents["huge"]["number"],
+            _first(documents["huge"]),
+            "check for missing blank lines; the setting `documents` determines what ends a document",
+        )
+    num_one_line = documents["one_line"]["number"]
+    if num_one_line and documents["number"] > 1 and report["documents_are"] != "line":
         yield _finding(
-            "note", "documents of one line", one_line, _first(documents["one_line"]),
-            "fine for web pages; else let blank lines separate documents, not paragraphs", one_line / number,
-        )  # fmt: skip
+            "note",
+            "documents of one line",
+            num_one_line,
+            _first(documents["one_line"]),
+            "fine for web pages; else let blank lines separate documents, not paragraphs",
+            num_one_line / num_documents,
+        )
 
 
-def _of_languages(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    known = [
-        (name, found["share"])
-        for name, found in report["languages"].items()
+def _language_findings(report: Report) -> Iterator[Finding]:
+    languages = [
+        (name, entry["share"])
+        for name, entry in report["languages"].items()
         if name not in ("unknown", "no letters")
     ]
-    others = [f"{name} {share:.0%}" for name, share in known[1:] if share >= _SHARE_OF_SECOND_LANGUAGE]
+    others = [f"{name} {share:.0%}" for name, share in languages[1:] if share >= _SECOND_LANGUAGE_FINDING]
     if others:
+        name, share = languages[0]
         yield _finding(
-            "note", f"several languages (a guess by stop words): {known[0][0]} {known[0][1]:.0%}, "
-            + ", ".join(others), len(others) + 1, "", "one vocabulary has to hold them all; or separate them",
-        )  # fmt: skip
+            "note",
+            f"several languages (estimated by stop words): {name} {share:.0%}, {', '.join(others)}",
+            len(others) + 1,
+            "",
+            "one vocabulary has to cover all of them; or separate them",
+        )
 
 
-def _of_tokens(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    found = report.get("tokenizer")
+def _token_findings(report: Report) -> Iterator[Finding]:
+    stats = report.get("tokenizer")
     needed = fitting_options({name: script["share"] for name, script in report["scripts"].items()})
     options = f" with {needed[0]}" if needed else ""
-    if needed and found is None:
-        yield _finding(
-            "note", needed[1], report["words"], "", f"train its tokenizer so: bertsmith tokenizer train{options}"
-        )  # fmt: skip
-    if found is None or not found["tokens"]:
+    if needed and stats is None:
+        yield _finding("note", needed[1], report["words"], "", f"train the tokenizer{options}")
+    if stats is None or not stats["tokens"]:
         return
-    if found["unknown_tokens"]:
-        characters = " ".join(entry["character"] for entry in found["frequent_unknown_characters"][:5])
-        words = ", ".join(entry["word"] for entry in found["frequent_unknown_words"][:3])
-        worst = characters or words or "very long words"
+    if stats["unknown_tokens"]:
+        characters = " ".join(entry["character"] for entry in stats["frequent_unknown_characters"][:5])
+        words = ", ".join(entry["word"] for entry in stats["frequent_unknown_words"][:3])
         yield _finding(
-            "problem" if found["unknown_token_share"] > _UNKNOWN_RATE else "note",
-            f"tokens unknown to this tokenizer, most often: {worst}", found["unknown_tokens"], "",
-            f"train a tokenizer on this corpus: bertsmith tokenizer train{options}",
-            found["unknown_token_share"],
-        )  # fmt: skip
-    if (found["pieces_per_word"] or 0) > _PIECES_PER_WORD:
-        worst = ", ".join(entry["word"] for entry in found["falling_apart"][:3])
+            "problem" if stats["unknown_token_share"] > _UNKNOWN_TOKENS_PROBLEM else "note",
+            f"tokens unknown to this tokenizer, most often: {characters or words or 'very long words'}",
+            stats["unknown_tokens"],
+            "",
+            f"train a tokenizer on this corpus{options}",
+            stats["unknown_token_share"],
+        )
+    if (stats["pieces_per_word"] or 0) > _MAX_PIECES_PER_WORD:
+        words = ", ".join(entry["word"] for entry in stats["falling_apart"][:3])
         yield _finding(
-            "warning", f"words fall into {found['pieces_per_word']:.2f} pieces on average: {worst}",
-            found["words"] - found["unknown_words"], "", "train or extend a tokenizer on this corpus",
-        )  # fmt: skip
+            "warning",
+            f"words are split into {stats['pieces_per_word']:.2f} pieces on average: {words}",
+            stats["words"] - stats["unknown_words"],
+            "",
+            "train or extend a tokenizer on this corpus",
+        )
 
 
-def _of_tasks(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    found = report.get("against")
-    if found is None:
+def _leakage_findings(report: Report) -> Iterator[Finding]:
+    leakage = report.get("against")
+    if leakage is None:
         return
-    for file in found["files"]:
+    for file in leakage["files"]:
         if file["hit"]:
-            rows = [row for row in found["rows"] if row["row"].startswith(file["file"])]
-            first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
+            rows = [row for row in leakage["rows"] if row["row"].startswith(file["file"])]
             yield _finding(
-                "problem", f"rows of {file['file']} that are in the corpus (runs of {found['ngram']} words)",
-                file["hit"], first, "remove those documents, or do not score on those rows", file["share"],
-            )  # fmt: skip
+                "problem",
+                f"rows of {file['file']} that are in the corpus (runs of {leakage['ngram']} words)",
+                file["hit"],
+                f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else "",
+                "remove those documents, or do not evaluate on those rows",
+                file["share"],
+            )

@@ -1,4 +1,4 @@
-"""How lengths are spread, in a histogram of bounded size; how often something was found, and where first."""
+"""A histogram of bounded size, and counts of occurrences with the locations of the first."""
 
 from __future__ import annotations
 
@@ -8,95 +8,104 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_EXACT = 1024  # lengths below are counted one by one, above in 64 steps an octave: 1.1 % wide
-_STEPS = 64
-_BINS = _EXACT + _STEPS * 40
+_EXACT_BELOW = 1024  # Smaller values have a bin each; larger ones have 64 bins per octave, 1.1 % wide.
+_BINS_PER_OCTAVE = 64
+_NUM_BINS = _EXACT_BELOW + _BINS_PER_OCTAVE * 40
 
 
 class Distribution:
-    """Counts of non-negative integers; its quantiles are exact below 1,024 and within 1.1 % above."""
+    """Count non-negative integers; quantiles are exact below 1,024 and within 1.1 % above.
+
+    Attributes:
+        count: The number of values.
+        total: The sum of the values.
+        minimum: The least value; None without values.
+        maximum: The largest value; 0 without values.
+    """
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_BINS, dtype=np.int64)
-        self.number = 0
+        self._counts = np.zeros(_NUM_BINS, dtype=np.int64)
+        self.count = 0
         self.total = 0
-        self.least: int | None = None
-        self.most = 0
+        self.minimum: int | None = None
+        self.maximum = 0
 
     def add(self, values: ArrayLike) -> None:
         """Count some values."""
-        found = np.asarray(values, dtype=np.int64)
-        if not len(found):
+        array = np.asarray(values, dtype=np.int64)
+        if not len(array):
             return
-        self._counts += np.bincount(_bin(found), minlength=_BINS)
-        self.number += len(found)
-        self.total += int(found.sum())
-        least = int(found.min())
-        self.least = least if self.least is None else min(self.least, least)
-        self.most = max(self.most, int(found.max()))
+        self._counts += np.bincount(_bins(array), minlength=_NUM_BINS)
+        self.count += len(array)
+        self.total += int(array.sum())
+        minimum = int(array.min())
+        self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
+        self.maximum = max(self.maximum, int(array.max()))
 
-    def quantile(self, share: float) -> int:
-        """The value that `share` of the values do not exceed; 0 without values."""
-        if not self.number:
+    def quantile(self, q: float) -> int:
+        """Return the least value that a fraction `q` of the values does not exceed; 0 without values."""
+        if not self.count:
             return 0
-        at = int(np.searchsorted(np.cumsum(self._counts), max(1, np.ceil(share * self.number))))
-        return min(self.most, max(self.least or 0, _value(at)))
+        index = int(np.searchsorted(np.cumsum(self._counts), max(1, np.ceil(q * self.count))))
+        return min(self.maximum, max(self.minimum or 0, _bin_value(index)))
 
-    def histogram(self, parts: int = 40) -> tuple[list[float], list[int]]:
-        """Edges and counts on a scale of logarithms, for a plot: about `parts` bars from the least value on."""
-        if not self.number:
+    def histogram(self, num_bars: int = 40) -> tuple[list[float], list[int]]:
+        """Return edges and counts of about `num_bars` bars on a logarithmic scale, for a plot."""
+        if not self.count:
             return [1.0, 2.0], [0]
-        low, high = max(1, self.least or 1), max(2, self.most)
-        edges = np.unique(np.round(np.geomspace(low, high + 1, parts + 1)).astype(np.int64))
+        low, high = max(1, self.minimum or 1), max(2, self.maximum)
+        edges = np.unique(np.round(np.geomspace(low, high + 1, num_bars + 1)).astype(np.int64))
         filled = np.flatnonzero(self._counts)
-        values = np.clip([_value(int(at)) for at in filled], low, high)
+        values = np.clip([_bin_value(int(index)) for index in filled], low, high)
         bars, _ = np.histogram(values, bins=edges, weights=self._counts[filled])
         return edges.astype(float).tolist(), bars.astype(int).tolist()
 
     def summary(self) -> dict[str, Any]:
-        """Number, mean and quantiles, and the histogram, as a report holds them."""
+        """Return the number, mean, quantiles, and histogram of the values for a report."""
         edges, counts = self.histogram()
         return {
-            "number": self.number,
-            "mean": round(self.total / self.number, 2) if self.number else 0.0,
-            "least": self.least or 0,
+            "number": self.count,
+            "mean": round(self.total / self.count, 2) if self.count else 0.0,
+            "least": self.minimum or 0,
             "percentile_5": self.quantile(0.05),
             "median": self.quantile(0.5),
             "percentile_95": self.quantile(0.95),
-            "most": self.most,
+            "most": self.maximum,
             "histogram": {"edges": edges, "counts": counts},
         }
 
 
 @dataclass
-class Found:
-    """How often something was found, and where first."""
+class Occurrences:
+    """Count occurrences and store the locations of the first `limit`."""
 
     limit: int
-    number: int = 0
-    places: list[Any] = field(default_factory=list)
+    count: int = 0
+    locations: list[Any] = field(default_factory=list)
 
-    def add(self, place: Any, times: int = 1) -> None:
-        """Count it; the place is kept while there is room."""
-        self.number += times
-        if len(self.places) < self.limit:
-            self.places.append(place)
+    def add(self, location: Any, times: int = 1) -> None:
+        """Count an occurrence, and store its location up to the limit."""
+        self.count += times
+        if len(self.locations) < self.limit:
+            self.locations.append(location)
 
     @property
-    def room(self) -> int:
-        """How many more places are kept."""
-        return max(0, self.limit - len(self.places))
+    def num_free(self) -> int:
+        """Return the number of further locations to store."""
+        return max(0, self.limit - len(self.locations))
 
     def summary(self) -> dict[str, Any]:
-        """As a report holds it."""
-        return {"number": self.number, "places": self.places}
+        """Return the count and the locations for a report."""
+        return {"number": self.count, "places": self.locations}
 
 
-def _bin(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    large = np.maximum(values, _EXACT)
-    at = _EXACT + np.floor(_STEPS * np.log2(large / _EXACT)).astype(np.int64)
-    return np.where(values < _EXACT, values, np.minimum(at, _BINS - 1))
+def _bins(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    large = np.maximum(values, _EXACT_BELOW)
+    index = _EXACT_BELOW + np.floor(_BINS_PER_OCTAVE * np.log2(large / _EXACT_BELOW)).astype(np.int64)
+    return np.where(values < _EXACT_BELOW, values, np.minimum(index, _NUM_BINS - 1))
 
 
-def _value(at: int) -> int:
-    return at if at < _EXACT else round(_EXACT * 2 ** ((at - _EXACT + 0.5) / _STEPS))
+def _bin_value(index: int) -> int:
+    if index < _EXACT_BELOW:
+        return index
+    return round(_EXACT_BELOW * 2 ** ((index - _EXACT_BELOW + 0.5) / _BINS_PER_OCTAVE))

@@ -1,8 +1,8 @@
-"""Which rows of evaluation sets stand in the corpus: runs of n words in both (Brown et al. 2020, appendix C).
+"""Find rows of evaluation sets in the corpus by shared word n-grams (Brown et al. 2020, appendix C).
 
-Compared are words in lower case without punctuation (characters, where a script has no blanks between words). A
-text of fewer than n words is looked for as a whole if it has at least eight. Kept are 8-byte hashes of the tasks'
-runs; the corpus streams past.
+Words are compared in lower case without punctuation (characters in scripts without spaces). A text of fewer than n
+words is compared completely if it has at least eight. Only 8-byte hashes of the n-grams of the evaluation sets are
+stored; the corpus is streamed.
 """
 
 from __future__ import annotations
@@ -16,163 +16,184 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.characters import shown
-from bertsmith.corpus.hashing import Hashes, Ints, WordHashes
+from bertsmith.corpus.checks.characters import printable
+from bertsmith.corpus.hashing import HashArray, IntArray, WordHashes
 from bertsmith.errors import InputError
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.io.tables import table_delimiter, table_records
 from bertsmith.suggestions import absent
 
-LEAST_WORDS = 8
-_TOGETHER = 4096  # texts whose hashes are taken at once
-_FILTER_BITS = (20, 27)  # of the filter before the search: 1 to 128 MB
-_EXCERPT = 100
+MIN_WORDS = 8
+_BATCH_ROWS = 4096  # hashed at once
+_MIN_FILTER_BITS, _MAX_FILTER_BITS = 20, 27  # of the filter before the search: 1 to 128 MB
+_EXCERPT_CHARACTERS = 100
+_MAX_CONLL_COLUMNS = 16
+_PARQUET_ROWS = 64  # read at once: a few, since one text may be long
+
+TaskRow = tuple[str, list[str]]
+"""The location of a row and its texts."""
 
 
 @dataclass
-class _Rows:
-    """The rows of one file: places, and how many runs each has (0: too short to compare)."""
+class _TaskFile:
+    """The rows of one file: their locations and numbers of n-grams (0: too short to compare)."""
 
     file: str
-    places: list[str]
-    runs: list[int]
+    locations: list[str]
+    num_ngrams: list[int]
 
 
-class Leakage:
-    """The runs of words of some task files, and which of them the corpus holds.
+class LeakageCheck:
+    """Index the word n-grams of evaluation sets, and find those that the corpus contains.
 
-    Memory: about 25 bytes a run of the tasks, 1 to 128 MB for the filter in front of them.
+    Memory: about 25 bytes per n-gram of the evaluation sets, and 1 to 128 MB for the filter in front of them.
     """
 
     def __init__(
-        self, files: Sequence[str | Path], n: int = 13, listed: int = 1000, encoding: str | None = None
+        self,
+        files: Sequence[str | Path],
+        n: int = 13,
+        max_examples: int = 1000,
+        encoding: str | None = None,
     ) -> None:
-        """Read the task files: .csv, .tsv, .txt, .jsonl, .json, .parquet, the text ones compressed or not.
+        """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
-        Every field is compared on its own. Lines of one word with its label (CoNLL) are joined to sentences.
-        Raises `InputError` for a file that is missing or cannot be read.
+        Each field is compared by itself. Lines of one word and its label (CoNLL) are joined to sentences.
+
+        Raises:
+            InputError: A file is missing or cannot be read.
         """
-        self.n, self._listed = n, listed
-        self._least = min(LEAST_WORDS, n)
-        self._files: list[_Rows] = []
+        self.n, self._max_examples = n, max_examples
+        self._min_words = min(MIN_WORDS, n)
+        self._files: list[_TaskFile] = []
         hashes, rows, lengths = self._read(files, encoding)
         order = np.lexsort((rows, hashes))
         self._hashes, self._rows = hashes[order], rows[order]
         self._lengths = sorted(set(lengths.tolist()))
-        self._hit = np.zeros(len(self._hashes), dtype=bool)
-        self._first: dict[int, tuple[str, str]] = {}
-        bits = int(np.clip(np.ceil(np.log2(max(1, len(hashes)) * 16)), *_FILTER_BITS))
+        self._is_hit = np.zeros(len(self._hashes), dtype=bool)
+        self._first: dict[int, tuple[str, str]] = {}  # by row, the location and text of its first hit
+        num_bits = np.ceil(np.log2(max(1, len(hashes)) * 16))
+        bits = int(np.clip(num_bits, _MIN_FILTER_BITS, _MAX_FILTER_BITS))
         self._shift = np.uint64(64 - bits)
         self._filter = np.zeros(1 << bits, dtype=bool)
         self._filter[(self._hashes >> self._shift).astype(np.int64)] = True
 
-    def _read(self, files: Sequence[str | Path], encoding: str | None) -> tuple[Hashes, Ints, Ints]:
-        """All runs with their row and their number of words."""
+    def _read(
+        self, files: Sequence[str | Path], encoding: str | None
+    ) -> tuple[HashArray, IntArray, IntArray]:
+        """Return all n-grams: their hashes [G], their rows [G], and the distinct numbers of words."""
         hashes, rows, lengths = [], [], []
-        row = 0
+        first_row = 0
         for file in files:
-            entry = _Rows(str(file), [], [])
-            for places, owners, texts in _batched(task_rows(file, encoding)):
-                codes, bounds = hashing.code_points(texts)
-                words = hashing.words(codes, bounds)
-                found, _, ends = hashing.grams(words, self.n)
-                number = np.diff(words.bounds)
-                length = np.repeat(np.minimum(number, self.n), np.diff(ends))
-                owner = np.repeat(np.array(owners, dtype=np.int64), np.diff(ends))
-                kept = length >= self._least
-                pairs = np.unique(np.stack([owner[kept].astype(np.uint64), found[kept]]), axis=1)
-                counts = np.bincount(pairs[0].astype(np.int64), minlength=len(places))
+            entry = _TaskFile(str(file), [], [])
+            for locations, owners, texts in _batches(task_rows(file, encoding)):
+                words = hashing.hash_words(*hashing.code_points(texts))
+                ngrams, _, offsets = hashing.ngram_hashes(words, self.n)
+                counts = np.diff(offsets)
+                length = np.repeat(np.minimum(np.diff(words.offsets), self.n), counts)
+                owner = np.repeat(np.array(owners, dtype=np.int64), counts)
+                is_long = length >= self._min_words
+                pairs = np.unique(np.stack([owner[is_long].astype(np.uint64), ngrams[is_long]]), axis=1)
+                row = pairs[0].astype(np.int64)
                 hashes.append(pairs[1])
-                rows.append(pairs[0].astype(np.int64) + row)
-                lengths.append(np.unique(length[kept]))
-                entry.places += places
-                entry.runs += counts.tolist()
-                row += len(places)
+                rows.append(row + first_row)
+                lengths.append(np.unique(length[is_long]))
+                entry.locations += locations
+                entry.num_ngrams += np.bincount(row, minlength=len(locations)).tolist()
+                first_row += len(locations)
             self._files.append(entry)
-        nothing = np.empty(0, dtype=np.int64)
+        empty = np.empty(0, dtype=np.int64)
         return (
             np.concatenate([np.empty(0, dtype=np.uint64), *hashes]),
-            np.concatenate([nothing, *rows]),
-            np.concatenate([nothing, *lengths]),
+            np.concatenate([empty, *rows]),
+            np.concatenate([empty, *lengths]),
         )
 
-    def add(self, words: WordHashes, text: str, place: Callable[[int], str]) -> None:
-        """Look for the tasks' runs in a window of the corpus; `place` says where a position of `text` is."""
+    def update(self, words: WordHashes, text: str, location: Callable[[int], str]) -> None:
+        """Search a window of the corpus for the n-grams.
+
+        Args:
+            words: The words of the window.
+            text: The characters of the window.
+            location: A function that returns the location of a position in `text`.
+        """
         for length in self._lengths:
-            hashes, first, _ = hashing.grams(words, length)
-            likely = np.flatnonzero(self._filter[(hashes >> self._shift).astype(np.int64)])
-            if not len(likely):
+            hashes, first_words, _ = hashing.ngram_hashes(words, length)
+            candidates = np.flatnonzero(self._filter[(hashes >> self._shift).astype(np.int64)])
+            if not len(candidates):
                 continue
-            begin = np.searchsorted(self._hashes, hashes[likely], side="left")
-            end = np.searchsorted(self._hashes, hashes[likely], side="right")
-            for i in np.flatnonzero(end > begin).tolist():
-                entries = slice(int(begin[i]), int(end[i]))
-                if self._hit[entries].all():
+            starts = np.searchsorted(self._hashes, hashes[candidates], side="left")
+            ends = np.searchsorted(self._hashes, hashes[candidates], side="right")
+            for i in np.flatnonzero(ends > starts).tolist():
+                entries = slice(int(starts[i]), int(ends[i]))
+                if self._is_hit[entries].all():
                     continue
-                position = int(words.starts[first[likely[i]]])
+                position = int(words.starts[first_words[candidates[i]]])
                 for row in self._rows[entries].tolist():
                     if row not in self._first:
-                        excerpt = shown(" ".join(text[position : position + _EXCERPT].split()))
-                        self._first[row] = (place(position), excerpt)
-                self._hit[entries] = True
+                        excerpt = " ".join(text[position : position + _EXCERPT_CHARACTERS].split())
+                        self._first[row] = (location(position), printable(excerpt))
+                self._is_hit[entries] = True
 
     def summary(self) -> dict[str, Any]:
-        """By file: rows, rows compared, rows hit; and the rows that are hit, those most of which stands in the
-        corpus first."""
-        hits = np.bincount(self._rows[self._hit], minlength=sum(len(f.places) for f in self._files))
+        """Return rows, compared rows, and hits of each file, and the rows with hits, largest overlap first."""
+        hits = np.bincount(
+            self._rows[self._is_hit], minlength=sum(len(entry.locations) for entry in self._files)
+        )
         files: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
-        base = 0
+        first_row = 0
         for entry in self._files:
-            compared = sum(runs > 0 for runs in entry.runs)
-            found = [i for i in range(len(entry.places)) if hits[base + i]]
+            num_rows = len(entry.locations)
+            num_compared = sum(n > 0 for n in entry.num_ngrams)
+            hit_rows = [i for i in range(num_rows) if hits[first_row + i]]
             files.append(
                 {
                     "file": entry.file,
-                    "rows": len(entry.places),
-                    "too_short": len(entry.places) - compared,
-                    "hit": len(found),
-                    "share": round(len(found) / max(1, compared), 6),
+                    "rows": num_rows,
+                    "too_short": num_rows - num_compared,
+                    "hit": len(hit_rows),
+                    "share": round(len(hit_rows) / max(1, num_compared), 6),
                 }
             )
-            for i in found:
-                where, excerpt = self._first[base + i]
-                share = round(int(hits[base + i]) / entry.runs[i], 4)
-                rows.append({"row": entry.places[i], "corpus": where, "share": share, "text": excerpt})
-            base += len(entry.places)
+            for i in hit_rows:
+                location, excerpt = self._first[first_row + i]
+                share = round(int(hits[first_row + i]) / entry.num_ngrams[i], 4)
+                rows.append({"row": entry.locations[i], "corpus": location, "share": share, "text": excerpt})
+            first_row += num_rows
         rows.sort(key=lambda row: -row["share"])
         return {
             "ngram": self.n,
-            "least_words": self._least,
+            "least_words": self._min_words,
             "files": files,
             "hit": len(rows),
-            "rows": rows[: self._listed],
-            "rows_not_listed": max(0, len(rows) - self._listed),
+            "rows": rows[: self._max_examples],
+            "rows_not_listed": max(0, len(rows) - self._max_examples),
         }
 
 
-def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a task file in any of the usual forms, as (place, texts); encoding: of one that is not UTF-8."""
+def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[TaskRow]:
+    """Yield the rows of a task file in any supported format; `encoding` is that of a file that is not UTF-8."""
     suffix = bare_suffix(file)
     if suffix == ".parquet":
-        yield from _of_parquet(file)
+        yield from _parquet_rows(file)
     elif suffix == ".json":
-        yield from _of_json(file, encoding)
+        yield from _json_rows(file, encoding)
     elif suffix == ".jsonl":
         for number, line in read_lines(file, encoding):
             if line and not line.isspace():
-                yield f"{file}:{number}", list(_strings(_json(file, number, line)))
+                yield f"{file}:{number}", list(_strings(_parse_json(file, number, line)))
     elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file, None, encoding)) not in (
         None,
         "\t",
     ):
-        for at, fields in table_records(file, str(delimiter), encoding):
-            yield f"{file}:{at}", fields
+        for number, fields in table_records(file, str(delimiter), encoding):
+            yield f"{file}:{number}", fields
     else:
-        yield from _of_lines(file, encoding)
+        yield from _line_rows(file, encoding)
 
 
-def _of_lines(file: str | Path, encoding: str | None) -> Iterator[tuple[str, list[str]]]:
+def _line_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
     block: list[str] = []
     first = 1
     for number, line in read_lines(file, encoding):
@@ -180,61 +201,67 @@ def _of_lines(file: str | Path, encoding: str | None) -> Iterator[tuple[str, lis
             first = number if not block else first
             block.append(line)
             continue
-        yield from _of_block(file, first, block)
+        yield from _block_rows(file, first, block)
         block = []
-    yield from _of_block(file, first, block)
+    yield from _block_rows(file, first, block)
 
 
-def _of_block(file: str | Path, first: int, block: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """The lines between two blank ones: rows of tab-parted fields, or one sentence with a word a line."""
+def _block_rows(file: str | Path, first: int, block: list[str]) -> Iterator[TaskRow]:
+    """Yield the lines between two blank lines: tab-separated rows, or one sentence with one word per line."""
     lines = [line for line in block if not line.startswith("#")]
-    columns = {len(line.split()) for line in lines}
-    if len(lines) >= LEAST_WORDS and len(columns) == 1 and 2 <= min(columns) <= 16:
-        column = 1 if all(line.split()[0].isdigit() for line in lines) else 0  # CoNLL-U numbers its words
+    num_columns = {len(line.split()) for line in lines}
+    if len(lines) >= MIN_WORDS and len(num_columns) == 1 and 2 <= min(num_columns) <= _MAX_CONLL_COLUMNS:
+        column = 1 if all(line.split()[0].isdigit() for line in lines) else 0  # CoNLL-U numbers its words.
         yield f"{file}:{first}", [" ".join(line.split()[column] for line in lines)]
         return
     for offset, line in enumerate(block):
         yield f"{file}:{first + offset}", line.split("\t")
 
 
-def _of_json(file: str | Path, encoding: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Each string of at least some length is a row of its own: nested sets (SQuAD) have no lines to count."""
-    value = _json(file, 1, "\n".join(line for _, line in read_lines(file, encoding)))
-    for place, text in _named_strings(value, ""):
-        if len(text) > 2 * LEAST_WORDS or not text.isascii():
-            yield f"{file}#{place}", [text]
+def _json_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
+    """Yield each longer string of a JSON file as a row, since nested sets (SQuAD) have no lines to count."""
+    value = _parse_json(file, 1, "\n".join(line for _, line in read_lines(file, encoding)))
+    for pointer, text in _strings_with_pointers(value, ""):
+        if len(text) > 2 * MIN_WORDS or not text.isascii():
+            yield f"{file}#{pointer}", [text]
 
 
-def _json(file: str | Path, number: int, text: str) -> Any:
+def _parse_json(file: str | Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise InputError(f"{file}:{line}:{error.colno}: this is not JSON", "check how it was made") from None
+        raise InputError(
+            "invalid_json",
+            "this is not JSON",
+            location=f"{file}:{number + error.lineno - 1}:{error.colno}",
+            hint="check how the file was made",
+        ) from None
     except RecursionError:
-        raise InputError(f"{file}:{number}: this JSON is nested too deeply") from None
+        raise InputError(
+            "json_too_deep", "this JSON is nested too deeply", location=f"{file}:{number}"
+        ) from None
 
 
 def _strings(value: Any) -> Iterator[str]:
-    return (text for _, text in _named_strings(value, ""))
+    return (text for _, text in _strings_with_pointers(value, ""))
 
 
-def _named_strings(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """The strings in a JSON value, each with its place as a JSON pointer (RFC 6901, without its escapes)."""
+def _strings_with_pointers(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield the strings in a JSON value with their JSON pointers (RFC 6901, without its escapes)."""
     if isinstance(value, str):
-        yield place, value
+        yield pointer, value
     elif isinstance(value, dict):
         for name, part in value.items():
-            yield from _named_strings(part, f"{place}/{name}")
+            yield from _strings_with_pointers(part, f"{pointer}/{name}")
     elif isinstance(value, list):
-        if len(value) >= LEAST_WORDS and all(isinstance(part, str) and " " not in part for part in value):
-            yield place, " ".join(value)  # a sentence as a list of its words
+        if len(value) >= MIN_WORDS and all(isinstance(part, str) and " " not in part for part in value):
+            yield pointer, " ".join(value)  # a sentence as a list of words
         else:
-            for number, part in enumerate(value):
-                yield from _named_strings(part, f"{place}/{number}")
+            for index, part in enumerate(value):
+                yield from _strings_with_pointers(part, f"{pointer}/{index}")
 
 
-def _of_parquet(file: str | Path) -> Iterator[tuple[str, list[str]]]:
+def _parquet_rows(file: str | Path) -> Iterator[TaskRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -243,29 +270,32 @@ def _of_parquet(file: str | Path) -> Iterator[tuple[str, list[str]]]:
     try:
         number = 0
         with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=64):  # few: one long text may stand for many rows
+            for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{file}:{number}", list(_strings(row))
     except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(f"{file}: this is not a whole parquet file", "download it again") from None
+        raise InputError(
+            "invalid_parquet",
+            "this is not a complete parquet file",
+            location=file,
+            hint="download it again",
+        ) from None
 
 
-def _batched(
-    rows: Iterator[tuple[str, list[str]]],
-) -> Iterator[tuple[list[str], list[int], list[str]]]:
-    """Rows in groups: their places, the texts of all, and each text's row within the group."""
-    places: list[str] = []
+def _batches(rows: Iterator[TaskRow]) -> Iterator[tuple[list[str], list[int], list[str]]]:
+    """Yield rows in batches: locations, the row index of each text in the batch, and texts."""
+    locations: list[str] = []
     owners: list[int] = []
     texts: list[str] = []
     size = 0
-    for place, fields in rows:
-        owners += [len(places)] * len(fields)
+    for location, fields in rows:
+        owners += [len(locations)] * len(fields)
         texts += fields
-        places.append(place)
+        locations.append(location)
         size += sum(map(len, fields))
-        if len(places) >= _TOGETHER or size >= hashing.WINDOW:
-            yield places, owners, texts
-            places, owners, texts, size = [], [], [], 0
-    if places:
-        yield places, owners, texts
+        if len(locations) >= _BATCH_ROWS or size >= hashing.WINDOW_CHARACTERS:
+            yield locations, owners, texts
+            locations, owners, texts, size = [], [], [], 0
+    if locations:
+        yield locations, owners, texts

@@ -1,9 +1,10 @@
-"""Lines of a corpus: which recur, which look like navigation and not like prose, which were wrapped by force."""
+"""Checks of the lines of a corpus: repeated lines, boilerplate, and hard-wrapped lines."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,282 +13,326 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.characters import shown
+from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.checks.histogram import Distribution
-from bertsmith.corpus.hashing import Hashes, Ints
-from bertsmith.corpus.sorted_hash_map import SortedRuns
+from bertsmith.corpus.hashing import HashArray, IntArray
+from bertsmith.corpus.sorted_hash_map import SortedHashMap
 from bertsmith.io.unicode_scripts import UNSPACED
 
-_ENDS = ".!?…:;。！？：；।؟۔։።"
+_LINE_ENDS = ".!?…:;。！？：；।؟۔։።"
 _SENTENCE_ENDS = ".!?…。！？।؟۔։።"
 _CLOSERS = "\"'”’»«)]}」』）】》〉〕›"
-_BLANK, _LETTER, _LOWER, _END, _SENTENCE_END, _CLOSER, _UNSPACED = 1, 2, 4, 8, 16, 32, 64
-_LEAST_SIGNS = 8  # characters: “No.” is prose
-_SHORT = 200  # characters: a longer line is prose, whatever phrase stands in it
-_MANY_DOCUMENTS = 3  # a line that stands in so many documents recurs
-_EXCERPT = 80
-PHRASES = (
+_BLANK, _LETTER, _LOWERCASE, _LINE_END, _SENTENCE_END, _CLOSER, _UNSPACED = 1, 2, 4, 8, 16, 32, 64
+_MIN_SYMBOL_CHARACTERS = 8  # “No.” is prose.
+_MAX_NAVIGATION_CHARACTERS = 200  # A longer line is prose, even with a phrase of navigation.
+_MIN_DOCUMENTS = 3  # documents with the same line
+_EXCERPT_CHARACTERS = 80
+_MAX_FLAGGED_EXAMPLES = 1000  # per window
+_MAX_EXAMPLES, _KEPT_EXAMPLES = 4096, 1024
+_MAX_EXCERPTS, _KEPT_EXCERPTS = 20_000, 5_000
+NAVIGATION_PHRASES = (
     "accept cookies", "all cookies", "cookie policy", "uses cookies", "use cookies", "privacy policy",
     "terms of use", "terms of service", "all rights reserved", "click here", "read more", "sign in", "sign up",
     "log in", "subscribe to", "skip to content", "share this", "follow us", "back to top", "add to cart",
     "newsletter", "enable javascript", "page not found", "datenschutz", "alle rechte vorbehalten",
     "tous droits réservés", "todos los derechos reservados", "版权所有", "隐私政策", "点击这里",
 )  # fmt: skip
-KINDS = {
+BOILERPLATE = {
     "navigation": "short lines with words of navigation and cookie notes",
     "urls": "lines with a web address",
-    "symbols": "lines that are mostly digits and signs",
+    "symbols": "lines that are mostly digits and symbols",
     "unended": "lines without punctuation at their end",
 }
 
 
 @dataclass(frozen=True)
 class WindowLines:
-    """The lines of a window that are not blank, trimmed.
+    """The L lines of a window that are not blank, without surrounding white space.
 
-    starts, stops: int64 [L], positions in the characters. owner: int64 [L], the text of each. number: int64 [L],
-    its line in the text, from 0. flags: bool [L] each, by the names of KINDS; `wrapped` where the next line goes
-    on with the sentence, `joined` where the next line stands right below in the same text.
+    Attributes:
+        starts: int64 [L], positions in the characters.
+        stops: int64 [L], exclusive ends.
+        owner: int64 [L], the index of the text of each line.
+        index: int64 [L], the line number in the text, from 0.
+        flags: bool [L] for each key of BOILERPLATE.
+        is_wrapped: bool [L], True if the next line continues the sentence.
+        has_next: bool [L], True if the line directly below is in the same text and not blank.
     """
 
-    starts: Ints
-    stops: Ints
-    owner: Ints
-    number: Ints
+    starts: IntArray
+    stops: IntArray
+    owner: IntArray
+    index: IntArray
     flags: dict[str, NDArray[np.bool_]]
-    wrapped: NDArray[np.bool_]
-    joined: NDArray[np.bool_]
+    is_wrapped: NDArray[np.bool_]
+    has_next: NDArray[np.bool_]
 
-    def part(self, some: slice) -> WindowLines:
-        """Some of the lines."""
-        flags = {name: flag[some] for name, flag in self.flags.items()}
+    def select(self, part: slice) -> WindowLines:
+        """Return a slice of the lines."""
         return WindowLines(
-            self.starts[some],
-            self.stops[some],
-            self.owner[some],
-            self.number[some],
-            flags,
-            self.wrapped[some],
-            self.joined[some],
+            self.starts[part],
+            self.stops[part],
+            self.owner[part],
+            self.index[part],
+            {name: flag[part] for name, flag in self.flags.items()},
+            self.is_wrapped[part],
+            self.has_next[part],
         )
 
 
-def find_lines(codes: NDArray[np.uint32], bounds: Ints, text: str) -> WindowLines:
-    """The lines of the texts that `code_points` laid end to end; `text` is the same as a string."""
-    marks = _marks()[codes]
+def find_lines(codes: NDArray[np.uint32], offsets: IntArray, text: str) -> WindowLines:
+    """Find the lines of texts that `code_points` concatenated.
+
+    Args:
+        codes: The characters, [C].
+        offsets: The start of each text, [T + 1].
+        text: The same characters as a string.
+    """
+    marks = _mark_table()[codes]
     ends = np.flatnonzero(codes == 10)
-    begins = np.concatenate([[0], ends[:-1] + 1])
+    line_starts = np.concatenate([[0], ends[:-1] + 1])
     filled = np.flatnonzero(~marks & _BLANK)
-    before = np.searchsorted(filled, begins)
-    behind = np.searchsorted(filled, ends)
-    kept = behind > before
-    starts, last = filled[before[kept]], filled[behind[kept] - 1]
-    owner = np.searchsorted(bounds, begins[kept], side="right") - 1
-    number = np.flatnonzero(kept) - np.searchsorted(ends, bounds[owner])
-    letters = np.concatenate([[0], np.cumsum((marks & _LETTER) > 0)])
-    filled_number = (behind - before)[kept]
-    letter_number = letters[last + 1] - letters[starts]
+    first_filled = np.searchsorted(filled, line_starts)
+    end_filled = np.searchsorted(filled, ends)
+    is_filled = end_filled > first_filled
+    starts, last = filled[first_filled[is_filled]], filled[end_filled[is_filled] - 1]
+    owner = np.searchsorted(offsets, line_starts[is_filled], side="right") - 1
+    index = np.flatnonzero(is_filled) - np.searchsorted(ends, offsets[owner])
+    letter_sums = np.concatenate([[0], np.cumsum((marks & _LETTER) > 0)])
+    num_filled = (end_filled - first_filled)[is_filled]
+    num_letters = letter_sums[last + 1] - letter_sums[starts]
     end = marks[last]
-    for back in (1, 2):  # a full stop may stand before closing quotes and brackets
+    for distance in (1, 2):  # A full stop may precede closing quotes and brackets.
         closer = (end & _CLOSER) > 0
-        end = np.where(closer, marks[np.maximum(last - back, starts)], end)
+        end = np.where(closer, marks[np.maximum(last - distance, starts)], end)
+    has_phrase = _contains(text, NAVIGATION_PHRASES, starts, last, lower=True)
     flags = {
-        "navigation": _with(text, PHRASES, starts, last, lower=True) & (last - starts < _SHORT),
-        "urls": _with(text, ("://", "www."), starts, last),
-        "symbols": (2 * letter_number < filled_number) & (filled_number >= _LEAST_SIGNS),
-        "unended": (end & _END) == 0,
+        "navigation": has_phrase & (last - starts < _MAX_NAVIGATION_CHARACTERS),
+        "urls": _contains(text, ("://", "www."), starts, last),
+        "symbols": (2 * num_letters < num_filled) & (num_filled >= _MIN_SYMBOL_CHARACTERS),
+        "unended": (end & _LINE_END) == 0,
     }
-    joined = np.zeros(len(starts), dtype=bool)
-    joined[:-1] = (owner[1:] == owner[:-1]) & (np.diff(number) == 1)
-    follower = np.zeros(len(starts), dtype=np.uint8)
-    follower[:-1] = marks[starts[1:]]
-    goes_on = ((follower & _LOWER) > 0) | (((follower & _UNSPACED) > 0) & ((end & _UNSPACED) > 0))
-    wrapped = joined & ((end & _SENTENCE_END) == 0) & goes_on
-    return WindowLines(starts, last + 1, owner, number, flags, wrapped, joined)
+    has_next = np.zeros(len(starts), dtype=bool)
+    has_next[:-1] = (owner[1:] == owner[:-1]) & (np.diff(index) == 1)
+    next_first = np.zeros(len(starts), dtype=np.uint8)
+    next_first[:-1] = marks[starts[1:]]
+    is_unspaced = ((next_first & _UNSPACED) > 0) & ((end & _UNSPACED) > 0)
+    continues = ((next_first & _LOWERCASE) > 0) | is_unspaced
+    is_wrapped = has_next & ((end & _SENTENCE_END) == 0) & continues
+    return WindowLines(starts, last + 1, owner, index, flags, is_wrapped, has_next)
 
 
-class LineFacts:
-    """Sums over all lines: lengths, kinds of boilerplate with examples, line ends inside of sentences."""
+class LineCheck:
+    """Count lines: lengths, boilerplate with examples, and line ends inside sentences.
+
+    Attributes:
+        lengths: The distribution of line lengths in characters.
+        num_breaks: Line ends within documents, between lines that are not blank.
+        num_wrapped: Line ends inside sentences.
+    """
 
     def __init__(self) -> None:
         self.lengths = Distribution()
-        self.breaks = self.wrapped = 0
-        self.lines: Counter[str] = Counter()
-        self.characters: Counter[str] = Counter()
-        self._examples: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+        self.num_breaks = self.num_wrapped = 0
+        self._lines: Counter[str] = Counter()
+        self._characters: Counter[str] = Counter()
+        self._examples: dict[str, Counter[str]] = {name: Counter() for name in BOILERPLATE}
 
-    def add(self, lines: WindowLines, text: str) -> None:
+    def update(self, lines: WindowLines, text: str) -> None:
         """Count the lines of a window."""
         lengths = lines.stops - lines.starts
         self.lengths.add(lengths)
-        self.breaks += int(lines.joined.sum())
-        self.wrapped += int(lines.wrapped.sum())
-        noise = np.zeros(len(lengths), dtype=bool)
-        for kind, flag in lines.flags.items():
-            noise |= flag
-            self.lines[kind] += int(flag.sum())
-            self.characters[kind] += int(lengths[flag].sum())
-            examples = self._examples[kind]
-            for i in np.flatnonzero(flag)[:1000].tolist():
+        self.num_breaks += int(lines.has_next.sum())
+        self.num_wrapped += int(lines.is_wrapped.sum())
+        is_any = np.zeros(len(lengths), dtype=bool)
+        for name, flag in lines.flags.items():
+            is_any |= flag
+            self._lines[name] += int(flag.sum())
+            self._characters[name] += int(lengths[flag].sum())
+            examples = self._examples[name]
+            for i in np.flatnonzero(flag)[:_MAX_FLAGGED_EXAMPLES].tolist():
                 examples[_excerpt(text, lines.starts[i], lines.stops[i])] += 1
-            if len(examples) > 4096:  # of a corpus without end the frequent ones are wanted
-                self._examples[kind] = Counter(dict(examples.most_common(1024)))
-        self.lines["any"] += int(noise.sum())
-        self.characters["any"] += int(lengths[noise].sum())
+            if len(examples) > _MAX_EXAMPLES:
+                self._examples[name] = Counter(dict(examples.most_common(_KEPT_EXAMPLES)))
+        self._lines["any"] += int(is_any.sum())
+        self._characters["any"] += int(lengths[is_any].sum())
 
     def boilerplate(self) -> dict[str, Any]:
-        """By kind: how many lines, which share of lines and of characters, the most frequent examples."""
-        number, total = max(1, self.lengths.number), max(1, self.lengths.total)
+        """Return the lines, their shares, and the most frequent examples of each kind of boilerplate."""
+        num_lines, num_characters = max(1, self.lengths.count), max(1, self.lengths.total)
 
-        def shares(kind: str) -> dict[str, Any]:
+        def shares(name: str) -> dict[str, Any]:
             return {
-                "lines": self.lines[kind],
-                "share_of_lines": round(self.lines[kind] / number, 6),
-                "share_of_characters": round(self.characters[kind] / total, 6),
+                "lines": self._lines[name],
+                "share_of_lines": round(self._lines[name] / num_lines, 6),
+                "share_of_characters": round(self._characters[name] / num_characters, 6),
             }
 
-        found = {
-            kind: shares(kind) | {"examples": [[text, n] for text, n in self._examples[kind].most_common(5)]}
-            for kind in KINDS
+        by_name = {
+            name: shares(name) | {"examples": [[text, n] for text, n in self._examples[name].most_common(5)]}
+            for name in BOILERPLATE
         }
-        return {"any": shares("any"), **found}
+        return {"any": shares("any"), **by_name}
 
 
 class RepeatedLines:
-    """Counts how often each distinct line occurs, and in how many documents, in bounded memory.
+    """Count the occurrences of each distinct line, and the documents with it, in bounded memory.
 
-    28 bytes a distinct line, and as much again while runs are merged. Beyond `capacity` distinct lines only those
-    stay whose hash falls into the lower half, then the lowest quarter … : an even sample of the distinct lines, by
-    which numbers become estimates (Gibbons 2001, distinct sampling), and are called so.
+    Memory: 28 bytes per distinct line, and as much again while runs are merged. Beyond `capacity` distinct lines,
+    only those stay whose hash is in the lower half, then in the lowest quarter, and so on: a uniform sample of the
+    distinct lines, from which the counts are estimated (distinct sampling, Gibbons 2001).
     """
 
     def __init__(self, capacity: int = 4_000_000) -> None:
         self._capacity = capacity
         self._halvings = 0
-        self._runs = SortedRuns(
-            {"times": np.uint32, "documents": np.uint32, "length": np.uint32, "place": np.uint64},
+        self._lines = SortedHashMap(
+            {"times": np.uint32, "documents": np.uint32, "length": np.uint32, "location": np.uint64},
             summed=("times", "documents"),
         )
         self._excerpts: dict[int, str] = {}
 
-    def add(
-        self, hashes: Hashes, places: Hashes, lines: WindowLines, text: str, begun: NDArray[np.bool_]
+    def update(
+        self,
+        hashes: HashArray,
+        locations: HashArray,
+        lines: WindowLines,
+        text: str,
+        is_start: NDArray[np.bool_],
     ) -> None:
-        """Count the lines of a window. hashes, places: uint64 [L]. begun: bool [T], which texts are a document's
-        beginning: of a long one only the first part counts as a document that holds the line."""
-        kept = hashes < self._limit() if self._halvings else np.ones(len(hashes), dtype=bool)
-        hashes, places, documents = hashes[kept], places[kept], lines.owner[kept]
-        starts, stops = lines.starts[kept], lines.stops[kept]
+        """Count the lines of a window.
+
+        Args:
+            hashes: The hash of each line, uint64 [L].
+            locations: The packed location of each line, uint64 [L].
+            lines: The lines.
+            text: The characters of the window.
+            is_start: bool [T], True for texts that start a document; only the first part of a long document counts
+                as a document with the line.
+        """
+        is_sampled = hashes < self._limit() if self._halvings else np.ones(len(hashes), dtype=bool)
+        hashes, locations, owners = hashes[is_sampled], locations[is_sampled], lines.owner[is_sampled]
+        starts, stops = lines.starts[is_sampled], lines.stops[is_sampled]
         lengths = stops - starts
         if not len(hashes):
             return
         order = np.argsort(hashes, kind="stable")
-        sorted_hashes, owners = hashes[order], documents[order]
-        first = np.concatenate([[True], sorted_hashes[1:] != sorted_hashes[:-1]])
-        other = first | np.concatenate([[True], owners[1:] != owners[:-1]])  # owners rise within equal hashes
-        begins = np.flatnonzero(first)
-        self._runs.add(
+        sorted_hashes, sorted_owners = hashes[order], owners[order]
+        is_first = np.concatenate([[True], sorted_hashes[1:] != sorted_hashes[:-1]])
+        # Owners ascend within equal hashes.
+        is_new_owner = is_first | np.concatenate([[True], sorted_owners[1:] != sorted_owners[:-1]])
+        first = np.flatnonzero(is_first)
+        self._lines.add(
             sorted_hashes,
             {
                 "times": np.ones(len(order)),
-                "documents": other & begun[owners],
+                "documents": is_new_owner & is_start[sorted_owners],
                 "length": lengths[order],
-                "place": places[order],
+                "location": locations[order],
             },
         )
-        self._keep_excerpts(sorted_hashes[begins], starts[order[begins]], stops[order[begins]], text)
-        while len(self._runs) > self._capacity:
+        self._store_excerpts(sorted_hashes[first], starts[order[first]], stops[order[first]], text)
+        while len(self._lines) > self._capacity:
             self._halvings += 1
-            self._runs.keep_below(self._limit())
+            self._lines.drop_from(self._limit())
             self._excerpts = {k: v for k, v in self._excerpts.items() if k < self._limit()}
 
     @property
-    def share(self) -> float:
-        """The share of the distinct lines that is still counted."""
+    def sampled_fraction(self) -> float:
+        """Return the fraction of the distinct lines that is counted."""
         return 1 / (1 << self._halvings)
 
     def _limit(self) -> np.uint64:
         return np.uint64(1 << (64 - self._halvings))
 
-    def _keep_excerpts(self, hashes: Hashes, starts: Ints, stops: Ints, text: str) -> None:
-        for i in np.flatnonzero(self._runs.look_up(hashes, "times") > 1).tolist():
+    def _store_excerpts(self, hashes: HashArray, starts: IntArray, stops: IntArray, text: str) -> None:
+        for i in np.flatnonzero(self._lines.lookup(hashes, "times") > 1).tolist():
             self._excerpts.setdefault(int(hashes[i]), _excerpt(text, starts[i], stops[i]))
-        if len(self._excerpts) > 20_000:
-            kept = np.fromiter(self._excerpts, dtype=np.uint64, count=len(self._excerpts))
-            top = kept[np.lexsort((kept, -self._runs.look_up(kept, "times")))[:5_000]].tolist()
+        if len(self._excerpts) > _MAX_EXCERPTS:
+            keys = np.fromiter(self._excerpts, dtype=np.uint64, count=len(self._excerpts))
+            times = self._lines.lookup(keys, "times")
+            top = keys[np.lexsort((keys, -times))[:_KEPT_EXCERPTS]].tolist()
             self._excerpts = {key: self._excerpts[key] for key in top}
 
-    def summary(self, lines: int, characters: int, name: Any, limit: int) -> dict[str, Any]:
-        """What recurs. lines, characters: of the corpus. name: place number → place. limit: examples to list."""
-        whole = self._runs.whole()
-        times, documents = (whole.columns[name].astype(np.int64) for name in ("times", "documents"))
-        places, sizes = whole.columns["place"], whole.columns["length"].astype(np.int64)
+    def summary(
+        self, num_lines: int, num_characters: int, unpack: Callable[[int], str], limit: int
+    ) -> dict[str, Any]:
+        """Return the repeated lines for a report.
+
+        Args:
+            num_lines: Lines in the corpus.
+            num_characters: Characters in the lines of the corpus.
+            unpack: A function that returns the location for its packed number.
+            limit: The most examples to list.
+        """
+        lines = self._lines.merged()
+        times, documents = (lines.columns[name].astype(np.int64) for name in ("times", "documents"))
+        locations, lengths = lines.columns["location"], lines.columns["length"].astype(np.int64)
         scale = 1 << self._halvings
-        repeated, recurring = times > 1, documents >= _MANY_DOCUMENTS
-        again = times[repeated] - 1
-        recurring_characters = int((times[recurring] * sizes[recurring]).sum()) * scale
-        score = np.where(repeated, (times - 1) * sizes, 0)
-        top = [i for i in np.lexsort((places, -score))[: 4 * limit].tolist() if score[i] > 0][:limit]
+        is_repeated, in_many = times > 1, documents >= _MIN_DOCUMENTS
+        extra = times[is_repeated] - 1
+        extra_characters = int((extra * lengths[is_repeated]).sum()) * scale
+        many_characters = int((times[in_many] * lengths[in_many]).sum()) * scale
+        score = np.where(is_repeated, (times - 1) * lengths, 0)
+        top = [i for i in np.lexsort((locations, -score))[: 4 * limit].tolist() if score[i] > 0][:limit]
         return {
-            "distinct": len(whole.keys) * scale,
-            "repeated": int(repeated.sum()) * scale,
-            "occurrences_too_many": int(again.sum()) * scale,
-            "share_of_lines": round(min(1.0, int(again.sum()) * scale / max(1, lines)), 6),
-            "share_of_characters": round(
-                min(1.0, int((again * sizes[repeated]).sum()) * scale / max(1, characters)), 6
-            ),
+            "distinct": len(lines.keys) * scale,
+            "repeated": int(is_repeated.sum()) * scale,
+            "occurrences_too_many": int(extra.sum()) * scale,
+            "share_of_lines": round(min(1.0, int(extra.sum()) * scale / max(1, num_lines)), 6),
+            "share_of_characters": round(min(1.0, extra_characters / max(1, num_characters)), 6),
             "in_many_documents": {
-                "documents_at_least": _MANY_DOCUMENTS,
-                "lines": int(recurring.sum()) * scale,
-                "share_of_characters": round(min(1.0, recurring_characters / max(1, characters)), 6),
+                "documents_at_least": _MIN_DOCUMENTS,
+                "lines": int(in_many.sum()) * scale,
+                "share_of_characters": round(min(1.0, many_characters / max(1, num_characters)), 6),
             },
             "estimated_from_share": 1 / scale,
             "examples": [
                 {
-                    "text": self._excerpts.get(int(whole.keys[i]), ""),
+                    "text": self._excerpts.get(int(lines.keys[i]), ""),
                     "times": int(times[i]),
                     "documents": max(1, int(documents[i])),
-                    "first": name(int(places[i])),
+                    "first": unpack(int(locations[i])),
                 }
                 for i in top
             ],
         }
 
 
-def line_hashes(codes: NDArray[np.uint32], lines: WindowLines) -> Hashes:
-    """A hash of each line, blanks at its ends not counted."""
-    return hashing.spans(codes, lines.starts, lines.stops)
+def line_hashes(codes: NDArray[np.uint32], lines: WindowLines) -> HashArray:
+    """Return a hash of each line without surrounding white space, uint64 [L]."""
+    return hashing.span_hashes(codes, lines.starts, lines.stops)
 
 
 def _excerpt(text: str, start: int, stop: int) -> str:
-    return shown(text[start : min(stop, start + _EXCERPT)])
+    return printable(text[start : min(stop, start + _EXCERPT_CHARACTERS)])
 
 
-def _with(
-    text: str, phrases: tuple[str, ...], starts: Ints, last: Ints, lower: bool = False
+def _contains(
+    text: str, phrases: tuple[str, ...], starts: IntArray, last: IntArray, lower: bool = False
 ) -> NDArray[np.bool_]:
-    """Which lines hold one of the phrases."""
-    found = np.zeros(len(starts), dtype=bool)
-    # İ is the one character that grows when lower-cased, and positions would move.
+    """Return which lines contain one of the phrases, bool [L]."""
+    result = np.zeros(len(starts), dtype=bool)
+    # İ is the only character whose lower case is longer, which would shift positions.
     searched = text.replace("\u0130", "I").lower() if lower else text
     for phrase in phrases:
-        at = searched.find(phrase)
-        while at >= 0:
-            line = int(np.searchsorted(starts, at, side="right")) - 1
+        starts_with_letter = phrase[0].isascii() and phrase[0].isalpha()
+        position = searched.find(phrase)
+        while position >= 0:
+            line = int(np.searchsorted(starts, position, side="right")) - 1
             if line < 0:
                 break
-            if at == 0 or not (
-                phrase[0].isascii() and phrase[0].isalpha() and searched[at - 1].isalpha()
-            ):  # "sign in", not "design in"
-                found[line] = True
-                at = int(last[line])
-            at = searched.find(phrase, at + 1)
-    return found
+            # A phrase starts with a word: "sign in", not "design in".
+            if position == 0 or not (starts_with_letter and searched[position - 1].isalpha()):
+                result[line] = True
+                position = int(last[line])
+            position = searched.find(phrase, position + 1)
+    return result
 
 
 @cache
-def _marks() -> NDArray[np.uint8]:
-    """By character: bits of what it is at the ends of lines."""
+def _mark_table() -> NDArray[np.uint8]:
+    """Return, by code point, bits that describe its role at the ends of lines."""
     table = np.zeros(0x110000, dtype=np.uint8)
     unspaced = np.zeros(0x110000, dtype=bool)
     for part in UNSPACED:
@@ -295,12 +340,15 @@ def _marks() -> NDArray[np.uint8]:
     for code in range(0x323B0):
         character = chr(code)
         if character.isalpha() or unicodedata.category(character)[0] == "M":
-            table[code] = (
-                _LETTER | (_LOWER if character.islower() else 0) | (_UNSPACED if unspaced[code] else 0)
-            )
+            lowercase = _LOWERCASE if character.islower() else 0
+            table[code] = _LETTER | lowercase | (_UNSPACED if unspaced[code] else 0)
         elif character.isspace() or code == 0xFEFF:
             table[code] = _BLANK
-    for mark, characters in ((_END, _ENDS), (_SENTENCE_END, _SENTENCE_ENDS), (_CLOSER, _CLOSERS)):
+    for mark, characters in (
+        (_LINE_END, _LINE_ENDS),
+        (_SENTENCE_END, _SENTENCE_ENDS),
+        (_CLOSER, _CLOSERS),
+    ):
         for character in characters:
             table[ord(character)] |= mark
     return table

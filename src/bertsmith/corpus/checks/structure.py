@@ -1,4 +1,4 @@
-"""Whether a corpus has the documents and sentences that next sentence, sentence order and full sentences need."""
+"""Check that a corpus has the documents and sentences that NSP, SOP, and full sentences need."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.corpus.checks.histogram import Distribution, Found
-from bertsmith.corpus.diagnostics import FEW_DOCUMENTS, FULL_SENTENCES, NO_PAIRS, NOT_HELD_OUT, as_options
+from bertsmith.corpus.checks.histogram import Distribution, Occurrences
+from bertsmith.corpus.diagnostics import FULL_SENTENCES, MIN_DOCUMENTS, NO_PAIRS, NOT_HELD_OUT, as_options
 from bertsmith.formatting import counted, percent
 from bertsmith.io.files import Document
 
-_TOGETHER = 4096
-_JOIN = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{between}");print}}' FILE > JOINED"""
-HUGE = 1_000_000  # characters of a document
-_MANY_LINES = 50  # a file of so many lines and one document lacks its blank lines
-_ONE_LINE = 300  # median characters of a line that is itself a text of several sentences
-_SENTENCES_A_LINE = 2.5  # on average, from which on lines are paragraphs
-_WRAPPED_SHARE = 0.3  # of line ends inside documents; prose with a paragraph a line has next to none
-_WRAPPED_WIDTH = 200  # characters: no hard-wrapped line is longer
-_LEAST_BREAKS = 5
-_FEW_DOCUMENTS = 20  # with fewer, a random second segment often comes from a neighbour
+_BATCH_DOCUMENTS = 4096  # counted at once
+_JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
+_JOIN_LINES = "join the lines of each paragraph first"
+MAX_CHARACTERS = 1_000_000  # Longer documents are reported.
+_MIN_LINES = 50  # A file of as many lines and one document lacks blank lines.
+_MIN_LINE_CHARACTERS = 300  # the median from which on lines are texts of several sentences
+_MIN_SENTENCES_PER_LINE = 2.5  # the mean from which on lines are paragraphs
+_MIN_WRAPPED_RATIO = 0.3  # of line ends inside documents; prose with one paragraph per line has almost none
+_MAX_WRAPPED_CHARACTERS = 200  # No hard-wrapped line is longer.
+_MIN_BREAKS = 5
+_MIN_NSP_DOCUMENTS = 20  # With fewer, a random second segment often comes from a neighboring document.
+_MAX_ONE_SENTENCE_RATIO, _GOOD_ONE_SENTENCE_RATIO = 0.5, 0.2
 
 
 @dataclass
-class _File:
+class _FileCounts:
     documents: int = 0
     lines: int = 0
 
 
 @dataclass
-class _Open:
-    """A document whose parts are still coming."""
+class _OpenDocument:
+    """A document with further parts to come."""
 
     file: str
-    place: str
+    location: str
     characters: int = 0
     lines: int = 0
     sentences: int = 0
@@ -42,53 +44,53 @@ class _Open:
 
 
 @dataclass
-class DocumentFacts:
-    """Counts over documents; `limit` places are kept of each finding."""
+class DocumentCheck:
+    """Count documents, and store `limit` locations of each kind of unusual document."""
 
     limit: int
     characters: Distribution = field(default_factory=Distribution)
     sentences: Distribution = field(default_factory=Distribution)
     sentence_lengths: Distribution = field(default_factory=Distribution)
-    one_sentence: int = 0
-    lines: int = 0
-    files: dict[str, _File] = field(default_factory=dict)
+    num_one_sentence: int = 0
+    num_lines: int = 0
+    files: dict[str, _FileCounts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.empty, self.huge, self.one_line = (Found(self.limit) for _ in range(3))
-        self._open: _Open | None = None
-        self._waiting: list[tuple[int, int]] = []  # counted many at a time: one by one costs 0.1 ms
+        self.empty, self.huge, self.one_line = (Occurrences(self.limit) for _ in range(3))
+        self._open: _OpenDocument | None = None
+        self._waiting: list[tuple[int, int]] = []  # Adding documents one by one takes 0.1 ms each.
 
-    def add(self, file: str, document: Document, sentences: Sequence[str], words: int) -> None:
-        """Count a document, or one more part of the one before."""
+    def update(self, file: str, document: Document, sentences: Sequence[str], num_words: int) -> None:
+        """Count a document, or a further part of the last one."""
         if document.part == 0 or self._open is None:
             self.close()
-            self._open = _Open(file, document.place)
+            self._open = _OpenDocument(file, document.place)
         self._open.characters += len(document.text) + (document.part > 0)
         self._open.lines += document.text.count("\n") + 1
         self._open.sentences += len(sentences)
-        self._open.words += words
+        self._open.words += num_words
 
     def close(self) -> None:
-        """The document that was added last is whole."""
-        if (whole := self._open) is None:
+        """End the last document."""
+        if (document := self._open) is None:
             return
         self._open = None
-        of_file = self.files.setdefault(whole.file, _File())
-        of_file.documents += 1
-        of_file.lines += whole.lines
-        self.lines += whole.lines
-        self._waiting.append((whole.characters, whole.sentences))
-        if len(self._waiting) >= _TOGETHER:
-            self._settle()
-        self.one_sentence += whole.sentences == 1
-        if whole.words == 0:
-            self.empty.add(whole.place)
-        if whole.characters > HUGE:
-            self.huge.add(whole.place)
-        if whole.lines == 1:
-            self.one_line.add(whole.place)
+        file = self.files.setdefault(document.file, _FileCounts())
+        file.documents += 1
+        file.lines += document.lines
+        self.num_lines += document.lines
+        self._waiting.append((document.characters, document.sentences))
+        if len(self._waiting) >= _BATCH_DOCUMENTS:
+            self._add_waiting()
+        self.num_one_sentence += document.sentences == 1
+        if document.words == 0:
+            self.empty.add(document.location)
+        if document.characters > MAX_CHARACTERS:
+            self.huge.add(document.location)
+        if document.lines == 1:
+            self.one_line.add(document.location)
 
-    def _settle(self) -> None:
+    def _add_waiting(self) -> None:
         if self._waiting:
             characters, sentences = zip(*self._waiting, strict=True)
             self.characters.add(characters)
@@ -96,175 +98,193 @@ class DocumentFacts:
             self._waiting.clear()
 
     def finish(self) -> None:
-        """All documents were added."""
+        """End the last document and complete the counts."""
         self.close()
-        self._settle()
+        self._add_waiting()
 
     def summary(self) -> dict[str, Any]:
-        """As a report holds it, once all documents were added."""
+        """Return the counts for a report, after `finish`."""
         return {
-            "number": self.characters.number,
-            "lines": self.lines,
+            "number": self.characters.count,
+            "lines": self.num_lines,
             "sentences": self.sentences.total,
             "characters": self.characters.summary(),
             "sentences_per_document": self.sentences.summary(),
             "sentence_characters": self.sentence_lengths.summary(),
-            "one_sentence": self.one_sentence,
+            "one_sentence": self.num_one_sentence,
             "empty": self.empty.summary(),
-            "huge": self.huge.summary() | {"characters_more_than": HUGE},
+            "huge": self.huge.summary() | {"characters_more_than": MAX_CHARACTERS},
             "one_line": self.one_line.summary(),
         }
 
 
-def judge(
-    documents: DocumentFacts,
+def assess_structure(
+    documents: DocumentCheck,
     lines: Distribution,
-    wrapped: int,
-    breaks: int,
-    documents_are: str,
+    num_wrapped: int,
+    num_breaks: int,
+    document_unit: str,
     language: str,
 ) -> dict[str, Any]:
-    """What the structure is fit for, with a sentence for each and the faults that were found.
+    """Return structural problems and a verdict with a reason for each training objective.
 
-    lines: the lengths of lines; wrapped of `breaks` line ends stand inside of sentences. documents_are: how the
-    files were read ("blank_line", "file", "line"); language: a code, "zh" joins lines without a blank.
+    Args:
+        documents: The counts of documents.
+        lines: The lengths of lines.
+        num_wrapped: Line ends inside sentences.
+        num_breaks: Line ends inside documents.
+        document_unit: The value of `documents` with which files were read ("blank_line", "file", "line").
+        language: The language code; "zh" joins lines without a space.
     """
-    number = documents.characters.number
-    faults = _faults(documents, lines, wrapped, breaks, documents_are, language)
+    num_documents, num_sentences = documents.characters.count, documents.sentences.total
+    faults = _structural_faults(documents, lines, num_wrapped, num_breaks, document_unit, language)
     names = {fault["fault"] for fault in faults}
-    one = documents.one_sentence / max(1, number)
-    many = documents.sentences.total / max(1, number)
+    one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
+    mean_sentences = num_sentences / max(1, num_documents)
     shape = (
-        f"{counted(number, 'document')} of {many:,.1f} sentences on average, {percent(one)} of one sentence"
+        f"{counted(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
+        f"{percent(one_sentence_ratio)} of one sentence"
     )
-    if number == 1:
-        shape = f"one document of {counted(documents.sentences.total, 'sentence')}"
+    if num_documents == 1:
+        shape = f"one document of {counted(num_sentences, 'sentence')}"
     return {
-        "one_sentence_share": round(one, 6),
-        "wrapped_share": round(wrapped / max(1, breaks), 6),
+        "one_sentence_share": round(one_sentence_ratio, 6),
+        "wrapped_share": round(num_wrapped / max(1, num_breaks), 6),
         "faults": faults,
-        "nsp": _nsp(number, one, names, shape),
-        "sop": _sop(number, one, names, shape),
-        "full_sentences": _full(documents.sentences.total, names),
+        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, shape),
+        "sop": _assess_sop(num_documents, one_sentence_ratio, names, shape),
+        "full_sentences": _assess_full_sentences(num_sentences, names),
     }
 
 
-def _faults(
-    documents: DocumentFacts,
+def _structural_faults(
+    documents: DocumentCheck,
     lines: Distribution,
-    wrapped: int,
-    breaks: int,
-    documents_are: str,
+    num_wrapped: int,
+    num_breaks: int,
+    document_unit: str,
     language: str,
 ) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    number = documents.characters.number
+    faults: list[dict[str, Any]] = []
+    num_documents = documents.characters.count
     if (
-        breaks >= _LEAST_BREAKS
-        and wrapped > _WRAPPED_SHARE * breaks
-        and lines.quantile(0.95) <= _WRAPPED_WIDTH
+        num_breaks >= _MIN_BREAKS
+        and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks
+        and lines.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
     ):
-        found.append(
+        join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
+        faults.append(
             {
                 "fault": "hard_wrapped",
-                "what": f"lines wrapped inside sentences: {wrapped / breaks:.0%} of the line ends; each cuts a "
-                "sentence in two",
-                "number": wrapped,
+                "what": f"lines wrapped inside sentences: {num_wrapped / num_breaks:.0%} of the line ends; each "
+                "splits a sentence",
+                "number": num_wrapped,
                 "first": "",
-                "remedy": "join the lines of each paragraph first: "
-                + _JOIN.format(between="" if language == "zh" else " "),
+                "remedy": f"{_JOIN_LINES}: {join}",
             }
         )
-    if documents_are == "blank_line":
-        whole = [name for name, f in documents.files.items() if f.documents == 1 and f.lines >= _MANY_LINES]
-        if whole and len(whole) >= 0.5 * len(documents.files):
-            paragraphs = documents.sentences.total >= _SENTENCES_A_LINE * documents.lines
-            long_lines = lines.quantile(0.5) >= _ONE_LINE or paragraphs
-            found.append(
+    if document_unit == "blank_line":
+        single = [
+            name for name, file in documents.files.items() if file.documents == 1 and file.lines >= _MIN_LINES
+        ]
+        if single and len(single) >= 0.5 * len(documents.files):
+            has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
+            has_long_lines = lines.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
+            faults.append(
                 {
                     "fault": "one_document",
                     "what": "files without a blank line: each is one document"
-                    + (", its lines look like documents" if long_lines else ""),
-                    "number": len(whole),
-                    "first": f"{whole[0]}:1",
-                    "remedy": _one_document_remedy(number, long_lines),
+                    + (", its lines look like documents" if has_long_lines else ""),
+                    "number": len(single),
+                    "first": f"{single[0]}:1",
+                    "remedy": _one_document_hint(num_documents, has_long_lines),
                 }
             )
-    if number > 1 and documents.one_line.number == number and documents.one_sentence > 0.5 * number:
-        found.append(
+    is_one_line = num_documents > 1 and documents.one_line.count == num_documents
+    if is_one_line and documents.num_one_sentence > 0.5 * num_documents:
+        faults.append(
             {
                 "fault": "sentence_documents",
                 "what": "most documents are one line of one sentence",
-                "number": documents.one_sentence,
-                "first": documents.one_line.places[0],
+                "number": documents.num_one_sentence,
+                "first": documents.one_line.locations[0],
                 "remedy": (
                     "put blank lines between documents only, not between their lines"
-                    if documents_are == "blank_line"
-                    else "--documents blank-line, if blank lines separate the documents"
+                    if document_unit == "blank_line"
+                    else "read with documents=blank_line if blank lines separate the documents"
                 )
-                + f"; or, where each is a document, train with {as_options(FULL_SENTENCES)}",
+                + f"; or, if each line is a document, train with {as_options(FULL_SENTENCES)}",
             }
         )
-    return found
+    return faults
 
 
-def _one_document_remedy(number: int, long_lines: bool) -> str:
-    between = "put a blank line between documents, of a book between its chapters"
-    if long_lines:
-        between = "--documents line, if each line is a document or a paragraph"
-    if number >= FEW_DOCUMENTS:
-        return f"fine if each file is a document (--documents file); else {between}"
-    return f"{between}; or train with {as_options(NO_PAIRS if number < 2 else NOT_HELD_OUT)}"
+def _one_document_hint(num_documents: int, has_long_lines: bool) -> str:
+    hint = "put a blank line between documents, or between the chapters of a book"
+    if has_long_lines:
+        hint = "read with documents=line if each line is a document or a paragraph"
+    if num_documents >= MIN_DOCUMENTS:
+        return f"fine if each file is a document (documents=file); else {hint}"
+    return f"{hint}; or train with {as_options(NO_PAIRS if num_documents < 2 else NOT_HELD_OUT)}"
 
 
-def _verdict(level: str, why: str, remedy: str = "") -> dict[str, str]:
-    return {"verdict": level, "why": why, "remedy": remedy}
+def _verdict(level: str, reason: str, hint: str = "") -> dict[str, str]:
+    return {"verdict": level, "why": reason, "remedy": hint}
 
 
-def _nsp(number: int, one: float, faults: set[str], shape: str) -> dict[str, str]:
-    if number < 2:
+def _assess_nsp(
+    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+) -> dict[str, str]:
+    if num_documents < 2:
         return _verdict(
-            "unfit", f"{shape}; a wrong next sentence comes from another document",
-            "put a blank line between documents, or --documents line / file; or train with "
+            "unfit",
+            f"{shape}; a random next sentence comes from another document",
+            "put a blank line between documents, or read with documents=line or documents=file; or train with "
             + as_options(NO_PAIRS),
-        )  # fmt: skip
-    if one > 0.5:
+        )
+    if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         return _verdict(
-            "unfit", f"{shape}; one sentence has no next one",
-            f"give whole documents, or train with {as_options(FULL_SENTENCES)}",
-        )  # fmt: skip
+            "unfit",
+            f"{shape}; one sentence has no next one",
+            f"give complete documents, or train with {as_options(FULL_SENTENCES)}",
+        )
     if "hard_wrapped" in faults:
-        return _verdict("limited", "lines are cut inside sentences", "join the lines of each paragraph first")
-    if number < FEW_DOCUMENTS:
+        return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
+    if num_documents < MIN_DOCUMENTS:
         return _verdict(
-            "limited", f"{shape}; too few to hold some out",
-            f"give more documents, with a blank line between two, or train with {as_options(NOT_HELD_OUT)}",
-        )  # fmt: skip
+            "limited",
+            f"{shape}; too few to hold some out",
+            f"give more documents, with a blank line between them, or train with {as_options(NOT_HELD_OUT)}",
+        )
     if "one_document" in faults:
         return _verdict(
-            "limited", f"{shape}; whole files count as documents", "put a blank line between documents"
+            "limited", f"{shape}; each file counts as a document", "put a blank line between documents"
         )
-    if number < _FEW_DOCUMENTS or one > 0.2:
+    if num_documents < _MIN_NSP_DOCUMENTS or one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
         return _verdict("limited", shape, "more documents of several sentences make better pairs")
     return _verdict("fit", shape)
 
 
-def _sop(number: int, one: float, faults: set[str], shape: str) -> dict[str, str]:
-    if number == 0 or one > 0.5:
+def _assess_sop(
+    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+) -> dict[str, str]:
+    if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
+        settings = as_options(FULL_SENTENCES if num_documents > 1 else NO_PAIRS)
         return _verdict(
-            "unfit", f"{shape}; an order needs two sentences",
-            f"give whole documents, or train with {as_options(FULL_SENTENCES if number > 1 else NO_PAIRS)}",
-        )  # fmt: skip
+            "unfit",
+            f"{shape}; sentence order needs two sentences",
+            f"give complete documents, or train with {settings}",
+        )
     if "hard_wrapped" in faults:
-        return _verdict("limited", "lines are cut inside sentences", "join the lines of each paragraph first")
-    if one > 0.2:
-        return _verdict("limited", shape, "documents of one sentence give no pair")
+        return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
+    if one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
+        return _verdict("limited", shape, "documents of one sentence make no pair")
     return _verdict("fit", shape)
 
 
-def _full(sentences: int, faults: set[str]) -> dict[str, str]:
-    if sentences == 0:
+def _assess_full_sentences(num_sentences: int, faults: set[str]) -> dict[str, str]:
+    if num_sentences == 0:
         return _verdict("unfit", "there is no sentence", "give text")
     if "hard_wrapped" in faults:
-        return _verdict("fit", "sentences follow each other; wrapped lines only count as more of them")
-    return _verdict("fit", "sentences follow each other across documents, with a separator between two")
+        return _verdict("fit", "sentences follow each other; a wrapped one counts as several")
+    return _verdict("fit", "sentences follow each other across documents, with a separator between documents")

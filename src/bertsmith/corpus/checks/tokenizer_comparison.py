@@ -1,6 +1,6 @@
-"""What tokenizers make of the same text, side by side: pieces per word, unknowns, coverage by script, pieces used.
+"""Compare tokenizers on the same text: pieces per word, unknown words, coverage by script, pieces used.
 
-One pass in bounded memory; what is counted, and how, is in `tokens.py`.
+It takes one pass in bounded memory; `tokens.py` defines the counts.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.corpus.checks.tokens import KEPT, Tally, Words, settle
+from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter, encode_waiting
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, percent
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_SLICE = 1 << 20  # characters encoded at a time
-MANY_UNKNOWN = 0.005  # of the words: a tokenizer that does not know more is not judged by its pieces
+_SLICE_CHARACTERS = 1 << 20  # encoded at a time
+MAX_UNKNOWN_RATIO = 0.005  # A tokenizer with more unknown words is not ranked by its pieces per word.
 
 
 def measure(
@@ -28,112 +28,144 @@ def measure(
     listed: int = 20,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Compare tokenizers, by name, on the text of some files; returns the report, a document of plain values.
+    """Compare tokenizers on the text of some files.
 
-    `text` tells what was read, `tokenizers` what each made of it (shares are between 0 and 1), `order` their names
-    from the best on (see `ranked`), `notes` what to know. limit: bytes of text (UTF-8) to read, shared out over
-    the files from their beginnings; None: all. listed: entries a list has at most. progress hears the bytes of
-    text done so far.
+    Args:
+        files: The files.
+        tokenizers: The tokenizers by name.
+        reading: The rules by which files become documents.
+        limit: Bytes of text (UTF-8) to read, divided among the files; None: all.
+        listed: The most entries of a list in the report.
+        progress: A function that receives the bytes of text read so far.
 
-    Raises `InputError` without files or tokenizers, and what `read_documents` raises.
+    Returns:
+        A report of plain values: `text` describes the text, `tokenizers` has the counts and shares (0 to 1) of
+        each tokenizer, `order` their names from best to worst (see `ranked`), `notes` what to know.
+
+    Raises:
+        InputError: There are no files or tokenizers, the files hold no text, or `read_documents` fails.
     """
     if not tokenizers:
-        raise InputError("there is no tokenizer to inspect", "name a tokenizer's folder")
+        raise InputError(
+            "tokenizers_missing",
+            "there is no tokenizer to inspect",
+            argument="tokenizers",
+            hint="name the folder of a tokenizer",
+        )
     if not files:
-        raise InputError("there is no text to inspect the tokenizers on", "name some files with --text")
-    text = Words()
-    tallies = {name: Tally(tokenizer) for name, tokenizer in tokenizers.items()}
-    left_out = Notes()
-    found = find_files(files, left_out)
-    cut: list[str] = []
-    for lines in _slices(found, reading, limit, cut, left_out):
-        text.add(lines)
-        for tally in tallies.values():
-            tally.add(lines)
-        if text.is_full:
-            settle(text, tallies.values())
+        raise InputError(
+            "files_missing",
+            "there is no text to inspect the tokenizers on",
+            argument="files",
+            hint="name some text files",
+        )
+    words = WordCounter()
+    stats = {name: TokenizerStats(tokenizer) for name, tokenizer in tokenizers.items()}
+    skipped = Notes()
+    paths = find_files(files, skipped)
+    truncated: list[str] = []
+    for lines in _slices(paths, reading, limit, truncated, skipped):
+        words.add(lines)
+        for tokenizer_stats in stats.values():
+            tokenizer_stats.add(lines)
+        if words.is_full:
+            encode_waiting(words, stats.values())
         if progress is not None:
-            progress(text.bytes)
-    settle(text, tallies.values())
-    if not text.bytes:
-        raise InputError(f"{found[0]}:1: there is no text in the files", "check how they were made")
-    characters = text.counted()
-    rows = {name: tally.summary(text, characters, listed) for name, tally in tallies.items()}
+            progress(words.bytes)
+    encode_waiting(words, stats.values())
+    if not words.bytes:
+        raise InputError(
+            "no_text",
+            "there is no text in the files",
+            location=f"{paths[0]}:1",
+            hint="check how the files were made",
+        )
+    characters = words.character_counts()
+    rows = {name: entry.summary(words, characters, listed) for name, entry in stats.items()}
     for row in rows.values():
-        row["many_unknown"] = row["unknown_word_share"] > MANY_UNKNOWN
+        row["many_unknown"] = row["unknown_word_share"] > MAX_UNKNOWN_RATIO
     return {
-        "files": [str(file) for file in found],
-        "text": text.summary(cut),
+        "files": [str(path) for path in paths],
+        "text": words.summary(truncated),
         "tokenizers": rows,
         "order": ranked(rows),
-        "notes": [*_notes(cut, text.bytes, tallies.values()), *_unknown(rows), *left_out.sentences()],
+        "notes": [
+            *_notes(truncated, words.bytes, stats.values()),
+            *_unknown_notes(rows),
+            *skipped.sentences(),
+        ],
     }
 
 
 def ranked(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of tokenizers, the best first: those that know all but 0.5 % of the words, by their pieces per word;
-    then the others, by the share of the words that they do not know."""
+    """Return the names of tokenizers from best to worst.
+
+    Tokenizers with at most 0.5 % unknown words come first, by pieces per word; the others follow, by the share of
+    unknown words.
+    """
 
     def key(name: str) -> tuple[float, float]:
         row = rows[name]
-        lost = row["unknown_word_share"]
-        return (lost if lost > MANY_UNKNOWN else 0.0, row["pieces_per_word"] or float("inf"))
+        unknown = row["unknown_word_share"]
+        return (unknown if unknown > MAX_UNKNOWN_RATIO else 0.0, row["pieces_per_word"] or float("inf"))
 
     return sorted(rows, key=key)
 
 
 def _slices(
-    files: Sequence[str | Path], reading: Reading, limit: int | None, cut: list[str], left_out: Notes
+    files: Sequence[str | Path], reading: Reading, limit: int | None, truncated: list[str], skipped: Notes
 ) -> Iterator[list[str]]:
-    """The lines of all documents, a slice at a time; adds to `cut` the files that `limit` cut short. What a file
-    leaves of its share goes to those behind it."""
+    """Yield the lines of all documents in slices, and append files that `limit` truncates to `truncated`.
+
+    Bytes that a file does not use go to the files after it.
+    """
     done = 0
-    for position, file in enumerate(files):
-        stop = None if limit is None else done + (limit - done) // (len(files) - position)
+    for index, file in enumerate(files):
+        stop = None if limit is None else done + (limit - done) // (len(files) - index)
         waiting: list[str] = []
         size = 0
-        for document in read_documents([file], reading, notes=left_out):
-            text, room = document.text, None if stop is None else stop - done
-            if room is not None and len(text.encode("utf-8")) > room:
-                text = _beginning(text, room)
-                cut.append(str(file))
+        for document in read_documents([file], reading, notes=skipped):
+            text, remaining = document.text, None if stop is None else stop - done
+            if remaining is not None and len(text.encode("utf-8")) > remaining:
+                text = _prefix(text, remaining)
+                truncated.append(str(file))
             done += len(text.encode("utf-8"))
             waiting += text.split("\n")
             size += len(text)
-            if size >= _SLICE:
+            if size >= _SLICE_CHARACTERS:
                 yield waiting
                 waiting, size = [], 0
-            if cut and cut[-1] == str(file):
+            if truncated and truncated[-1] == str(file):
                 break
         if waiting:
             yield waiting
 
 
-def _beginning(text: str, size: int) -> str:
-    """As many whole characters of a text as `size` bytes hold."""
+def _prefix(text: str, max_bytes: int) -> str:
+    """Return the longest prefix of at most `max_bytes` bytes of UTF-8."""
     data = text.encode("utf-8")
-    while size and data[size] & 0xC0 == 0x80:
-        size -= 1
-    return data[:size].decode("utf-8")
+    while max_bytes and data[max_bytes] & 0xC0 == 0x80:
+        max_bytes -= 1
+    return data[:max_bytes].decode("utf-8")
 
 
-def _notes(cut: Sequence[str], size: int, tallies: Iterable[Tally]) -> list[str]:
+def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:
     notes = []
-    if cut:
-        files = counted(len(cut), "file") if len(cut) > 1 else cut[0]
-        notes.append(f"a sample: the first {counted(size, 'byte')} of text; {files} not read to the end")
-    if any(tally.forgot for tally in tallies):
-        notes.append(f"the lists of words leave out rare ones ({KEPT:,} are remembered); the numbers do not")
+    if truncated:
+        files = counted(len(truncated), "file") if len(truncated) > 1 else truncated[0]
+        notes.append(f"a sample: the first {counted(num_bytes, 'byte')} of text; {files} not read to the end")
+    if any(entry.has_dropped_words for entry in stats):
+        notes.append(f"the lists of words omit rare ones (at most {MAX_TRACKED_WORDS:,}); the counts do not")
     return notes
 
 
-def _unknown(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    found = [
+def _unknown_notes(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    names = [
         f"{name} {percent(row['unknown_word_share'])}" for name, row in rows.items() if row["many_unknown"]
     ]
-    if not found:
+    if not names:
         return []
     return [
-        f"words unknown to {', to '.join(found)}: an unknown word is one token whatever it holds, so few tokens "
-        "are no merit there"
+        f"words unknown to {', to '.join(names)}: an unknown word is one token of any length, so few tokens are "
+        "no advantage there"
     ]
